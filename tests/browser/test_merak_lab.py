@@ -3,6 +3,9 @@
 import pytest
 from lab_page import lab_page, written
 
+from tpviz.figures import svg as figure
+from tpviz.figures.schedule_lanes import LEFT, ROOM
+
 pytestmark = pytest.mark.browser
 
 CELL = "import tpviz as tv\ntv.ScheduleView(against='1f1b', p=4, m=6)"
@@ -38,8 +41,8 @@ def looks(page, view):
     says(view, "rank 1 is idle for 1, from 0: F0 waits for the activation of F0 from rank 0.")
     assert svg.locator("[data-needed]").count() == 1
     bars, at = svg.bounding_box(), svg.locator("text", has_text="rank 2").first.bounding_box()
-    wide = bars["width"] / 1060
-    svg.click(position={"x": (74 + 790 * 7 / 36) * wide, "y": at["y"] - bars["y"] + 5})
+    wide = bars["width"] / figure.VIEW
+    svg.click(position={"x": (LEFT + ROOM * 7 / 36) * wide, "y": at["y"] - bars["y"] + 5})
     says(view, "rank 2: B0, backward, 6 to 8: starts when R0 ends; the gradient of B0 from rank 3")
     assert view.root.get_attribute("data-row") == "2"
     svg.locator("[data-chosen]").wait_for()

@@ -6,7 +6,17 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tpviz.figures.partition import HEAD, LEFT, SIZE, named, partition_scene, partition_svg, words
+from tpviz.figures.partition import (
+    HEAD,
+    LEFT,
+    RIGHT,
+    SIZE,
+    named,
+    partition_scene,
+    partition_svg,
+    words,
+)
+from tpviz.figures.svg import VIEW
 
 
 def tensor(name, count, made):
@@ -93,7 +103,7 @@ def test_the_scene_is_json_with_a_step_for_each_stage():
 @pytest.mark.parametrize("stages, each", [(1, 3), (3, 2), (16, 10)])
 def test_bars_are_as_long_as_sizes_are_and_in_their_stages_column(stages, each):
     data = made_up(stages, each)
-    common, wide = partition_scene(data)["common"], (1060 - LEFT - 16) / stages
+    common, wide = partition_scene(data)["common"], (VIEW - LEFT - RIGHT) / stages
     heads = [r for r in rects(common) if HEAD < r[1] < HEAD + 18 + 3 * SIZE]
     for part in data["stages"]:
         mine = {

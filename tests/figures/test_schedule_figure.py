@@ -18,9 +18,10 @@ from tpviz.figures.schedule import (
     schedule_scene,
     schedule_svg,
 )
-from tpviz.figures.schedule_lanes import LEFT, RIGHT, WIDTH, lay_out
+from tpviz.figures.schedule_lanes import LEFT, RIGHT, lay_out
 from tpviz.figures.schedule_measured import measured
 from tpviz.figures.schedule_words import Panel, compared, peak, spans, words
+from tpviz.figures.svg import VIEW
 from tpviz.schedules import SCHEDULES, Schedule, schedule_errors
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -269,7 +270,7 @@ def test_pictures_are_well_formed_and_inside(panels):
         root = ElementTree.fromstring(schedule_svg(scene, last, schedule_detail(panels, 0), theme))
         assert root.get("aria-label").startswith("title <&>, at ")
     for x, y, width, height in paths(scene, "data-key") + paths(scene, "data-held"):
-        assert LEFT <= x <= x + width <= WIDTH - RIGHT + 0.2
+        assert LEFT <= x <= x + width <= VIEW - RIGHT + 0.2
         assert scene["top"] < y + height <= scene["foot"]
     for node in root.iter(f"{SVG}text"):
         assert float(node.get("y", 50)) <= scene["height"]

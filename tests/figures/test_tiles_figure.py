@@ -172,7 +172,7 @@ def test_names_of_chunks_and_their_rules():
         "common"
     ]
     for words in (
-        "1st: stores go to the next GPU (r - 1)",
+        "1st: stored on GPU r - 1",
         "2nd: DMA after 2 updates",
         "4th: stays here",
         "4th: stored, reduced later",

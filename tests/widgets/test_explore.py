@@ -107,7 +107,7 @@ def test_composition_with_data_parallelism(view):
     view._outer.controls["dp"].value = 2
     view._outer.controls["zero"].value = 1
     assert view.strategy == tv.Megatron(tp=2) * tv.DataParallel(dp=2, zero=1)
-    assert repr(view.mesh) == "<MeshView dp 2 x tp 2, rank 0>"
+    assert repr(view.mesh) == "<MeshView dp 2 x tp 2, 4 ranks, rank 0>"
     view.menu.value = "DataParallel"
     assert view._outer is None
     assert view.strategy == tv.DataParallel()

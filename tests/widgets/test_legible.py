@@ -1,5 +1,6 @@
-"""Every picture on a page of two widths: no text is small, cut off, or on top of another. A single
-character may be small: the signs in small tiles repeat what their pattern says."""
+"""Every picture on a page of two widths: no text is small, cut off, or on top of another, and
+nothing is wider than its view. A single character may be small: the signs in small tiles repeat
+what their pattern says."""
 
 from dataclasses import replace
 from functools import cache
@@ -117,6 +118,9 @@ PICTURES = {
 }
 GROUNDS = """() => [getComputedStyle(document.body).backgroundColor,
   ...[...document.querySelectorAll("svg > rect.f-bg")].map((r) => getComputedStyle(r).fill)]"""
+WIDER = """() => [...document.querySelectorAll(".tpv, .tpv-picture, .tpv-scroll")]
+  .filter((node) => node.scrollWidth > node.clientWidth + 1)
+  .map((node) => `${node.className}: ${node.scrollWidth} px in ${node.clientWidth}`)"""
 PROBLEMS = """([smallest]) => [...document.querySelectorAll("svg")].flatMap((svg) => {
   const frame = svg.getBoundingClientRect();
   const shown = (t) => t.textContent.trim() && t.checkVisibility();
@@ -160,6 +164,7 @@ def test_texts(name, tab, tmp_path):
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
         assert "\n".join(tab.evaluate(PROBLEMS, [SMALLEST])) == "", width
+        assert tab.evaluate(WIDER) == [], width
 
 
 @pytest.mark.browser

@@ -63,7 +63,7 @@ def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
     for row in (0, -1):
         svg.press("ArrowUp")
         view.page.wait_for_selector(f".tpv-schedule[data-row='{row}']")
-    assert says.text_content().startswith("at 24 of 24; 1f1b takes 24; ranks are idle")
+    assert says.text_content().startswith("at 24 of 24; The critical path of 1f1b runs")
 
 
 BARS = "[data-timed] path[data-key='forward']"

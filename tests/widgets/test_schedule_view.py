@@ -262,7 +262,7 @@ def test_a_run_is_drawn_until_a_knob_makes_it_another_strategy(merak):
     assert panels(merak)[0].measured.idle == pytest.approx((0.001, 0.001))
     assert "measured 3 ms" in merak.picture.scene["common"]
     assert [[count for _, count in held] for held in panels(merak)[0].measured.held] == [[1, 0]] * 2
-    assert "measured 1 ms, 1 in flight" in merak.picture.scene["common"]
+    assert "1 in flight, measured 1<" in merak.picture.scene["common"]
     assert panels(merak)[1].measured is None
     set_knobs(merak, microbatches=8)
     assert panels(merak)[0].measured is None

@@ -38,7 +38,7 @@ def mesh():
 
 def test_repr_is_the_same_every_time(timeline, mesh):
     assert repr(timeline) == repr(Timeline(synthetic_trace())) == "<Timeline 4 ranks, 200 events>"
-    assert repr(mesh) == "<MeshView dp 2 x tp 2, rank 0>"
+    assert repr(mesh) == "<MeshView dp 2 x tp 2, 4 ranks, rank 0>"
     assert (repr(Timeline()), repr(MeshView())) == ("<Timeline empty>", "<MeshView empty>")
 
 

@@ -13,8 +13,10 @@ from tpviz.trace.ledger import wire_bytes
 
 from .blocks_matrix import HATCH, Eyes, Grid, matrices, notation, plain, ranks
 from .legend import Look, Mark, legend
-from .palette import axis_keys
+from .palette import INKS, axis_keys
 from .svg import (
+    LETTERS,
+    VIEW,
     amount,
     check_step,
     document,
@@ -235,9 +237,10 @@ def describe(story: Story, rank: int, number: int) -> str:
     )
 
 
-WIDTH, STRIP, LINE, WORDS = 980, 60, 130, 152
-GRID, PANEL = (78, 462), 692
-SHORT = {"norm1": "LN 1", "norm2": "LN 2"}
+STRIP, LINE, WORDS = 60, 130, 152
+GRID, PANEL = (78, 462), 532
+SHORT = {"norm1": "LN1", "norm2": "LN2"}
+APART = 14  # px between the phases of the strip
 PHASES = {
     "forward": "forward →",
     "backward": "backward, last layer first →",
@@ -269,6 +272,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     totals = running(story)
     bottom = max(grid.bottom, GRID[1] + 160) + 14
     ticks, places = strip(story, keys)
+    explained, bottom = _legend(story, eyes, bottom)
     frames = [
         now(story, number, *places[number])
         + drawn_sentence(frame, keys)
@@ -278,10 +282,10 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         for number, frame in enumerate(story.frames)
     ]
     return {
-        "width": WIDTH,
-        "height": round(bottom + 48),
+        "width": VIEW,
+        "height": round(bottom + 18),
         "frames": frames,
-        "common": f"{pattern_defs()}<defs>{HATCH}</defs>{ticks}{_legend(eyes, bottom)}",
+        "common": f"{pattern_defs()}<defs>{HATCH}</defs>{ticks}{explained}",
     }
 
 
@@ -300,19 +304,20 @@ def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str
 def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, float]]]:
     """(a tick for each frame, forward then backward, with the layers under them; their places)."""
     frames = story.frames
-    wide = min(30.0, (WIDTH - 24) / (len(frames) + len({f.phase for f in frames}) - 1))
+    apart = APART * (len({f.phase for f in frames}) - 1)
+    wide = min(30.0, (VIEW - 24 - apart) / len(frames))
     out, places, x = [], [], 12.0
     for i, frame in enumerate(frames):
         last = frames[i - 1] if i else None
         if not last or last.phase != frame.phase:
-            x += wide if last else 0
+            x += APART if last else 0
             out.append(text(x, STRIP - 14, PHASES[frame.phase], size=12, weight=700))
         if not last or last[:2] != frame[:2]:
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
-            if 6.0 * len(name) <= run * wide:
+            if 5.6 * len(name) <= run * wide:
                 out.append(text(x + 2, STRIP + 31, name, "muted"))
-            out.append(f"<path d='M{x:.1f},{STRIP - 2}v24' class='s-muted'/>")
+            out.append(f"<path d='M{x:.1f},{STRIP - 2}v33' class='s-muted'/>")
         out.append(_tick(i, frame, x, wide, keys))
         places.append((x, wide))
         x += wide
@@ -350,7 +355,7 @@ def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
         spans.append(f"<tspan class='f-{token}' font-weight='{weight}'>{words}</tspan>")
     out = f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>"
     out += f"{' '.join(spans)}</text>"
-    return out + lines(12, WORDS + 12, wrapped(frame.words, 150), 16, "muted", 12)
+    return out + lines(12, WORDS + 12, wrapped(frame.words, LETTERS), 16, "muted", 12)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -414,17 +419,27 @@ def _bar(axis, so_far, total, x, y, key, width):
     return out + text(left + 8 + width, y, words)
 
 
-def _legend(eyes, y):
-    """The legend of colours, hatching and letters."""
-    x = 12 + sum(34 + LOOK.letter * len(words) for _, words in LEGEND)
-    pale = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
-    hatched = [("partial", "hatched: a partial sum, the other ranks' behind it")]
-    out = legend(pale, 12.0, y, WIDTH, LOOK)[0] + legend(hatched, x + 140, y, WIDTH, LOOK)[0]
+def _legend(story, eyes, y):
+    """The legend of colours, hatching and letters, and y of its last line."""
     names = eyes.mesh.names
     where = (
         f"0,1: on the rank at {names[0]} 0, {names[-1]} 1;  *: on every rank along that axis"
         if len(names) > 1
         else f"1: on the rank at {names[0]} 1;  *: on all ranks"
     )
-    tail = f"{where}.  T = b s tokens (b batch, s sequence), H = h hidden size.  Not to scale."
-    return out + text(12, y + 30, tail, "muted")
+    return explained(story, eyes, f"{where}.  T = b s tokens (b batch, s sequence)", y)
+
+
+def explained(story: Story, eyes: Eyes, words: str, y: float) -> tuple[str, float]:
+    """(the legend of the strip, that of the matrices, and in words that of the letters; y of its
+    last line). words : of the letters on blocks; y : where it begins."""
+    phases = dict.fromkeys(f.phase for f in story.frames if f.product)
+    used = {move.axis for frame in story.frames for move in frame.moves}
+    inks = {key: INKS[key].label for key in phases}
+    inks |= {key: f"communication {axis}" for axis, key in eyes.keys.items() if axis in used}
+    out, y = legend([*inks.items()], 12.0, y, VIEW, LOOK)
+    marks = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
+    marks.append(("partial", "hatched: a partial sum, the other ranks' behind it"))
+    more, y = legend(marks, 12.0, y + 20, VIEW, LOOK)
+    rows = wrapped(f"{words}, H = h hidden size.  Not to scale.", LETTERS)
+    return out + more + lines(12, y + 30, rows, 15, "muted"), y + 15 + 15 * len(rows)

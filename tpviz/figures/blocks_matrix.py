@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from tpviz.mesh import Mesh
 
 Box = tuple[float, float, float, float]
-PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 190.0}
-HIDDEN = 76.0
+PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 160.0}
+HIDDEN = 64.0
 MIDDLE, ENLARGED = 304, 1.2
+LONG = 10  # letters of a rank's part that get a line of their own
 SHEET, SHEETS = 5, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
 HATCH = (
     "<pattern id='tpv-partial' width='6' height='6' patternUnits='userSpaceOnUse'>"
@@ -131,7 +132,7 @@ def _letters(words, box, ink):
     x, y, width, height = box
     for fits, turn in ((width, 0), (height, -90)):
         across = height if not turn else width
-        points = min(12.0, fits / (0.56 * len(words)), across)
+        points = min(12.0, (fits - 2) / (0.56 * len(words)), across)
         if points >= 11:
             cx, cy = x + width / 2, y + height / 2
             spin = "stroke-width='3' paint-order='stroke' "
@@ -223,12 +224,12 @@ def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
     if frame.moving:
         if frame.product:
             assert frame.move is not None
-            key, x = eyes.keys[frame.move.axis], x + 14
+            key, x = eyes.keys[frame.move.axis], x + 6
             looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
             out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
             words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
             out += text(x + 8, MIDDLE + 96, words, key, 12, weight=700)
-            x += 18
+            x += 14
         more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
         out += more
     if frame.product and frame.moving:
@@ -247,8 +248,8 @@ def _row(shown, signs, x, eyes):
     out = ""
     for i, (tensor, chunk, future) in enumerate(shown):
         if i:
-            out += text(x + 9, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
-            x += 26
+            out += text(x + 5, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
+            x += 18
         width, height = size(tensor)
         below = _below(tensor, eyes)
         room = max(width, 6.1 * _title_length(tensor), 5.5 * max(map(len, below)))
@@ -276,7 +277,8 @@ def _below(tensor, eyes):
     rows, cols = tensor.local(eyes.mesh.axes)
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
-    words = [f"each rank: {rows} x {cols}" if even else f"each rank: {numbers:,} numbers"]
+    words = [f"{rows} x {cols}" if even else f"{numbers:,} numbers"]
+    words = ["each rank:", *words] if len(words[0]) > LONG else [f"each rank: {words[0]}"]
     same = [
         axis
         for axis, n in eyes.mesh.axes.items()
@@ -292,9 +294,9 @@ def _below(tensor, eyes):
 
 
 # -- ranks ----------------------------------------------------------------------------------------
-GAP, PAD = 18, 6  # between cells, for the ring of a group; from a cell to its ring
-ROOM = 596, 280  # for the cells, in px
-SMALL = 0.36
+GAP, NARROW, PAD = 18, 8, 6  # between cells, and many; from a cell to the ring of its group
+ROOM, MANY = (446, 280), 8  # px for the cells; in a row or a column
+LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
 
 
 class Grid:
@@ -304,18 +306,19 @@ class Grid:
         self.mesh, self.x, self.y = mesh, x, y
         *down, across = mesh.shape
         self.rows, self.columns = (down or [1])[0], across
-        self.width = min(150, ROOM[0] / self.columns - GAP)
-        self.height = max(min(84, ROOM[1] / self.rows - GAP), 25)
+        self.gap = GAP if max(self.rows, self.columns) <= MANY else NARROW
+        self.width = min(150, ROOM[0] / self.columns - self.gap)
+        self.height = max(min(84, ROOM[1] / self.rows - self.gap), 25)
 
     @property
     def bottom(self) -> float:
         """Where the last row of cells ends."""
-        return self.y + self.rows * (self.height + GAP)
+        return self.y + self.rows * (self.height + self.gap)
 
     def corner(self, rank: int) -> tuple[float, float]:
         """Top left corner of a rank's cell."""
         row, column = divmod(rank, self.columns)
-        return self.x + column * (self.width + GAP), self.y + row * (self.height + GAP)
+        return self.x + column * (self.width + self.gap), self.y + row * (self.height + self.gap)
 
     def middle(self, rank: int) -> tuple[float, float]:
         """Of a rank's cell."""
@@ -384,9 +387,9 @@ def _ring(group, axis, grid, eyes):
 def _link(here, there, grid, key):
     """A thick line with two heads between neighbours of a group."""
     (x, y), turn = here, 90 if there[1] > here[1] else 0
-    cx, cy = x + grid.width + GAP / 2, y + grid.height / 2
+    cx, cy = x + grid.width + grid.gap / 2, y + grid.height / 2
     if turn:
-        cx, cy = x + grid.width / 2, y + grid.height + GAP / 2
+        cx, cy = x + grid.width / 2, y + grid.height + grid.gap / 2
     d = "M-7,0l5,-4v2.5h4v-2.5l5,4l-5,4v-2.5h-4v2.5z"
     place = f"translate({cx:.1f},{cy:.1f})rotate({turn})"
     return f"<path d='{d}' class='f-{key}' transform='{place}'/>"
@@ -400,35 +403,45 @@ def _cell(rank, frame, grid, eyes):
     out = rect(x, y, grid.width, grid.height, "bg", "rx='6'")
     out += outline(x, y, grid.width, grid.height, *edge, 6)
     tall, wide = grid.height >= 46, grid.width >= 60
-    words = f"rank {rank}" if wide else str(rank)
-    weight = 700 if mine else ""
-    out += text(x + 6, y + 14, words, size=11, weight=weight)
+    words, left, anchor = (f"rank {rank}", 6, "start") if wide else (rank, grid.width / 2, "middle")
+    out += text(x + left, y + 14, words, anchor=anchor, weight=700 if mine else "")
     if len(eyes.mesh.axes) > 1:
         if wide:
             out += text(x + grid.width - 6, y + 14, where, "muted", 11, "end")
-        else:
-            out += text(x + 6, y + 24, where, "muted")
+        elif 6 * len(where) + 8 <= grid.width:
+            out += text(x + left, y + 24, where, "muted", anchor=anchor)
     left, top, width, height = 50, 3, grid.width - 84, grid.height - 6
     if tall:
-        left, top, width, height = 4, 19, grid.width - 8, grid.height - 22
-    out += _holds(frame, x + left, y + top, width, height, here)
+        top = 19 if wide else 28
+        left, width, height = 4, grid.width - 8, grid.height - top - 3
+    for tensor, *place, scale in spread(
+        frame.product or frame.moving, x + left, y + top, width, height
+    ):
+        out += small(tensor, *place, here, scale)
     return (
         f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {where}</title>"
         f"{out}</g>"
     )
 
 
-def _holds(frame, x, y, width, height, eyes):
-    """The rank's own blocks of the tensors in the picture, side by side, as large as fits."""
-    tensors = frame.product or frame.moving
-    sizes = [size(t) for t in tensors]
-    gaps = 6 * (len(tensors) - 1)
-    scale = min(SMALL, (width - gaps) / sum(w for w, _ in sizes), height / max(h for _, h in sizes))
-    out, x = "", x + (width - gaps - scale * sum(w for w, _ in sizes)) / 2
-    for tensor, (w, h) in zip(tensors, sizes):
-        out += small(tensor, x, y + (height - scale * h) / 2, eyes, scale)
-        x += scale * w + 6
-    return out
+def spread(
+    tensors: "Sequence[Tensor]", x: float, y: float, width: float, height: float
+) -> "list[tuple[Tensor, float, float, float]]":
+    """[(tensor, x, y, scale)] side by side, or one below the other, in a field of a cell; nothing
+    where there is no room."""
+    along = 1 if width < 40 < height else 0
+    room, across = ((width, height), (height, width))[along]
+    sizes = [size(tensor) for tensor in tensors]
+    total = sum(pair[along] for pair in sizes)
+    gap = 6 if not along else 4
+    fits = (room - gap * (len(sizes) - 1)) / total
+    scale = min(LARGE, fits, across / max(pair[1 - along] for pair in sizes))
+    placed, at = [], (room - gap * (len(sizes) - 1) - scale * total) / 2
+    for tensor, pair in zip(tensors, sizes):
+        beside = (across - scale * pair[1 - along]) / 2
+        placed.append((tensor, *((x + beside, y + at) if along else (x + at, y + beside)), scale))
+        at += scale * pair[along] + gap
+    return placed if scale > LEAST else []
 
 
 # -- notation --------------------------------------------------------------------------------------

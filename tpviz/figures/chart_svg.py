@@ -45,7 +45,7 @@ def chart_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     for words in scene["badges"]:
         if x > LEFT and x + 7.9 * len(words) + 18 > WIDTH - LEFT:
             x, y = LEFT, y + 25
-        frame, wide = badge(x, y, words, 7.9, 18, size=SIZE)
+        frame, wide = badge(x, y, words)
         body.append(frame)
         x += wide + 8
     panels, y = _panels(scene, y + 33)

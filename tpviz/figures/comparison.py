@@ -301,7 +301,7 @@ def _header(scene, width):
     """The badges, the title, and the cluster."""
     out, x = "", 10.0
     for words, dash in zip(scene["badges"], _dashes(scene)):
-        frame, size = badge(x, 8, words.partition(" (")[0], 6.4, 18, dash)
+        frame, size = badge(x, 8, words.partition(" (")[0], dash)
         out, x = out + frame, x + size + 8
     out += text(x + 4, 22, _cut(f"on {scene['caption']}", width - x - 20, 6.1))
     return out + text(10, 44, _cut(scene["title"], width - 20, 6.0), "muted")

@@ -16,12 +16,11 @@ from tpviz.mesh import Mesh
 
 from . import blocks
 from .blocks import (
-    LEGEND,
-    LOOK,
-    WIDTH,
+    PANEL,
     Story,
     check,
     drawn_sentence,
+    explained,
     in_flight,
     matrices,
     now,
@@ -29,10 +28,9 @@ from .blocks import (
     scene_of,
     strip,
 )
-from .blocks_matrix import HATCH, Eyes, own, size, travelling
-from .legend import legend
+from .blocks_matrix import HATCH, Eyes, own, size, spread, travelling
 from .palette import axis_keys
-from .svg import lines, outline, pattern_defs, rect, text, wrapped
+from .svg import LETTERS, VIEW, lines, outline, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor
@@ -77,8 +75,7 @@ def to_table(story: Story) -> list[list[str]]:
     return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
 
 
-TOP = 47  # everything that the view of blocks has stands this much lower, for the cases
-CUBE, ROOM, HOLDS, NUMBERS = (16, 501), (470, 240), 500, 722
+CUBE, ROOM = (16, 440), (470, 240)
 LAYERS = ("qkv", "out", "up", "down")
 SCALE = 0.3
 
@@ -87,16 +84,18 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
     keys = axis_keys(story.strategy.axes)  # pyright: ignore[reportOptionalMemberAccess]
     eyes = Eyes(story.mesh, rank, keys)
-    place = Cube(eyes, grid(story.strategy), *CUBE, ROOM)  # pyright: ignore[reportArgumentType]
+    chips, top = _cases(story)
+    y = top + CUBE[1]
+    place = Cube(eyes, grid(story.strategy), CUBE[0], y, ROOM)  # pyright: ignore[reportArgumentType]
     totals = blocks.running(story)
-    bottom = max(place.bottom, CUBE[1] + 226) + 8
+    held = max(place.bottom, y + 200) + 10
     ticks, places = strip(story, keys)
     states = _States(weights_of(story.frames), eyes)
     shown = {}  # forward comes twice where it is recomputed
     for frame in story.frames:
         if frame.tensors not in shown:
             shown[frame.tensors] = matrices(frame, eyes, 1.0), holdings(frame, place)
-    lower = f"<g transform='translate(0 {TOP})'>"
+    lower = f"<g transform='translate(0 {top})'>"
     frames = [
         lower
         + now(story, number, *places[number])
@@ -105,34 +104,38 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         + "</g>"
         + moment(frame, place, eyes)
         + shown[frame.tensors][1]
-        + _weights(frame, states)
-        + panel(story, number, eyes, totals, NUMBERS, CUBE[1] - 20, 70)
+        + _weights(frame, states, held)
+        + panel(story, number, eyes, totals, PANEL, y - 20)
         for number, frame in enumerate(story.frames)
     ]
-    common = f"{pattern_defs()}<defs>{HATCH}</defs>{_cases(story)}{lower}{ticks}</g>"
-    common += cube(place, eyes) + _legend(story, eyes, bottom)
-    return {"width": WIDTH, "height": round(bottom + 46), "frames": frames, "common": common}
+    common = f"{pattern_defs()}<defs>{HATCH}</defs>{chips}{lower}{ticks}</g>"
+    legend, bottom = _legend(story, eyes, held + 66)
+    common += cube(place, eyes) + legend
+    return {"width": VIEW, "height": round(bottom + 18), "frames": frames, "common": common}
 
 
 # -- known schemes ---------------------------------------------------------------------------------
 def _cases(story):
-    """A chip for every known scheme; those that the grid equals are lit and explained."""
-    out, x = text(12, 53, "this grid is"), 78.0
+    """(a chip for every known scheme, of which those that the grid equals are lit and explained;
+    how much lower everything that the view of blocks has stands)."""
+    out, x, y = text(12, 53, "this grid is"), 78.0, 40.0
     for case, lit in story.cases:
         words = f"✓ {case.name}" if lit else case.name
         width = 6.1 * len(words) + 12
+        if x + width > VIEW - 12:
+            x, y = 78.0, y + 23
         about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
-        face, token = outline(x, 40, width, 19, "rule", rx=9.5), "muted"
+        face, token = outline(x, y, width, 19, "rule", rx=9.5), "muted"
         if lit:
-            face, token = rect(x, 40, width, 19, "fg", "rx='9.5'"), "bg"
+            face, token = rect(x, y, width, 19, "fg", "rx='9.5'"), "bg"
         out += (
             f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
-            f"{text(x + width / 2, 53.5, words, token, 11, 'middle')}</g>"
+            f"{text(x + width / 2, y + 13.5, words, token, 11, 'middle')}</g>"
         )
         x += width + 5
     what = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in story.reached]
-    words = "  ".join(what or ["none of these"])
-    return out + lines(12, 75, wrapped(words, 175), 14, "muted")
+    rows = wrapped("  ".join(what or ["none of these"]), LETTERS)
+    return out + lines(12, y + 35, rows, 14, "muted"), y + 14 * len(rows) - 7
 
 
 # -- the chosen rank's weights ---------------------------------------------------------------------
@@ -173,51 +176,50 @@ class _States:
         return tuple(SCALE * side for side in size(tensor))
 
 
-def _weights(frame, states):
+def _weights(frame, states, y):
     """The chosen rank's part of each weight and of its gradient, and the collectives in flight."""
-    x, y = HOLDS, CUBE[1] - 20
-    out = text(x, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
-    out += text(x, y + 54, "W", size=11, weight=600) + text(x, y + 112, "dW", size=11, weight=600)
+    out = text(12, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
     ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
     coming = {layer for flight in ahead for layer in flight.layers}
-    x += 24
-    for layer in LAYERS:
-        width, _ = states.size(states.weights[layer])
-        state = frame.gradients[layer]
-        out += text(x + width / 2, y + 20, layer, "muted", 11, "middle")
-        out += states.draw(layer, x, y + 50, frame.weights[layer], "parameters", layer in coming)
-        out += states.draw(layer, x, y + 108, state, "gradients", state == "leaving")
-        x += max(width, 26) + 12
-    words = [part for line in in_flight(frame) for part in wrapped(line, 34)]
-    return out + lines(HOLDS, y + 158, words, 14, states.key)
+    x = 14.0
+    for name, kind, of_layer in (
+        ("W", "parameters", frame.weights),
+        ("dW", "gradients", frame.gradients),
+    ):
+        out += text(x, y + 38, name, weight=600)
+        x += 28
+        for layer in LAYERS:
+            width, _ = states.size(states.weights[layer])
+            moving = layer in coming and kind == "parameters"
+            out += text(x + width / 2, y + 14, layer, "muted", 11, "middle")
+            out += states.draw(layer, x, y + 38, of_layer[layer], kind, moving)
+            x += max(width, 30) + 12
+        x += 20
+    words = [part for line in in_flight(frame) for part in wrapped(line, 50)]
+    return out + lines(PANEL, y + 14, words, 14, states.key)
 
 
 def _legend(story, eyes, y):
-    """The legend of colours, hatching and letters."""
-    items = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
-    items.append(("partial", "hatched: a partial sum"))
-    out, _ = legend(items, 12.0, y, WIDTH, LOOK)
-    x = 12.0 + sum(34 + LOOK.letter * len(words) for _, words in items)
+    """The legend of colours, hatching and letters, and y of its last line."""
     low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
     over_z, over_x = (low.format(eyes.keys[axis], axis) for axis in "zx")
-    out += (
-        f"<text x='{x:.1f}' y='{y + 10:.1f}' class='f-fg' font-size='11'>A[I{over_z}, J</tspan>"
-        f"{over_x}]: rows of A cut over z, columns over x</tspan></text>"
-    )
     names = ",".join(eyes.mesh.names)
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
-    tail = (
+    words = (
         f"{names}: coordinates of the ranks that hold a block, * for every rank along an axis.  T "
-        f"= b s tokens{micro} (b batch, s sequence), H = h hidden size.  Not to scale."
+        f"= b s tokens{micro} (b batch, s sequence)"
     )
-    return out + text(12, y + 28, tail, "muted")
+    out, y = explained(story, eyes, words, y)
+    return out + (
+        f"<text x='12' y='{y + 15:.1f}' class='f-muted' font-size='11'>A[I{over_z}, J</tspan>"
+        f"{over_x}]: rows of A cut over z, columns over x</tspan></text>"
+    ), y + 15
 
 
 # -- the cube of ranks ----------------------------------------------------------------------------
 DEEP = 0.56  # of a cell's width, from a plane to the next: lines down pass beside its cells
 AISLE = 18  # between two rows of cells
 CELL, ROW = 104, 96  # largest width, and largest height with the aisle, in px
-LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
 ARROWS = {"x": "→", "y": "↓", "z": "↗", "data": "side by side"}
 
 
@@ -314,7 +316,7 @@ def holdings(frame: "Frame", place: Cube) -> str:
     """Every rank's own blocks of the tensors in the picture, in small outlines; one path a kind,
     for there are many."""
     outlines, filled = "", {}
-    for tensor, x, y, scale in _spread(frame.product or frame.moving, *place.inside):
+    for tensor, x, y, scale in spread(frame.product or frame.moving, *place.inside):
         width, height = (scale * side for side in size(tensor))
         for (left, top), eyes in zip(place.corners, place.eyes):
             outlines += _box(left + x, top + y, width, height)
@@ -331,24 +333,6 @@ def holdings(frame: "Frame", place: Cube) -> str:
         f"<g pointer-events='none'><path d='{outlines}' fill='none' class='s-muted' "
         f"stroke-width='.8'/>{blocks}</g>"
     )
-
-
-def _spread(tensors, x, y, width, height):
-    """[(tensor, x, y, scale)] side by side, or one below the other, in a field of a cell; nothing
-    where there is no room."""
-    along = 1 if width < 40 < height else 0
-    room, across = ((width, height), (height, width))[along]
-    sizes = [size(tensor) for tensor in tensors]
-    total = sum(pair[along] for pair in sizes)
-    gap = 6 if not along else 4
-    fits = (room - gap * (len(sizes) - 1)) / total
-    scale = min(LARGE, fits, across / max(pair[1 - along] for pair in sizes))
-    spread, at = [], (room - gap * (len(sizes) - 1) - scale * total) / 2
-    for tensor, pair in zip(tensors, sizes):
-        beside = (across - scale * pair[1 - along]) / 2
-        spread.append((tensor, *((x + beside, y + at) if along else (x + at, y + beside)), scale))
-        at += scale * pair[along] + gap
-    return spread if scale > LEAST else []
 
 
 def _ring(rank, place):

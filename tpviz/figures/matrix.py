@@ -156,7 +156,7 @@ def matrix_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     right = LEFT + SIDE + GAP
     beside, width, height = (_mesh if scene["mesh"] else _rows)(scene, right, TOP)
     below, bottom, longest = _below(scene, TOP + max(SIDE, height) + 28)
-    frame, pill = badge(10, 8, scene["badge"], 6.8, 18)
+    frame, pill = badge(10, 8, scene["badge"])
     body = [
         pattern_defs(),
         frame,

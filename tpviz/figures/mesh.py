@@ -24,7 +24,7 @@ from tpviz.trace.shapes import fitting, short
 
 from .legend import Look, legend
 from .palette import INKS, axis_keys
-from .svg import document, head, lines, outline, pattern_defs, rect, swatch, text, wrapped
+from .svg import VIEW, document, head, lines, outline, pattern_defs, rect, swatch, text, wrapped
 
 WRAP = 16
 SQUARES, MAX_RANKS = 256, 16384
@@ -54,10 +54,11 @@ def mesh_scene(
     title, badge = checks.text("title", title), checks.text("badge", badge)
     keys, (outer, within) = axis_keys(mesh.names), collapsed(mesh)
     squares, block = Mesh(outer), prod(within.values())
+    axes = " x ".join(f"{name} {size}" for name, size in mesh.axes.items())
     places = [_place(squares, square) for square in range(squares.size)]
     scene = {
-        "title": title or " x ".join(f"{name} {size}" for name, size in mesh.axes.items()),
-        "badge": badge or f"{mesh.size:,} ranks",
+        "title": title or f"{axes}, {mesh.size:,} ranks",
+        "badge": badge or "counted, not run",
         "axes": [
             {"name": n, "size": s, "key": keys[n], "pattern": INKS[keys[n]].pattern}
             | {"within": within.get(n, 1)}
@@ -271,8 +272,8 @@ def check_rank(scene: dict[str, Any], rank: int) -> None:
 
 
 LEFT, TOP, GAP, SLICE_GAP = 60, 78, 12, 40
+SMALL = 9  # px between the squares of many ranks
 MANY = 32  # ranks that are drawn smaller, without their coordinates
-WIDE = 1100  # px of the slices in a row
 LISTED = 16  # ranks of a group that are all named
 APART = 64  # ranks of a block that are drawn apart
 MATRIX = 200
@@ -326,12 +327,14 @@ def arranged(scene: dict[str, Any]) -> dict[str, Any]:
     """{"cell", "places", "apart", "width", "height", "top", "common"}: px of a rank's square, the
     corner of each, and of each rank of one block where squares are blocks; the size of the grid
     with its margins, px of head that a page shows itself, and the SVG that does not depend on the
-    choice. Slices stand side by side, four in a row, or as many as fit into `WIDE`."""
+    choice. Slices stand side by side, four in a row, or as many as fit into a view."""
     block, digits = scene["block"], len(str(size(scene) - 1))
-    cell = 30 + 7 * max(digits - 3, 0) if len(scene["ranks"]) > MANY else 46
-    step, last = cell + GAP, len(scene["slices"]) - 1
+    cell, gap = 46, GAP
+    if len(scene["ranks"]) > MANY:
+        cell, gap = 30 + 7 * max(digits - 3, 0), SMALL
+    step, last = cell + gap, len(scene["slices"]) - 1
     wide, high = (scene[many] * step + SLICE_GAP for many in ("columns", "rows"))
-    row = max(1, min(4, WIDE // wide))
+    row = max(1, min(4, VIEW // wide))
     corner = lambda i: (LEFT + i % row * wide, TOP + i // row * high)  # of a slice
     places = []
     for here in scene["ranks"]:

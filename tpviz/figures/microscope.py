@@ -295,13 +295,13 @@ def pictures(
 
 def _pieces(drawing, frame, messages):
     yield from map(_arrow, messages)
+    yield from map(_token, messages)  # under the ranks, whose names stay legible
     for here, cells in zip(drawing["ranks"], frame):
         yield f"<g data-rank='{here['rank']}'>{_box(drawing['box'], here)}"
         for (dx, dy), cell in zip(drawing["places"], cells):
             x, y = here["x"] + dx, here["y"] + dy
             yield _draw_cell(x, y, *drawing["box"]["cell"], cell)  # pyright: ignore[reportCallIssue]
         yield "</g>"
-    yield from map(_token, messages)
 
 
 def _box(box, here):

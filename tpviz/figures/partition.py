@@ -9,9 +9,10 @@ from html import escape
 from itertools import takewhile
 from typing import Any
 
-from .lanes import mark
 from .legend import Look, legend
 from .svg import (
+    LETTERS,
+    VIEW,
     amount,
     check_step,
     document,
@@ -26,7 +27,7 @@ from .svg import (
 )
 
 BADGE = "traced"
-WIDTH, TOP = 1060, 34
+TOP = 34
 MAX_STAGES, MAX_SHARDS = 16, 160
 SIZES = (
     ("numel", "parameters", "", "parameters"),
@@ -114,11 +115,11 @@ def message(m: dict[str, Any], to: int) -> str:
     )
 
 
-LEFT, RIGHT = 316, 16  # of the columns
-SAID, LINES, LETTERS = 52, 3, 172  # y of the description of a stage, its lines, letters in one
+LEFT, RIGHT = 246, 12  # of the columns
+SAID, LINES = 52, 4  # y of the description of a stage, and its lines
 HEAD = SAID + 15 * LINES + 6
 SIZE = 27  # height of a bar of a stage, with its number
-NAME = 50  # letters of a piece's name
+NAME = 38  # letters of a piece's name
 LOOK = Look(letter=5.9, space=19, down=9, size=11, token="muted")
 FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at a cut
 
@@ -133,10 +134,13 @@ def pictures(data: dict[str, Any]) -> dict[str, Any]:
     common += [_head(plan, part) for part in data["stages"]]
     common += [_piece(plan, k) for k in range(len(data["shards"]))]
     common += [_cut(plan, part) for part in data["stages"][1:]]
+    items = [(ink, label) for _, label, _, ink in SIZES] + [("mean", "mean of the stages")]
+    items.append(("message", "tensors that cross a cut, per microbatch, and their gradients back"))
+    marks, y = legend(items, 12.0, plan.bottom + 11, VIEW, LOOK)
     return {
-        "width": WIDTH,
-        "height": round(plan.bottom + 34),
-        "common": "".join([*common, _legend(plan.bottom + 20)]),
+        "width": VIEW,
+        "height": round(y + 23),
+        "common": "".join([*common, marks]),
         "frames": [_frame(plan, part) for part in data["stages"]],
     }
 
@@ -160,7 +164,7 @@ class _Plan:
 
     def __init__(self, data):
         self.data, self.shards, stages = data, data["shards"], data["stages"]
-        self.wide = (WIDTH - LEFT - RIGHT) / len(stages)
+        self.wide = (VIEW - LEFT - RIGHT) / len(stages)
         self.row = 18 if len(self.shards) <= FEW else 12
         self.rows, self.spans, y = [], [], HEAD + 18 + SIZE * len(SIZES) + 16
         for part in stages:
@@ -246,7 +250,7 @@ def _cut(plan, part):
     messages = part["receives"]
     d, start, end, y = _path(plan, part["index"])
     tip = "; ".join(message(m, part["index"]) for m in messages)
-    right = WIDTH - end >= start - LEFT  # where there is room for words
+    right = VIEW - end >= start - LEFT  # where there is room for words
     x, anchor = (end - plan.wide / 2 + 6, "start") if right else (start - 6, "end")
     rows = [_short(m, part["index"]) for m in messages[:MESSAGES]] or ["nothing crosses"]
     if len(messages) > MESSAGES:
@@ -281,12 +285,3 @@ def _frame(plan, part):
     if part["receives"]:
         out += f"<path d='{_path(plan, stage)[0]}' class='s-axis2' fill='none' stroke-width='4.5'/>"
     return out
-
-
-def _legend(y):
-    out, _ = legend([(ink, label) for _, label, _, ink in SIZES], 12.0, y - 9, WIDTH, LOOK)
-    x = 12.0 + sum(38 + LOOK.letter * len(label) for _, label, _, _ in SIZES)
-    out += mark("mean", x, y - 9, 0, 0) + text(x + 12, y, "mean of the stages", "muted")
-    out += f"<path d='M{x + 134},{y - 4}h16' class='s-axis2' stroke-width='2'/>"
-    words = "tensors that cross a cut, once per microbatch, and their gradients back"
-    return out + text(x + 156, y, words, "muted")

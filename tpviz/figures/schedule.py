@@ -13,7 +13,6 @@ from .schedule_lanes import (
     LEFT,
     RIGHT,
     TOP,
-    WIDTH,
     Lanes,
     axis,
     in_lanes,
@@ -21,8 +20,19 @@ from .schedule_lanes import (
     named,
     stops,
 )
-from .schedule_words import Panel, compared, facts, peak, say, spans, to_table, words
-from .svg import amount, check_step, document, head, lines, pattern_defs, text, wrapped
+from .schedule_words import Panel, facts, peak, say, spans, summary, to_table, words
+from .svg import (
+    LETTERS,
+    VIEW,
+    amount,
+    check_step,
+    document,
+    head,
+    lines,
+    pattern_defs,
+    text,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from tpviz.schedules import Schedule
@@ -31,7 +41,7 @@ __all__ = ["check", "schedule_detail", "schedule_scene", "schedule_svg", "to_tab
 
 BADGE = "simulated"
 MAX_RANKS, MAX_ACTIONS = 16, 8192
-LETTERS, LINE = 165, 15  # of the description above the picture
+LINE = 15  # px, of the description above the picture
 LOOK = Look(16, 11, 6, 5.9, 18, 9, 11, 18, "muted")
 
 
@@ -47,9 +57,9 @@ def schedule_scene(
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
     bytes that a device has, where the panels have memory. about : more than the title. Returns
     these, ``badge``, ``width``, ``height``, ``top`` (px of head that a page shows itself),
-    ``common`` (SVG), ``facts``, ``summary`` (the panels in words), ``stops`` (px of every end of an
-    action or a wait), ``captions`` (of each stop), ``names`` (`schedule_lanes.in_lanes`), ``axis``,
-    ``opens`` (a stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head`` and
+    ``common`` (SVG), ``facts``, ``summary`` (what these do not say), ``stops`` (px of every end of
+    an action or a wait), ``captions`` (of each stop), ``names`` (`schedule_lanes.in_lanes`),
+    ``axis``, ``opens`` (a stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head`` and
     ``foot`` (px: from where to where a play-head stands). The detail of a row:
     `schedule_detail`. Raises ``ValueError`` above 16 ranks or 8192 actions.
     """
@@ -58,37 +68,29 @@ def schedule_scene(
     layout = lay_out(panels)
     drawn = [Lanes(panels, number, layout, unit, device) for number in range(len(panels))]
     names = in_lanes(name for lanes in drawn for name in lanes.names())
-    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, WIDTH, LOOK)
+    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, VIEW, LOOK)
     notes = text(12, y + 27, _notes(panels, unit), "muted")
     times = list(stops(panels, layout).values())
-    parts = [pattern_defs(), window(LEFT, WIDTH - RIGHT, layout.bottom)]
+    parts = [pattern_defs(), window(LEFT, VIEW - RIGHT, layout.bottom)]
     parts += [lanes.draw() for lanes in drawn]
     return {
         "title": title,
         "about": about,
         "badge": BADGE,
-        "width": WIDTH,
+        "width": VIEW,
         "top": TOP - 6,
         "height": round(y + 41),
-        "common": "".join(
-            [
-                pattern_defs(),
-                window(LEFT, WIDTH - RIGHT, layout.bottom),
-                *(lanes.draw() for lanes in drawn),
-                named(names),
-            ]
-            + [axis(layout, unit), marks, notes]
-        ),
+        "common": "".join([*parts, named(names), axis(layout, unit), marks, notes]),
         "names": names,
         "facts": facts(panels, unit),
-        "summary": " ".join(compared(panels, unit)),
+        "summary": summary(panels, unit),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],
         "rows": [[*row] for row in layout.rows],
         "lane": layout.lane,
-        "head": TOP + 22,
+        "head": TOP + 25,
         "foot": layout.bottom,
-        "axis": zoomable(LEFT, WIDTH - RIGHT, layout.bottom, layout.duration, unit),
+        "axis": zoomable(LEFT, VIEW - RIGHT, layout.bottom, layout.duration, unit),
         "opens": opening(panels, times),
     }
 
@@ -124,11 +126,11 @@ def _marks(panels):
     if kinds & {"R", "RB"}:
         items.append(("recompute", "R recompute, RB before its backward"))
     items += [("idle", "idle"), ("critical", "critical path"), ("message", "message")]
-    items += [("held", "held, whole"), ("most", "peak activations held")]
+    items += [("held", "activations held"), ("most", "peak activations held")]
     if any(panel.timeline.schedule.pairs for panel in panels):
         items.append(("pair", "pair of forward and backward"))
     if any(any(panel.timeline.schedule.recomputes) for panel in panels):
-        items.append(("checkpoints", "kept as checkpoints"))
+        items.append(("checkpoints", "checkpoints held, the rest is recomputed"))
     if any(panel.measured and panel.measured.held for panel in panels):
         items.append(("in flight", "in flight, and as measured"))
     if any(panel.memory for panel in panels):
@@ -205,11 +207,11 @@ def schedule_svg(
     "auto". Raises ValueError for a step that does not exist.
     """
     check_step(scene, step)
-    summary = words_of(scene, step, detail)
-    top = head(scene) + lines(12, 43, wrapped(summary, LETTERS), LINE, size=12)
+    said = words_of(scene, step, detail)
+    top = head(scene) + lines(12, 43, wrapped(said, LETTERS), LINE, size=12)
     top += play_head(scene, scene["stops"][step]) if step else ""
     mark = detail["marks"][moment_of(detail, step)] if detail and detail["marks"] else ""
-    body, label = scene["common"] + top + mark, f"{scene['title']}, {summary}"
+    body, label = scene["common"] + top + mark, f"{scene['title']}, {said}"
     return document(scene["width"], scene["height"], body, label, theme)
 
 
@@ -219,8 +221,8 @@ def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
 
     faults : sentences; the picture is the schedule as it was written.
     """
-    summary = "\n".join([f"{schedule.name} cannot run:", *(f"• {fault}" for fault in faults)])
-    top = 44 + LINE * len(wrapped(summary, LETTERS))
+    said = "\n".join([f"{schedule.name} cannot run:", *(f"• {fault}" for fault in faults)])
+    top = 44 + LINE * len(wrapped(said, LETTERS))
     y, out = top + 4, []
     for line in str(schedule).splitlines():
         for i, part in enumerate(wrapped(line, LETTERS)):
@@ -229,17 +231,17 @@ def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
     return {
         "title": repr(schedule).strip("<>"),
         "badge": "cannot run",
-        "width": WIDTH,
+        "width": VIEW,
         "top": top,
         "height": y + 16,
         "common": "".join(out),
         "facts": [["faults", str(len(faults))]],
-        "summary": summary,
+        "summary": said,
         "stops": [float(LEFT)],
         "captions": ["cannot run"],
         "rows": [],
         "lane": 0,
         "head": top,
         "foot": top,
-        "axis": zoomable(LEFT, WIDTH - RIGHT, top, 0.0, ""),
+        "axis": zoomable(LEFT, VIEW - RIGHT, top, 0.0, ""),
     }

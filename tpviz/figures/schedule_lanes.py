@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from .lanes import MESSAGE, axis_below, box, idle, ring, timed
 from .palette import INKS, MEMORY_KINDS
 from .schedule_words import Panel, awaited, halves, peak, say, spans
-from .svg import amount, shape, swatch, text
+from .svg import VIEW, amount, shape, swatch, text
 
-WIDTH, LEFT, RIGHT, TOP = 1060, 74, 196, 84
-ROOM = WIDTH - LEFT - RIGHT  # px of the time axis
+LEFT, RIGHT, TOP = 74, 164, 84
+ROOM = VIEW - LEFT - RIGHT  # px of the time axis
 LETTER, WIDER = 0.62, 0.7  # a letter's width, of its font size; by how many letters a W is wider
-NUMBERS = WIDTH - RIGHT + 12  # x of what stands at the right
+NUMBERS = VIEW - RIGHT + 12  # x of what stands at the right
 FEW = 64  # messages that are all drawn
 INK = {
     "F": "forward",
@@ -74,7 +74,7 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
     lane, strip, gap = (28, 16, 10) if lanes <= 8 else (20, 12, 6)
     strip += 8 * (lanes <= 4)
     ran, flown = (lane - 10, 14) if any(panel.measured for panel in panels) else (0, 0)
-    strip = max(strip, 38 - lane - ran) if any(panel.memory for panel in panels) else strip
+    strip = max(strip, 44 - lane - ran) if any(panel.memory for panel in panels) else strip
     rows, heads, y = [], [], TOP
     for number, panel in enumerate(panels):
         heads.append(y + 11)
@@ -145,7 +145,7 @@ class Lanes:
             more += f", formula {say(panel.formula[0], self.unit)}"
         if panel.measured:
             more += f", measured {say(panel.measured.makespan, self.unit)}"
-        x = min(self.x(makespan), WIDTH - RIGHT)
+        x = min(self.x(makespan), VIEW - RIGHT)
         label = text(12, y, panel.name, size=14, weight=700)
         return label + text(x, y, more, size=12, anchor="end", weight=600)
 
@@ -319,28 +319,27 @@ class Lanes:
 
     # -- numbers at the right ----------------------------------------------------------------------
     def _numbers(self, row):
-        """Idle time simulated, by formula and measured; the peak activations held; memory."""
+        """Idle time simulated, by formula and measured; the most in flight; memory."""
         panel, line, rank, unit = self.panel, self.timeline, row.rank, self.unit
         part = 100 * line.bubble[rank] / (line.makespan or 1.0)
-        words = [
-            f"idle {say(line.bubble[rank], unit)} ({part:.3g} %), {panel.peaks[rank]} in flight"
-        ]
+        words = [f"idle {say(line.bubble[rank], unit)} ({part:.3g} %)"]
         if panel.formula:
             words.append(f"formula {say(panel.formula[1][rank], unit)}")
+        peak = f"{panel.peaks[rank]} in flight"
         if panel.measured:
-            held = panel.measured.held
-            words.append(
-                f"measured {say(panel.measured.idle[rank], unit)}"
-                + (f", {max(count for _, count in held[rank])} in flight" if held else "")
-            )
-        for i, words_of_line in enumerate(words):
-            yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, "muted" if i else "fg")
+            words.append(f"measured {say(panel.measured.idle[rank], unit)}")
+            if panel.measured.held:
+                most = max(count for _, count in panel.measured.held[rank])
+                peak += f", measured {most}"
+        for i, words_of_line in enumerate([*words, peak]):
+            token = "muted" if 0 < i < len(words) else "fg"
+            yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, token)
         if panel.memory:
-            yield self._memory(panel.memory[rank], row.y + 12 * len(words) + 2)
+            yield self._memory(panel.memory[rank], row.y + 12 * len(words) + 14)
 
     def _memory(self, memory, y):
         """A bar of the rank's bytes by kind, and its device's memory."""
-        out, x, wide = "", float(NUMBERS), RIGHT - 112
+        out, x, wide = "", float(NUMBERS), RIGHT - 122
         most = max(memory.total for panel in self.panels for memory in panel.memory)
         for kind, ink in MEMORY_KINDS.items():
             width = memory[kind] / most * wide

@@ -268,17 +268,36 @@ def compared(panels: Sequence[Panel], unit: str) -> Iterator[str]:
         yield _difference(*panels, unit)  # pyright: ignore[reportCallIssue]
 
 
-def _difference(one, two, unit):
-    """ "1f1b is 6 longer than early_recompute (15.8 %); a rank idles ... and holds ..."."""
-    a, b = one.timeline, two.timeline
-    more = b.makespan - a.makespan
-    if abs(more) <= CLOSE * max(a.makespan, b.makespan):
-        first = f"{two.name} takes as long as {one.name}"
-    else:
-        first = (
-            f"{two.name} is {say(abs(more), unit)} {'longer' if more > 0 else 'shorter'} "
-            f"than {one.name}" + f" ({100 * abs(more) / (a.makespan or b.makespan):.1f} %)"
+def summary(panels: Sequence[Panel], unit: str) -> str:
+    """What the numbers in the picture do not say: which schedule is longer, and the rank that does
+    most of each critical path."""
+    words = [f"{_longer(*panels, unit)}."] if len(panels) == 2 else []  # pyright: ignore[reportCallIssue]
+    for panel in panels:
+        line, works = panel.timeline, [0.0] * panel.ranks
+        for rank, index in panel.path:
+            works[rank] += line.end[rank][index] - line.start[rank][index]
+        most = max(works)
+        words.append(
+            f"The critical path of {panel.name} runs on rank {works.index(most)} for "
+            f"{say(most, unit)} of {say(line.makespan, unit)}."
         )
+    return " ".join(words)
+
+
+def _longer(one, two, unit):
+    """ "1f1b is 6 longer than early_recompute (15.8 %)"."""
+    a, b = one.timeline.makespan, two.timeline.makespan
+    if abs(b - a) <= CLOSE * max(a, b):
+        return f"{two.name} takes as long as {one.name}"
+    return (
+        f"{two.name} is {say(abs(b - a), unit)} {'longer' if b > a else 'shorter'} "
+        f"than {one.name} ({100 * abs(b - a) / (a or b):.1f} %)"
+    )
+
+
+def _difference(one, two, unit):
+    """As `_longer`, and "; a rank idles ... and holds ..."."""
+    a, b, first = one.timeline, two.timeline, _longer(one, two, unit)
     idle = [sum(line.bubble) / line.schedule.ranks for line in (a, b)]
     counts = [max(panel.peaks) / panel.each for panel in (one, two)]  # of all its layers
     held = (

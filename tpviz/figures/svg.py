@@ -20,6 +20,8 @@ _IMAGE = "".join(
     f"body[data-jp-theme-light='{light}'] .tpv-image{{color-scheme:{scheme}}}"
     for light, scheme in (("true", "light"), ("false", "dark"))
 )
+VIEW, LETTERS = 828, 131
+"""px of a view's picture, which with its frame fits a page of 860; letters of 12 px in a line."""
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
@@ -184,21 +186,13 @@ def width_of(words: str, size: float = 12) -> float:
     return size * sum(letters)
 
 
-def badge(
-    x: float,
-    y: float,
-    words: str,
-    letter: float = 6.3,
-    pad: float = 16,
-    dash: str = "",
-    size: float = 11,
-) -> tuple[str, float]:
-    """(where the numbers come from, in a round frame; its width). letter, pad : px of a letter, and
-    of the rest of the frame; size : of the letters."""
-    width = letter * len(words) + pad
+def badge(x: float, y: float, words: str, dash: str = "") -> tuple[str, float]:
+    """(where the numbers come from, in a round frame; its width), as ``.tpv-badge`` of pages.
+    dash : of a broken frame."""
+    width = 1.06 * width_of(words, 12) + 18  # the letters are bold
     broken = f"stroke-dasharray='{dash}'" if dash else ""
-    frame = outline(x, y, width, 19, "fg", 1.2, 9.5, broken)
-    return frame + text(x + width / 2, y + 13.5, words, "fg", size, "middle", 600), width
+    frame = outline(x, y, width, 20, "fg", 1.2, 10, broken)
+    return frame + text(x + width / 2, y + 14, words, "fg", 12, "middle", 600), width
 
 
 def head(scene: dict[str, Any], title: str | None = None) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 from .lanes import axis_below, idle, play_head, ring, timed, window, zoomable
 from .legend import Look, legend
 from .svg import (
+    LETTERS,
+    VIEW,
     amount,
     check_step,
     document,
@@ -23,6 +25,7 @@ from .svg import (
     seconds,
     shape,
     text,
+    width_of,
     wrapped,
 )
 from .tiles_states import (
@@ -44,13 +47,13 @@ if TYPE_CHECKING:
 
 BADGE = "simulated"
 Time = TypeVar("Time", float, np.ndarray)
-WIDTH, LEFT, RIGHT, TOP = 1060, 110, 214, 84
+LEFT, RIGHT, TOP = 110, 180, 84
 MAX_PARTS, STEPS = 2304, 120
 HIGH, LANE, GAP = 236, 34, 9
 """px: of a GPU's tiles at most; of a lane; between lanes."""
 HEAD = 36
 """px of a panel's name, and of names of chunks or GPUs, over its tiles."""
-LABELS, UNNAMED = (60, 196), (7, 7)
+LABELS, UNNAMED = (60, 164), (7, 7)
 """px left and right of a GPU's tiles, where its chunks are named, and where not."""
 LANES = {
     "computing": "tiles computing",
@@ -59,9 +62,7 @@ LANES = {
     "link": "link, share",
 }
 """{lane: its name}."""
-NEAR = 135
-"""px between two ends that are named together."""
-LETTERS, LINE, SIGN, SMALL = 165, 15, 9.5, 6
+LINE, SIGN, SMALL = 15, 9.5, 6
 LOOK = Look(14, 11, 6, 5.9, 18, 9, 11, 18, "muted")
 PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
 
@@ -77,7 +78,7 @@ def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
     check(sum(len(panel.gpus) for panel in panels), panels[0].run.gemm)
     layout = lay_out(panels)
     times = [layout.duration * step / STEPS for step in range(STEPS + 1)]
-    out = [pattern_defs(), window(LEFT, WIDTH - RIGHT, layout.bottom)]
+    out = [pattern_defs(), window(LEFT, VIEW - RIGHT, layout.bottom)]
     for panel, (x, y) in zip(panels, layout.heads):
         out.append(
             text(x, y + 11, f"{panel.name}: {seconds(panel.run.seconds)}", size=14, weight=700)
@@ -86,13 +87,13 @@ def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
         out += _map(panels[map.panel], layout, map)
     for number in range(len(panels)):
         out += _lanes(panels, number, layout)
-    beside = "time", WIDTH - RIGHT + 24
+    beside = "time", VIEW - RIGHT + 24
     axis = axis_below(LEFT, layout.bottom, layout.scale, layout.duration, seconds, *beside)
-    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, WIDTH, LOOK)
+    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, VIEW, LOOK)
     return {
         "title": title,
         "badge": BADGE,
-        "width": WIDTH,
+        "width": VIEW,
         "top": TOP - 6,
         "height": round(y + 23),
         "common": "".join([*out, axis, marks]),
@@ -104,7 +105,7 @@ def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
         "captions": [f"at {seconds(t)} of {seconds(layout.duration)}" for t in times],
         "head": round(layout.head, 1),
         "foot": round(layout.bottom, 1),
-        "axis": zoomable(LEFT, WIDTH - RIGHT, layout.bottom, layout.duration, "s"),
+        "axis": zoomable(LEFT, VIEW - RIGHT, layout.bottom, layout.duration, "s"),
         "opens": opening(panels[0], times),
     }
 
@@ -161,7 +162,7 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
     down, across = panels[0].run.gemm.tiles
     stacked = any(len(panel.gpus) > 1 for panel in panels)
     maps, heads, y = [], [], TOP + 12
-    wide = (WIDTH - 24) / (1 if stacked else len(panels))
+    wide = (VIEW - 24) / (1 if stacked else len(panels))
     for number, panel in enumerate(panels):
         x = 12 + (0 if stacked else number * wide)
         heads.append((x, y))
@@ -188,7 +189,7 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
         tuple(lanes),
         head,
         y,
-        (WIDTH - LEFT - RIGHT) / (duration or 1.0),
+        (VIEW - LEFT - RIGHT) / (duration or 1.0),
         duration,
     )
 
@@ -298,7 +299,7 @@ def _lanes(panels, number, layout):
         top, areas, rows = _drawn(panels, panel, what)
         lane = idle(LEFT, y, layout.duration * layout.scale, LANE, ".35")
         yield timed(lane + "".join(_stack(panel.series["time"], areas, top, y, layout, what)))
-        x = WIDTH - RIGHT + 12
+        x = VIEW - RIGHT + 12
         if len(areas) > 1:  # a chip for each, before its line
             for i, (ink, pattern, _) in enumerate(areas[::-1]):
                 yield shape(f"M{x},{y + 4 + 14 * i}h10v10h-10z", ink, pattern)
@@ -360,11 +361,12 @@ def _ends(panel, layout, y):
             f"<path d='M{layout.x(time):.1f},{y - 4}v{high + 4}' class='s-fg' "
             "stroke-dasharray='3 3'/>"
         )
-    if abs(run.rs_end - run.gemm_end) * layout.scale < NEAR:
-        time = max(run.gemm_end, run.rs_end)
-        ends[:2] = [(time, f"{ends[0][1]}, {ends[1][1]}")]
-    for time, words in ends:
-        x = max(layout.x(time) - 3, 200 + 5.8 * len(words))
+    said: list[tuple[float, str]] = [(200.0, "")]  # after the panel's name
+    for x, words in sorted((layout.x(time) - 3, words) for time, words in ends):
+        while len(said) > 1 and x - width_of(words, 11) < said[-1][0] + 8:
+            words = f"{said.pop()[1]}, {words}"
+        said.append((max(x, said[0][0] + width_of(words, 11)), words))
+    for x, words in said[1:]:
         yield text(x, y - 7, words, "muted", 11, "end")
 
 

@@ -300,7 +300,7 @@ def rule_of(run: "SimResult", position: int) -> str:
         return "stored, reduced later"
     if position == last:
         return "stays here" if last else "stays"
-    return "stores go to the next GPU (r - 1)" if position == 0 else "DMA after 2 updates"
+    return "stored on GPU r - 1" if position == 0 else "DMA after 2 updates"
 
 
 def ordinal(position: int) -> str:

@@ -56,7 +56,8 @@ KNOWN = (
     Case(
         "Megatron-LM",
         lambda s: larger(s) == "x",
-        "x alone is 1D tensor parallelism: four all-reduces of m h numbers a block.",
+        "x alone is 1D tensor parallelism: four all-reduces a block, each of tokens x hidden size "
+        "numbers.",
         ("derived", "measured"),
     ),
     Case(
@@ -103,8 +104,9 @@ KNOWN = (
     Case(
         "near Colossal-AI 3D",
         lambda s: s.x == s.y == s.z > 1,
-        "a cube of q³: forward sends (q-1)/q³ (kn + 2mn) a layer, Colossal-AI (q-1)/q³ (mk + kn + "
-        "mn); here activations lie q-fold.",
+        "x = y = z = q: forward, a layer of k x n weights on m tokens sends (q-1)/q³ (kn + 2mn) "
+        "numbers a rank, Colossal-AI's 3D (q-1)/q³ (mk + kn + mn); here q ranks hold each "
+        "activation.",
         ("derived",),
     ),
 )

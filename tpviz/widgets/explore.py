@@ -200,7 +200,7 @@ class Explore(Panel):
         mesh = Mesh(strategy.axes)
         if (strategy, workload) != self._drawn:
             self._drawn, self._expected = (strategy, workload), strategy.ledger(workload)
-            self.mesh.show(mesh, rows, badge=f"{strategy.world_size} ranks")
+            self.mesh.show(mesh, rows)
         self._draw_ledger()
         if self.prediction is None:
             self.model.clear()
@@ -355,7 +355,7 @@ class Explore(Panel):
         parts = [f"<h2>{escape(strategy.short)}</h2>"]
         if prediction is not None:
             parts += [*model_html(prediction, mesh), small_html(words)]
-        scene = mesh_scene(mesh, rows, badge=f"{strategy.world_size} ranks")
+        scene = mesh_scene(mesh, rows)
         parts += [scrolled(mesh_svg(scene, theme="page")), ledger_html(strategy.ledger(workload))]
         return {"scene": {"svg": "".join(parts)}}
 

@@ -1,7 +1,7 @@
 """The mesh as a widget: choose a rank, see its groups and the blocks it owns.
 
 >>> MeshView(Mesh({"dp": 2, "tp": 2}))
-<MeshView dp 2 x tp 2, rank 0>
+<MeshView dp 2 x tp 2, 4 ranks, rank 0>
 """
 
 from collections.abc import Sequence

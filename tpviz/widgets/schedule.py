@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from tpviz.figures import schedule as figure
+from tpviz.figures.schedule_words import compared
 from tpviz.schedules import schedule_errors
 
 from .base import Detailed, Framed, named
@@ -134,7 +135,10 @@ class ScheduleSteps(Detailed):
 
     def describe(self) -> str:
         """The schedules, and the selected lane, in words."""
-        words = f"{self.scene['badge'].capitalize()}: {self.scene['summary']}"
+        shown, said = self.shown, self.scene["summary"]
+        if isinstance(shown, ScheduleScene):
+            said = " ".join(compared(shown.panels, shown.unit))
+        words = f"{self.scene['badge'].capitalize()}: {said}"
         if not self.detail["words"]:
             return words
         return f"{words} Shown: {figure.words_of(self.scene, self.step, self.detail)}"

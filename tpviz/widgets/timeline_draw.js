@@ -83,6 +83,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     if (critical) make("path", { d: critical, class: "s-fg tpv-critical", fill: "none", "stroke-width": 1.8 }, this.plot);
     if (this.memory) this.drawMemory(this.memory);
     this.overlay = make("g", { "clip-path": this.tile("clip"), "pointer-events": "none" }, svg);
+    this.line = make("g", { "pointer-events": "none" }, svg); // at an edge it is whole
     this.drawWords();
   }
 
@@ -170,14 +171,16 @@ export class TimelineDrawing extends Zoomed(Player) {
     const { bars } = this.scene, x = this.x(this.head);
     const path = (d, ink, width) => make("path", { d, fill: "none", class: `s-${ink}`, "stroke-width": width }, overlay);
     overlay.replaceChildren();
+    this.line.replaceChildren();
     const under = this.lanes.map((lane) => this.barAt(lane, this.head, 0)).filter((i) => i >= 0);
     const foot = this.bottom + (this.memory ? MEMORY + 26 : 0);
     overlay.append(this.veil(x, TOP - 2, this.right, this.bottom + 4));
     if (this.memory) overlay.append(this.veil(x, this.bottom + 21, this.right, foot));
     if (this.playing || this.head !== this.opened) { // before it was first played it stands at nothing
       path(under.map((i) => this.outline(i)).join("") || "M0,0", "fg", 1.4);
-      path(`M${x},${TOP - 8}V${foot}`, "fg", 1.6);
-      make("path", { d: `M${x - 5},${TOP - 13}h10l-5,7z`, class: "f-fg" }, overlay);
+      if (this.head >= this.low && this.head <= this.high) {
+        make("path", { d: `M${x},${foot}V${TOP - 6}l-5,-7h10l-5,7`, class: "s-fg f-fg", "stroke-width": 1.6 }, this.line);
+      }
     }
     const { steps, duration } = this.scene, step = steps.findLastIndex(([a]) => a <= this.head);
     this.now.textContent = (steps.length > 1 && step >= 0 ? `step ${step + 1} of ${steps.length}, ` : "")
