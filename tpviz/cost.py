@@ -60,13 +60,13 @@ def transfer(
 
 @lru_cache(maxsize=64)
 def _ring(cluster, mesh, axis):
-    """Links of neighbours in all rings of an axis, one of each bandwidth and latency."""
+    """Links of neighbours in all rings of an axis, one of each bandwidth, latency and curve."""
     links = (
         cluster.link((a, b), mesh.size, b - a)
         for ring in mesh.groups(axis)
         for a, b in zip(ring, ring[-1:] + ring)
     )
-    return list({link[:2]: link for link in links}.values())
+    return list({(*link[:2], link.curve): link for link in links}.values())
 
 
 class Segment(NamedTuple):
