@@ -4,7 +4,7 @@ Times in seconds, rates per second, sizes in bytes; bandwidths count one directi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf, isclose
 from numbers import Real
 from sys import float_info
@@ -21,6 +21,8 @@ USUAL_NAMES = {
     "float": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16",
     "half": "float16", "fp8": "float8_e4m3fn", "float8": "float8_e4m3fn",
 }  # fmt: skip
+POINTWISE = ("free", "eager", "fused")
+ATTENTION = ("flash", "softmax")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,12 @@ class Device:
     unhidden : share of a kernel's memory traffic that its arithmetic does not hide, 0 to 1.
     startup : seconds in which a kernel fills and drains the device.
     launch : seconds from one kernel to the next at least: what the host takes to launch one.
+    pointwise : what memory-bound kernels cost: nothing ("free"), or that of PyTorch's own operators
+        ("eager"), or of kernels fused as far as Megatron-LM and Transformer Engine have them
+        ("fused"); see `tpviz.schemes.gpt.pointwise`.
+    attention : "flash" (Dao et al. 2022), or "softmax" on scores that pass through memory.
+    spread : seconds of memory-bound kernels for each FLOP of others: of a device as the kernels of
+        a rank find it (`Strategy.device`).
 
     Raises ``ValueError`` for unknown dtypes, for rates that are not above 0 and for shares that are
     none.
@@ -52,6 +60,9 @@ class Device:
     unhidden: float = 0.0
     startup: float = 0.0
     launch: float = 0.0
+    pointwise: str = "free"
+    attention: str = "flash"
+    spread: float = 0.0
 
     def __post_init__(self):
         if not isinstance(self.flops, dict) or not self.flops:
@@ -68,19 +79,19 @@ class Device:
         keep(self, "unhidden", not_negative)
         if self.unhidden > 1:
             raise ValueError(f"unhidden={self.unhidden:g} is a share: use 0 to 1")
-        keep(self, "startup", not_negative)
-        keep(self, "launch", not_negative)
+        for name in ("startup", "launch", "spread"):
+            keep(self, name, not_negative)
+        one_of("pointwise", self.pointwise, POINTWISE)
+        one_of("attention", self.attention, ATTENTION)
 
     def __hash__(self):
-        rates = self.memory, self.memory_bandwidth, self.gemm_efficiency, self.memory_efficiency
-        return hash(
-            (tuple(self.flops.items()), self.name, *rates, self.unhidden, self.startup, self.launch)
-        )
+        rest = (getattr(self, part.name) for part in fields(self) if part.name != "flops")
+        return hash((tuple(self.flops.items()), *rest))
 
     def time(self, flops: float, bytes: float = 0, dtype: str = "float32") -> float:
         """Seconds of a kernel, a = FLOPs / rate of its arithmetic and m = bytes / bandwidth of its
         memory traffic, both as far as they are reached: max(a + unhidden m, m) + startup, at least
-        a launch; 0.0 of no work.
+        a launch, and its share of what is ``spread``; 0.0 of no work.
 
         An ideal device is the roofline (Williams, Waterman, Patterson 2009). Where arithmetic
         decides, GEMMs reach 1 / (1 + f_half / f + F_half / F) of their rate at f FLOP/byte and F
@@ -93,7 +104,8 @@ class Device:
         rate = self.flops.get(dtype) or min(self.flops.values())
         traffic = bytes / (self.memory_bandwidth * self.memory_efficiency)
         arithmetic = flops / (rate * self.gemm_efficiency)
-        return max(max(arithmetic + self.unhidden * traffic, traffic) + self.startup, self.launch)
+        alone = max(arithmetic + self.unhidden * traffic, traffic) + self.startup
+        return max(alone, self.launch) + self.spread * flops
 
     @property
     def losses(self) -> str:
@@ -104,6 +116,8 @@ class Device:
             "traffic not hidden": self.unhidden and f"{100 * self.unhidden:g} %",
             "start-up": self.startup and f"{1e6 * self.startup:g} us",
             "launch": self.launch and f"{1e6 * self.launch:g} us",
+            "memory-bound kernels": self.pointwise != "free" and self.pointwise,
+            "attention": self.attention != "flash" and self.attention,
         }
         return ", ".join(f"{name} {words}" for name, words in said.items() if words)
 
@@ -118,6 +132,7 @@ class Device:
             memory_bandwidth=self.memory_bandwidth / bandwidth,
             startup=self.startup * time,
             launch=self.launch * time,
+            spread=self.spread * flops,
         )
 
 
