@@ -69,6 +69,7 @@ PRESETS = {
     "nvlink_pairs": {"pairs": [1, 2, 4], "rings": ["multi", "single"]},
     "nvswitch": {"gpus": [2, 8]},
     "nvswitch_nodes": {"nodes": [1, 2], "gpus": [2, 8], "nics": [1, 8]},
+    "dgx": {"gpu": ["A100-SXM-80GB", "B200-SXM-180GB"], "gpus": [2, 8, 16], "nics": [4]},
     "laptop": {"ranks": [2, 4]},
     "torus": {"x": [1, 4], "y": [1, 2]},
     "perlmutter": {"nodes": [1, 2]},

@@ -94,6 +94,7 @@ LAYERS = [
     ["verbs", "parallel", "films"],
     ["figures"],
     ["collectives", "exercises", "labs"],
+    ["validation"],
     ["widgets"],
     ["gallery", "demo", "__main__"],
 ]

@@ -54,6 +54,8 @@ _HOMES = {
     "tpviz.widgets.partition": ["PartitionView"],  # by itself: it works on torch's graphs
     "tpviz.collectives.observe": ["microscope"],
     "tpviz.labs.study": ["Study", "study"],
+    "tpviz.validation.rows": ["published"],
+    "tpviz.validation.validate": ["Validation", "validate"],
     "tpviz.exercises": ["check", "exercise", "hint"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

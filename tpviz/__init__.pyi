@@ -37,6 +37,9 @@ from .trace import Event as Event
 from .trace import Ledger as Ledger
 from .trace import Trace as Trace
 from .trace.load import load_trace as load_trace
+from .validation.rows import published as published
+from .validation.validate import Validation as Validation
+from .validation.validate import validate as validate
 from .verbs.calibrate import Calibration as Calibration
 from .verbs.calibrate import calibrate as calibrate
 from .verbs.capture import capture as capture

@@ -5,7 +5,7 @@
 >>> perlmutter(nodes=2).size
 8
 >>> sorted(presets())[:3]
-['frontier', 'laptop', 'nvlink_pairs']
+['dgx', 'frontier', 'laptop']
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -36,6 +36,34 @@ MI250X_GCD = Device(
 """16-bit GEMMs measured by AxoNN's authors (125 of 191.5 TFLOP/s, recalled); the rest nominal."""
 TPU_V3 = Device({"bfloat16": 123e12, "float32": 123e12 / 6}, 32 * 2**30, 900e9, "TPU v3 chip")
 """Nominal (Google Cloud's page on TPU v3); float32 as six bfloat16 passes, derived."""
+
+GPUS = {
+    name: Device({"float16": half, "bfloat16": half, "float32": full}, memory, bandwidth, name)
+    for name, half, full, memory, bandwidth in (
+        ("V100-SXM3-32GB", 125e12, 15.7e12, 32e9, 0.9e12),
+        ("A100-SXM-40GB", 312e12, 19.5e12, 40e9, 1.555e12),
+        ("A100-SXM-80GB", 312e12, 19.5e12, 80e9, 2.039e12),
+        ("H100-SXM-80GB", 989.4e12, 67e12, 80e9, 3.35e12),
+        ("H100-SXM-96GB-HBM2e-500W", 989.4e12, 67e12, 96e9, 2.4e12),
+        ("H200-SXM-141GB", 989.4e12, 67e12, 141e9, 4.8e12),
+        ("B200-SXM-180GB", 2250e12, 75e12, 180e9, 7.7e12),
+    )
+}
+"""NVIDIA's data-centre GPUs by the names that published rows use; all numbers nominal. Dense
+16-bit FLOP/s of tensor cores (half of what is printed with sparsity), float32 FLOP/s, memory and its
+bandwidth: datasheets of V100, A100, H100 and H200, and of HGX for B200. The H100 with HBM2e and a
+500 W limit is torchtitan's (its memory and bandwidth by torchtitan's report; its rate is below the
+nominal one given here). V100 has no bfloat16: the rate stands for float16."""
+NODES = {
+    "V100": (16, 150e9, 8, 12.5e9),
+    "A100": (8, 300e9, 8, 25e9),
+    "H100": (8, 450e9, 8, 50e9),
+    "H200": (8, 450e9, 8, 50e9),
+    "B200": (8, 900e9, 8, 50e9),
+}
+"""Of each generation (GPUs of a node, bytes/s of NVLink out of a GPU in one direction, NICs of a
+node, bytes/s of a NIC), nominal: NVIDIA's DGX-2 (NVLink 2, EDR InfiniBand), DGX A100 (NVLink 3,
+HDR), DGX H100 and H200 (NVLink 4, NDR), DGX B200 (NVLink 5, NDR)."""
 
 
 def laptop(ranks: int = 4) -> Cluster:
@@ -93,6 +121,33 @@ def nvswitch_nodes(nodes: int = 2, gpus: int = 8, nics: int = 8) -> Cluster:
     return _cluster(name, H100_SXM, levels, source="vendor nominal")
 
 
+def dgx(
+    gpu: str = "A100-SXM-80GB",
+    gpus: int = 16,
+    nics: int | None = None,
+    nic: float | None = None,
+) -> Cluster:
+    """``gpus`` GPUs of `GPUS` in NVIDIA's nodes around NVSwitches: `NODES` has what a node has, nominal.
+
+    nics : of a node, of ``nic`` bytes/s each, where the cluster has others. Latencies: constants of
+    NCCL's tuner. Raises ``ValueError`` for an unknown GPU and for a node that would be cut.
+    """
+    device = GPUS[one_of("gpu", gpu, tuple(GPUS))]
+    size, nvlink, *usual = NODES[gpu[:4]]
+    nics, nic = (b if a is None else a for a, b in zip((nics, nic), usual))
+    gpus = whole_number("gpus", gpus, 2, limits.RANKS)
+    if gpus > size and gpus % size:
+        whole = gpus // size * size
+        raise ValueError(
+            f"gpus={gpus} cut a node, which has {size} of {gpu}: use gpus={whole} or {whole + size}"
+        )
+    levels = [
+        ("NVSwitch", min(gpus, size), nvlink, None, 3.4e-6),
+        ("network", -(-gpus // size), nic, None, 9.6e-6, nics),
+    ]
+    return _cluster(f"{gpus} {gpu}", device, levels, source="vendor nominal")
+
+
 def perlmutter(nodes: int = 2) -> Cluster:
     """Nodes of four A100s, all wired to each other, four NICs each.
 
@@ -142,7 +197,7 @@ def torus(x: int = 4, y: int = 2) -> Cluster:
 
 def presets() -> dict[str, Callable[..., Cluster]]:
     """{name: function} of all presets, for menus; each works without arguments."""
-    made = (laptop, nvlink_pairs, nvswitch, nvswitch_nodes, perlmutter, frontier, torus)
+    made = (laptop, nvlink_pairs, nvswitch, nvswitch_nodes, dgx, perlmutter, frontier, torus)
     return {preset.__name__: preset for preset in made}
 
 

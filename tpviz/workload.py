@@ -1,6 +1,7 @@
 """The workload: a GPT by its sizes, and the text it is trained on. No torch here.
 
-The model is GPT-2's (Radford et al., 2019): learned positions, LayerNorm before each part, GELU.
+The model is GPT-2's (Radford et al., 2019), unless said: learned positions, LayerNorm before each
+part, GELU, biases. `tpviz.models` has those that people train.
 Text is what Python itself ships (`pydoc_data.topics`), read as bytes, so every machine trains on
 the same data offline.
 
@@ -23,8 +24,11 @@ MOST = {
     "batch": 10**9,
     "mlp_ratio": 10**3,
     "vocab": 10**9,
+    "ffn": 10**9,
+    "kv_heads": 10**6,
 }  # of each size; FLOPs and bytes of a step stay finite
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
+NORMS = ("layer", "rms")
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,17 @@ class GPT:
     layers, hidden, heads, vocab : sizes of the model; ``heads`` divides ``hidden``.
     seq, batch : tokens per sequence, sequences per step (over all ranks).
     tied : the output head uses the token embedding's matrix.
-    mlp_ratio : width of the MLP over ``hidden``.
+    mlp_ratio : width of the MLP over ``hidden``, where ``ffn`` does not give the width.
     dtype : "float32", "float64" or "bfloat16".
     seed : of the initial parameters and of the choice of text.
+    ffn : width of the MLP; None: ``mlp_ratio * hidden``.
+    kv_heads : heads of keys and values, each shared by heads / kv_heads queries (Ainslie et al.
+    2023, arXiv 2305.13245); divides ``heads``; None: as many.
+    gated : SwiGLU, down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv 2002.05202), and not GELU.
+    norm : "layer", or "rms" (Zhang and Sennrich 2019, arXiv 1910.07467), which has no bias.
+    rotary : queries and keys turned by position (Su et al. 2021, arXiv 2104.09864) in place of
+    learned positions.
+    bias : of every linear layer but the head, and of LayerNorm.
 
     Raises ``ValueError`` with the sizes that clash and the nearest that work.
     """
@@ -53,14 +65,27 @@ class GPT:
     mlp_ratio: int = 4
     dtype: str = "float32"
     seed: int = 0
+    ffn: int | None = None
+    kv_heads: int | None = None
+    gated: bool = False
+    norm: str = "layer"
+    rotary: bool = False
+    bias: bool = True
 
     def __post_init__(self):
         for name, most in MOST.items():
-            settle(self, name, whole_number, 1 + (name == "vocab"), most)
+            if getattr(self, name) is not None or name not in ("ffn", "kv_heads"):
+                settle(self, name, whole_number, 1 + (name == "vocab"), most)
         settle(self, "seed", whole_number, 0)
-        settle(self, "tied", one_of, (True, False))
+        for name in ("tied", "gated", "rotary", "bias"):
+            settle(self, name, one_of, (True, False))
         settle(self, "dtype", one_of, tuple(DTYPES))
+        settle(self, "norm", one_of, NORMS)
         divides("hidden", self.hidden, "heads", self.heads)
+        if self.kv_heads:
+            divides("heads", self.heads, "kv_heads", self.kv_heads)
+        if self.rotary:
+            divides("hidden", self.hidden, "2 * heads", 2 * self.heads)
 
     @property
     def short(self) -> str:
@@ -82,51 +107,106 @@ class GPT:
         """The same workload with another batch: made once, for costs ask often."""
         return _with_batch(self, batch)
 
-    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """{name: shape} of every parameter, in the order of use; weights are (out, in).
+    @property
+    def head_size(self) -> int:
+        """Features of a head."""
+        return self.hidden // self.heads
 
-        The rows of ``qkv`` are grouped by head (q, k and v of head 0, then of head 1, ...), so that
-        a contiguous slice of rows holds whole heads.
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def qkv_features(self) -> int:
+        """Features of all queries, keys and values: 3 hidden where every head has its own."""
+        return self.hidden + 2 * self.num_kv_heads * self.head_size
+
+    @property
+    def mlp_width(self) -> int:
+        """Input features of the MLP's second layer."""
+        return self.ffn or self.mlp_ratio * self.hidden
+
+    @property
+    def up_features(self) -> int:
+        """Output features of the MLP's first layer: its width, twice if it is gated."""
+        return (1 + self.gated) * self.mlp_width
+
+    @property
+    def divisible(self) -> dict[str, tuple[int, int]]:
+        """{size: (it, what it must divide itself, 0: nothing)}: what ranks that split the features
+        inside attention and MLP must divide."""
+        heads = {"heads": (self.heads, self.hidden)}
+        if self.kv_heads:
+            heads = {"kv_heads": (self.kv_heads, self.heads)}
+        return heads | ({"ffn": (self.ffn, 0)} if self.ffn else {})
+
+    def norm_shapes(self, name: str) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of a norm's parameters."""
+        biased = self.bias and self.norm == "layer"
+        kinds = ("weight", "bias") if biased else ("weight",)
+        return {f"{name}.{kind}": (self.hidden,) for kind in kinds}
+
+    def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of a block's parameters, in the order of use; weights are (out, in).
+
+        Rows that belong together are neighbours, so that any equal slices of whole groups are split
+        models: of ``qkv`` those of a key's head (its queries, the key, the value), of a gated
+        ``up`` those of a feature (its up, its gate).
         """
-        h, f = self.hidden, self.mlp_ratio * self.hidden
-        shapes: dict[str, tuple[int, ...]] = {
-            "embed.token.weight": (self.vocab, h),
-            "embed.position.weight": (self.seq, h),
+        h, f = self.hidden, self.mlp_width
+
+        def linear(name, features_in, features_out):
+            weight = {f"{name}.weight": (features_out, features_in)}
+            return weight | ({f"{name}.bias": (features_out,)} if self.bias else {})
+
+        return {
+            **self.norm_shapes("norm1"),
+            **linear("attention.qkv", h, self.qkv_features),
+            **linear("attention.out", h, h),
+            **self.norm_shapes("norm2"),
+            **linear("mlp.up", h, self.up_features),
+            **linear("mlp.down", f, h),
         }
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of every parameter, in the order of use; see `block_shapes`."""
+        h, block = self.hidden, self.block_shapes()
+        shapes: dict[str, tuple[int, ...]] = {"embed.token.weight": (self.vocab, h)}
+        if not self.rotary:
+            shapes["embed.position.weight"] = (self.seq, h)
         for i in range(self.layers):
-            part = {
-                "norm1.weight": (h,),
-                "norm1.bias": (h,),
-                "attention.qkv.weight": (3 * h, h),
-                "attention.qkv.bias": (3 * h,),
-                "attention.out.weight": (h, h),
-                "attention.out.bias": (h,),
-                "norm2.weight": (h,),
-                "norm2.bias": (h,),
-                "mlp.up.weight": (f, h),
-                "mlp.up.bias": (f,),
-                "mlp.down.weight": (h, f),
-                "mlp.down.bias": (h,),
-            }
-            shapes |= {f"blocks.{i}.{name}": shape for name, shape in part.items()}
-        shapes |= {"norm.weight": (h,), "norm.bias": (h,)}
+            shapes |= {f"blocks.{i}.{name}": shape for name, shape in block.items()}
+        shapes |= self.norm_shapes("norm")
         return shapes if self.tied else shapes | {"head.weight": (self.vocab, h)}
 
     @property
+    def num_tensors(self) -> int:
+        """Number of parameters' tensors."""
+        ends = 3 - self.tied - self.rotary + len(self.norm_shapes(""))
+        return ends + self.layers * len(self.block_shapes())
+
+    @property
     def num_parameters(self) -> int:
-        """V h + s h + L ((4 + 2r) h^2 + (9 + r) h) + 2h, and V h more if untied."""
+        """By default V h + s h + L ((4 + 2r) h^2 + (9 + r) h) + 2h, and V h more if untied."""
         return sum(int(np.prod(shape)) for shape in self.parameter_shapes().values())
+
+    @property
+    def block_matrices(self) -> int:
+        """Elements of a block's weight matrices: (4 + 2r) h^2 by default."""
+        return self.hidden * (self.qkv_features + self.hidden + self.up_features + self.mlp_width)
 
     @property
     def step_flops(self) -> int:
         """FLOPs of one forward and backward over the whole batch (derived; 2 per multiply-add).
 
-        3 (forward, and twice that for backward) x tokens x [L ((8 + 4r) h^2 + 4 s h) + 2 h V]: the
-        GEMMs alone, attention counted without its causal half, nothing recomputed (the "model
-        FLOPs" of MFU).
+        3 (forward, and twice that for backward) x tokens x [L (2 M + 4 s h) + 2 h V], M the
+        elements of a block's matrices: the GEMMs alone, attention counted without its causal half,
+        nothing recomputed (the "model FLOPs" of MFU).
         """
-        h, per_layer = self.hidden, (8 + 4 * self.mlp_ratio) * self.hidden + 4 * self.seq
-        return 3 * self.batch * self.seq * h * (self.layers * per_layer + 2 * self.vocab)
+        per_layer = 2 * self.block_matrices + 4 * self.seq * self.hidden
+        tokens = self.batch * self.seq
+        return 3 * tokens * (self.layers * per_layer + 2 * self.hidden * self.vocab)
 
     def tokens(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """(inputs, targets) of training step ``step``: int64 arrays (batch, seq), the same on every

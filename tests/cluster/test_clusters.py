@@ -93,6 +93,15 @@ def test_fewer_nics_are_shared_by_more():
     assert whole == [50e9, 400e9]
 
 
+def test_a_dgx_has_the_nodes_of_its_generation():
+    volta, hopper = (tv.clusters.dgx(gpu, 32) for gpu in ("V100-SXM3-32GB", "H100-SXM-80GB"))
+    assert [level.units for level in volta.levels] == [16, 2]
+    assert [level.units for level in hopper.levels] == [8, 4]
+    assert hopper.levels[1].group == 400e9 and hopper.device.flops["bfloat16"] == 989.4e12
+    assert tv.clusters.dgx(gpus=16, nics=4, nic=12.5e9).levels[1].group == 50e9
+    assert [level.units for level in tv.clusters.dgx(gpus=4).levels] == [4]
+
+
 def test_sizes():
     sizes = {name: preset().size for name, preset in presets().items()}
     assert sizes == {
@@ -100,6 +109,7 @@ def test_sizes():
         "nvlink_pairs": 8,
         "nvswitch": 8,
         "nvswitch_nodes": 16,
+        "dgx": 16,
         "perlmutter": 8,
         "frontier": 16,
         "torus": 8,
@@ -123,6 +133,8 @@ def test_every_preset_says_where_its_numbers_come_from(name, preset):
         (lambda: perlmutter(nodes=0), "units of level 'Slingshot'=0 is too small"),
         (lambda: nvswitch_nodes(nics=0), "nics of level 'network'=0 is too small"),
         (lambda: tv.clusters.laptop(1), "one device alone has no links: ask for 2 or more"),
+        (lambda: tv.clusters.dgx("A100-SXM-40GB", 12), "gpus=12 cut a node, .* use gpus=8 or 16"),
+        (lambda: tv.clusters.dgx("A100", 8), "gpu='A100' is not possible: use 'V100-SXM3-32GB'"),
         (lambda: torus(1, 1), "use x=2 or y=2"),
         (lambda: torus(0, 2), "x=0 is too small"),
         (lambda: nvlink_pairs(rings="triple"), "rings='triple' is not possible"),

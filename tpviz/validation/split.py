@@ -9,8 +9,8 @@ are all fitted on, or all tested on. The rule was fixed before any coefficient w
   torchtitan is fitted on;
 * three exceptions, in `FIXED` and `TEST_ONLY`: the many layouts of one 182B model on 384 GPUs are
   tested on, as they are the ranking test; of the only runs on B200 the four-layer Llama 3 405B is
-  to fit on (two rows) and the rest tests; two figures that repeat runs of the Ultra-Scale grid
-  without their batch are tested on.
+  to fit on (two steps, and peaks of memory) and the rest tests; two figures that repeat runs of the
+  Ultra-Scale grid without their batch are tested on.
 
 Rows of memory are split by the same rule; a case of Megatron-LM's CI is a group of its own. Peaks
 of GEMMs and bandwidths of collectives are no training steps: all of them may be fitted on.

@@ -22,7 +22,7 @@ def initial(workload: "GPT", name: str, dtype: torch.dtype = torch.float64) -> t
     """The full initial value of the parameter ``name``, drawn in float64 on the CPU, then cast.
 
     Weights as in GPT-2: normal, 0.02, and 0.02 / sqrt(2 layers) for the two that write to the
-    residual stream. Biases and LayerNorm's parameters get noise of 0.02 too (about 0 and 1): at
+    residual stream. Biases and norms' parameters get noise of 0.02 too (about 0 and 1): at
     exactly 0 or 1 a scheme could add a bias twice and nobody would see it.
     """
     shape = workload.parameter_shapes()[name]

@@ -26,15 +26,22 @@ def linear(
     )
 
 
-def attention(B: int, N: int, S: int, D: int, itemsize: int) -> tuple[Kernel, Kernel]:
+def attention(
+    B: int, N: int, S: int, D: int, itemsize: int, kv_heads: int = 0
+) -> tuple[Kernel, Kernel]:
     """(forward, backward) of fused attention: 2 and 5 products of S x S x D per head.
 
     Both halves of the causal mask count, as PyTorch counts them. Besides q, k, v and the output it
-    has the log-sum-exp of each row (Dao et al. 2022, arXiv 2205.14135).
+    has the log-sum-exp of each row (Dao et al. 2022, arXiv 2205.14135). kv_heads : of keys and
+    values, N unless given; shared ones are read as they are, not repeated.
     """
-    product, tensor = 2 * B * N * S * S * D, B * N * S * D * itemsize
+    product, one = 2 * B * N * S * S * D, B * S * D * itemsize
+    of_queries, of_keys = N * one, (kv_heads or N) * one
     rows = B * N * S * itemsize  # float32 under bfloat16, where the recorder takes it so too
-    return Kernel(2 * product, 4 * tensor + rows), Kernel(5 * product, 8 * tensor + rows)
+    return (
+        Kernel(2 * product, 2 * (of_queries + of_keys) + rows),
+        Kernel(5 * product, 4 * (of_queries + of_keys) + rows),
+    )
 
 
 def adamw(parameter_bytes: int) -> Kernel:

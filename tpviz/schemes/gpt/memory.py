@@ -4,9 +4,10 @@ T tokens, H hidden, F MLP width, V vocabulary, N heads, n = parts of the matrice
 What autograd keeps of a block, without sequence parallelism (compare Korthikanti et al. 2022,
 arXiv 2205.05198, equation 2, which has dropout and no fused attention):
 
-    both LayerNorms: input and output, 4 T H, and two statistics a token each;
-    q, k, v and the output of attention, 4 T H / n, and one log-sum-exp a row and head;
-    before and after GELU, 2 T F / n.
+    both norms: input and output, 4 T H, and two statistics a token each, one if "rms";
+    q, k, v and the output of attention, 4 T H / n (fewer keys: less), and one log-sum-exp a row
+    and head;
+    before and after GELU, 2 T F / n; gated: up and gate, silu(gate) and the product, 4 T F / n.
 
 With sequence parallelism the first are split too, and the output of attention is kept once more, in
 the order in which the sequence is scattered.
@@ -21,11 +22,17 @@ if TYPE_CHECKING:
 
 
 def num_local_parameters(w: "GPT", parts: int = 1) -> int:
-    """Parameters of a rank that has 1/``parts`` of the matrices: V H + S H + 2 H, and V H untied;
-    (4 + 2 F/H) H^2 + 3 H + F of the block divided, 6 H whole."""
-    h, f = w.hidden, w.mlp_ratio * w.hidden
-    divided = (2 - w.tied) * w.vocab * h + w.layers * ((4 * h + 2 * f + 3) * h + f)
-    return divided // parts + (w.seq + 2 + 6 * w.layers) * h
+    """Parameters of a rank that has 1/``parts`` of the matrices, and of the biases of qkv and
+    up."""
+    biases = w.bias * (w.qkv_features + w.up_features)
+    divided = (2 - w.tied) * w.vocab * w.hidden + w.layers * (w.block_matrices + biases)
+    return divided // parts + num_whole_parameters(w)
+
+
+def num_whole_parameters(w: "GPT") -> int:
+    """Those that every rank has: norms, positions, and the biases of out and down."""
+    norms = (2 * w.layers + 1) * len(w.norm_shapes(""))
+    return (norms + (not w.rotary) * w.seq + w.bias * 2 * w.layers) * w.hidden
 
 
 def memory(w: "GPT", parts: int = 1, split: bool = False) -> Memory:
@@ -33,7 +40,7 @@ def memory(w: "GPT", parts: int = 1, split: bool = False) -> Memory:
 
     split : activations between the matrices are split by sequence.
     """
-    size, tensors = num_local_parameters(w, parts) * w.itemsize, 12 * w.layers + 5 - w.tied
+    size, tensors = num_local_parameters(w, parts) * w.itemsize, w.num_tensors
     return Memory(
         parameters=size,
         gradients=size,
@@ -44,11 +51,11 @@ def memory(w: "GPT", parts: int = 1, split: bool = False) -> Memory:
 
 def activations(w: "GPT", parts: int = 1, split: bool = False) -> int:
     """Bytes at the peak: in the loss, in backward of the head, or entering the last block."""
-    T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // parts, w.vocab // parts
+    T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_width // parts, w.vocab // parts
     item, wide, n = w.itemsize, max(w.itemsize, 4), parts if split else 1
     stream, whole, head_weight = T * H // n * item, T * H * item, V * H * item
     kept = 16 * T + w.layers * block_kept(w, parts, split)  # tokens and targets are int64
-    end = 2 * stream + 2 * T // n * wide  # the last LayerNorm
+    end = 2 * stream + statistics(w) * T // n * wide  # the last norm
     loss = (3 if parts == 1 else 2) * T * V * wide + 16 * T
     # the input's gradient; with split the gathered input too, and the gradient's part
     head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
@@ -58,7 +65,17 @@ def activations(w: "GPT", parts: int = 1, split: bool = False) -> int:
 
 def block_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:
     """Bytes that autograd keeps of one block until its backward; the table above."""
-    T, H, F, n = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // parts, parts if split else 1
-    wide = max(w.itemsize, 4)
-    elements = 4 * T * H // n + (4 + (split and parts > 1)) * T * H // parts + 2 * T * F
-    return elements * w.itemsize + (4 * T // n + T * w.heads // parts) * wide
+    T, H, n = w.batch * w.seq, w.hidden, parts if split else 1
+    wide, attention = max(w.itemsize, 4), w.qkv_features + (1 + (split and parts > 1)) * H
+    elements = 4 * T * H // n + T * (attention + mlp_kept(w)) // parts
+    return elements * w.itemsize + (2 * statistics(w) * T // n + T * w.heads // parts) * wide
+
+
+def mlp_kept(w: "GPT") -> int:
+    """Features of a token that backward of the activation and of down needs."""
+    return (4 if w.gated else 2) * w.mlp_width
+
+
+def statistics(w: "GPT") -> int:
+    """Numbers of a token that a norm computes: mean and deviation, or the deviation alone."""
+    return 2 if w.norm == "layer" else 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpviz.step import Kernel, Operation, Part
 
 from .kernels import adamw, attention, linear
-from .memory import num_local_parameters
+from .memory import num_local_parameters, num_whole_parameters
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -50,14 +50,15 @@ class Kernels(NamedTuple):
 
 def kernels(w: "GPT", parts: int = 1) -> Kernels:
     """The `Kernels` of a rank that holds 1/``parts`` of every matrix and of the heads."""
-    item, T, h, f = w.itemsize, w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden
-    whole = parts == 1  # partial sums get their bias after the all-reduce, not in the kernel
+    item, T, h, f = w.itemsize, w.batch * w.seq, w.hidden, w.mlp_width
+    whole = w.bias and parts == 1  # partial sums get their bias after the all-reduce
+    heads, kv_heads = w.heads // parts, w.num_kv_heads // parts
     return Kernels(
-        linear(T, h, 3 * h // parts, item),
-        attention(w.batch, w.heads // parts, w.seq, h // w.heads, item),
-        linear(T, h // parts, h, item, bias=whole),
-        linear(T, h, f // parts, item),
-        linear(T, f // parts, h, item, bias=whole),
+        linear(T, h, w.qkv_features // parts, item, w.bias),
+        attention(w.batch, heads, w.seq, w.head_size, item, kv_heads),
+        linear(T, h // parts, h, item, whole),
+        linear(T, h, w.up_features // parts, item, w.bias),
+        linear(T, f // parts, h, item, whole),
         linear(T, h, w.vocab // parts, item, bias=False),
     )
 
@@ -76,7 +77,7 @@ def payloads(w: "GPT", ranks: int) -> Payloads:
     return Payloads(
         w.batch * w.seq * w.hidden * w.itemsize,
         2 * ranks * w.batch * w.seq * max(w.itemsize, 4),  # every rank's two numbers a token
-        (w.seq + 6 * w.layers + 2) * w.hidden * w.itemsize,
+        num_whole_parameters(w) * w.itemsize,
     )
 
 
@@ -135,10 +136,12 @@ def assemble(
 ) -> tuple[Part, ...]:
     """All parts of one step in time order, with the parameters whose gradients they complete.
 
-    pieces : {name of `PIECES`: operations}, none where one is missing. ready : from `completes`.
+    pieces : {name of `PIECES`: operations}, none where one is missing. ready : from `completes`,
+    of which those count that the workload has.
     """
     of = {name: tuple(pieces.get(name, ())) for name in PIECES}
-    last = w.layers - 1
+    last, block = w.layers - 1, w.block_shapes()
+    ready = {part: tuple(n for n in names if n in block) for part, names in ready.items()}
     parts = [Part("forward", "embed", of["embed"])]
     for i in range(w.layers):
         parts += [
@@ -151,13 +154,13 @@ def assemble(
             "backward",
             "norm",
             of["norm_back"],
-            ("norm.weight", "norm.bias", *_entering(last, ready)),
+            (*w.norm_shapes("norm"), *_entering(w, last, ready)),
         ),
     ]
     for i in reversed(range(w.layers)):
         for name, layer in BACKWARD.items():
             names = _in_block(i, ready[name])
-            names += _entering(i - 1, ready) if name == "norm1_back" else ()
+            names += _entering(w, i - 1, ready) if name == "norm1_back" else ()
             parts.append(Part("backward", f"blocks.{i}{layer}", of[name], names))
     return (
         *parts,
@@ -167,10 +170,10 @@ def assemble(
     )
 
 
-def _entering(i, ready):
+def _entering(w, i, ready):
     """Complete as soon as a gradient enters block i from above, or (-1) leaves the first."""
     if i < 0:
-        return ("embed.position.weight",)
+        return () if w.rotary else ("embed.position.weight",)
     return _in_block(i, ready["entering"])
 
 

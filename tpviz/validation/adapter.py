@@ -1,0 +1,200 @@
+"""From a published run to what `predict` takes: strategy, workload, cluster.
+
+What a strategy cannot express is refused with a reason, `NotModelled`. What it expresses in other
+words is listed in `Plan.assumed`: the bytes of a sequence-parallel layer and of ZeRO-1 are those of
+the all-reduces predicted in their place.
+
+==========================  ================================================================
+run                         strategy
+==========================  ================================================================
+ZeRO-3 or 2 (FSDP), tp      `AxoNN` with z = dp ranks that shard every weight, x = tp; a block's
+                            weights in one message, gathered again in backward at stage 3
+all others (Megatron-LM,    `Merak` with its 1F1B schedule, interleaved where the run has virtual
+nanotron)                   stages
+==========================  ================================================================
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from tpviz import clusters
+from tpviz.cluster import Cluster
+from tpviz.cost import Memory
+from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.merak.memory import memory_of
+from tpviz.schemes.merak.strategy import Merak
+from tpviz.strategy import Strategy
+from tpviz.workload import GPT
+
+from .rows import PublishedRow
+
+GPU_NAMES = {"H100": "H100-SXM-80GB", "A100-80GB": "A100-SXM-80GB"}
+"""Short names of sources -> names of `tpviz.clusters.GPUS`."""
+FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
+"""Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
+Omni-Path links of 100 Gbit/s."""
+HALF = ("bf16", "fp16", "bfloat16", "float16")
+SPARSE = ("deepseek", "mixtral", "moe")
+"""Words in names of models with experts."""
+
+
+class Family(NamedTuple):
+    """How the models of a family differ from GPT-2, as fields of `tpviz.GPT`."""
+
+    gated: bool = False
+    norm: str = "layer"
+    rotary: bool = False
+    bias: bool = True
+    tied: bool = True
+
+
+FAMILIES = {
+    "llama-1B": Family(gated=True, norm="rms", rotary=True, bias=False),
+    "llama-3B": Family(gated=True, norm="rms", rotary=True, bias=False),
+    "llama": Family(gated=True, norm="rms", rotary=True, bias=False, tied=False),
+    "nemotron": Family(rotary=True, bias=False, tied=False),
+    "mpt": Family(bias=False),
+    "gpt": Family(),
+}
+"""First letters of a model's name -> its family, the first that fits. Llama: arXiv 2407.21783, with
+untied embeddings (the Ultra-Scale models' parameters add up with tied ones). Nemotron-4: arXiv
+2402.16819, squared ReLU counted as GELU. MPT: llm-foundry's defaults, ALiBi not counted."""
+
+
+class NotModelled(ValueError):
+    """A run that no strategy, workload or cluster of ours describes; the text says why."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is predicted for a row. assumed : what the row does not say, or says in other words."""
+
+    strategy: Strategy
+    workload: GPT
+    cluster: Cluster
+    assumed: tuple[str, ...]
+
+
+def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | None = None) -> Plan:
+    """The `Plan` of a row. cluster : as `cluster_of`, which is used without. Raises
+    `NotModelled`."""
+    needed = ("layers", "hidden", "heads", "seq", "vocab", "global_batch", "micro_batch")
+    for name in (*needed, "n_gpus", "tp", "pp", "dp"):
+        if not getattr(row, name):
+            raise NotModelled(f"{name} is not stated")
+    if row.cp > 1:
+        raise NotModelled(f"context parallelism (cp={row.cp}) is not modelled")
+    if row.ep > 1 or any(word in row.model.lower() for word in SPARSE):
+        raise NotModelled("models with experts are not modelled")
+    if row.dtype not in HALF:
+        raise NotModelled(f"dtype {row.dtype!r} is not modelled: GEMMs in 16 bits are")
+    if row.tp * row.pp * row.dp != row.n_gpus:
+        raise NotModelled(f"tp*pp*dp = {row.tp * row.pp * row.dp} is not n_gpus={row.n_gpus}")
+    if row.microbatches != int(row.microbatches):
+        raise NotModelled(
+            f"global_batch={row.global_batch} is no multiple of dp*micro_batch="
+            f"{row.dp * row.micro_batch}"
+        )
+    assumed: list[str] = []
+    try:
+        strategy = _sharded(row) if (row.zero or 0) > 1 else _pipelined(row, assumed)
+        workload = workload_of(row, assumed)
+        strategy.check(workload)
+        found = (cluster or cluster_of)(row.gpu, row.n_gpus, row.source)
+    except ValueError as error:
+        raise NotModelled(str(error)) from None
+    return Plan(strategy, workload, found, tuple(assumed))
+
+
+def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
+    """The model and batch of a row; raises ``ValueError`` as `tpviz.GPT`."""
+    family = next((f for name, f in FAMILIES.items() if row.model.startswith(name)), None)
+    if family is None:
+        family = Family(gated="gated MLP" in row.notes and "not gated" not in row.notes)
+        assumed.append("a model as GPT-2's but for the sizes stated")
+    return GPT(
+        layers=row.layers,
+        hidden=row.hidden,
+        heads=row.heads,
+        kv_heads=row.kv_heads,
+        ffn=row.ffn or 4 * row.hidden,
+        seq=row.seq,
+        batch=row.global_batch,
+        vocab=row.vocab,
+        dtype="bfloat16",
+        **family._asdict(),
+    )
+
+
+@lru_cache(maxsize=256)
+def cluster_of(gpu: str, n_gpus: int, source: str = "") -> Cluster:
+    """The cluster of a row. Raises ``ValueError`` for an unknown GPU and for nodes that are cut."""
+    gpu = GPU_NAMES.get(gpu, gpu)
+    return clusters.dgx(gpu, max(n_gpus, 2), *FABRICS.get(source, (None, None)))
+
+
+def memory(plan: Plan, row: PublishedRow) -> Memory:
+    """Bytes of a rank in mixed precision, by kind (derived).
+
+    Activations are the strategy's. The states of a parameter are those of Rajbhandari et al. 2020
+    (arXiv 1910.02054, section 3.1) with gradients added up in float32, as Megatron-LM and nanotron
+    do: 2 bytes, 4 of the gradient, and 12 of the float32 copy and Adam's two moments, which ZeRO-1
+    shards. FSDP's shards are 4, 4 and 8 bytes; what it gathers counts as activations.
+    """
+    s, w = plan.strategy, plan.workload
+    if isinstance(s, Merak):
+        found = memory_of(s, w, _place(row)) if row.kind == "memory" else s.memory(w)
+        sizes = 2, 4, 12 / (row.dp if row.zero else 1)
+    else:
+        found, sizes = s.memory(w), (4, 4, 8)
+    number = found["parameters"] // w.itemsize
+    kinds = ("parameters", "gradients", "optimizer")
+    states = {kind: round(number * size) for kind, size in zip(kinds, sizes)}
+    return Memory(**states, activations=found["activations"])
+
+
+def _place(row):
+    """The pipeline rank whose memory a row has: SimuMax's names it, Megatron-LM's CI logs the
+    last."""
+    return 0 if row.gpu.endswith("rank 0") else row.pp - 1
+
+
+def _sharded(row):
+    """The strategy of FSDP, and of ZeRO-2, whose parameters stay gathered until backward."""
+    if row.pp > 1:
+        raise NotModelled(f"ZeRO-{row.zero} inside a pipeline (pp={row.pp}) is not modelled")
+    if row.recompute == "selective":
+        raise NotModelled("FSDP with selective recomputation is not modelled")
+    return AxoNN(
+        x=row.tp,
+        y=1,
+        z=row.dp,
+        keep=row.zero == 2,
+        gather="block",
+        recompute=row.recompute == "full",
+        accumulation=int(row.microbatches),
+    )
+
+
+def _pipelined(row, assumed):
+    """The strategy of Megatron-LM and of nanotron."""
+    if not row.recompute:
+        assumed.append("no recomputation, as none is stated")
+    if row.recompute == "selective":
+        assumed.append("nothing recomputed, for what selective recomputation repeats is small")
+    if row.sp != 0 and row.tp > 1:
+        assumed.append("sequence parallelism as all-reduces, which send as many bytes")
+    if row.zero:
+        assumed.append("ZeRO-1 as an all-reduce of gradients, which sends as many bytes")
+    virtual = {"schedule": "interleaved_1f1b", "chunks": row.vpp}
+    plain = {"schedule": "1f1b"}
+    return Merak(
+        pp=row.pp,
+        tp=row.tp,
+        dp=row.dp,
+        microbatches=int(row.microbatches),
+        recompute="full" if row.recompute == "full" else "none",
+        **(virtual if row.vpp > 1 and row.pp > 1 else plain),
+    )
