@@ -105,7 +105,8 @@ class DTensorTP(Peer):
         return {"tp": self.tp}
 
     def check(self, workload: "GPT") -> None:
-        divides("heads", workload.heads, "tp", self.tp)
+        for name, (size, within) in workload.divisible.items():
+            divides(name, size, "tp", self.tp, within=within)
 
     def wrap(self, module: "ReferenceGPT", mesh: "DeviceMesh") -> "nn.Module":
         """The module with its matrices as DTensors."""
@@ -119,7 +120,6 @@ class DTensorTP(Peer):
         plan = {"attention.qkv": column, "attention.out": row, "mlp.up": column, "mlp.down": row}
         for block in module.blocks:
             parallelize_module(block, mesh, plan)
-            block.attention.heads //= self.tp  # pyright: ignore[reportAttributeAccessIssue, reportOperatorIssue]
         return module
 
 

@@ -190,6 +190,57 @@ class ReduceScatter(torch.autograd.Function):
         return out, None
 
 
+class SplitNorm(torch.autograd.Function):
+    """LayerNorm, or RMSNorm (``rms``, no bias), of features that lie over a group, None for one
+    rank: two numbers a token, or one, are summed, each way.
+
+    Forward sum x and sum x^2, backward those of the scaled gradient, plain and times the normalised
+    input (derived); RMSNorm the second of each. float32 at least; the variance is E[x^2] - E[x]^2,
+    which loses digits where a token's mean is much larger than its deviation.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        eps: float,
+        group: Group | None,
+        rms: bool = False,
+    ) -> torch.Tensor:
+        ctx.group, ctx.rms, ctx.biased = group, rms, bias is not None
+        wide = x if x.dtype == torch.float64 else x.float()
+        square, *mean = _means(group, wide * wide, *(() if rms else (wide,)))
+        for m in mean:
+            wide, square = wide - m, square - m * m
+        ctx.scale = square.clamp_(min=0).add_(eps).rsqrt_()
+        normal = (wide * ctx.scale).to(x.dtype)
+        ctx.save_for_backward(normal, weight)
+        return normal * weight if bias is None else normal * weight + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        normal, weight = ctx.saved_tensors
+        scaled = (grad * weight).to(ctx.scale.dtype)
+        along, *mean = _means(ctx.group, scaled * normal, *(() if ctx.rms else (scaled,)))
+        for m in mean:
+            scaled = scaled - m
+        grad_x = (scaled - normal * along).mul_(ctx.scale).to(grad.dtype)
+        tokens = tuple(range(grad.dim() - 1))
+        of_bias = grad.sum(tokens) if ctx.biased else None
+        return grad_x, (grad * normal).sum(tokens), of_bias, None, None, None
+
+
+def _means(group, *terms):
+    """The means of the terms over all features, in one sum over the group."""
+    if group is None:
+        return [term.mean(-1, keepdim=True) for term in terms]
+    sums = torch.stack([term.sum(-1, keepdim=True) for term in terms])
+    dist.all_reduce(sums, group=group)
+    return sums.div_(terms[0].shape[-1] * group.size()).unbind()
+
+
 class VocabularyCrossEntropy(torch.autograd.Function):
     """Mean cross-entropy of logits (T, V/n) split by vocabulary, with one collective.
 

@@ -238,7 +238,7 @@ def _rates_of(cluster):
 
 def _point(w, n, rates, flops, smallest):
     """The `Point` of N ranks."""
-    one = ATP(mesh=(n, 1), attention="A1" if w.heads % n else "A3")
+    one = ATP(mesh=(n, 1), attention="A1" if w.num_kv_heads % n else "A3")
     strategy, seconds = best(ATP.meshes(w, n), w, rates)
     unit, factor = w.batch * w.seq * w.hidden, (n / smallest) ** 0.5
     volume, volume_1d = (sum(wire_volume(s, w).values()) / unit for s in (strategy, one))
@@ -258,5 +258,5 @@ def _point(w, n, rates, flops, smallest):
 def layer_flops(w: GPT, factor: float = 1.0) -> float:
     """FLOPs of a layer forward and backward, hidden sizes times ``factor``: those of
     `GPT.step_flops`."""
-    h = w.hidden * factor
-    return 3 * w.batch * w.seq * h * ((8 + 4 * w.mlp_ratio) * h + 4 * w.seq)
+    tokens, attention = w.batch * w.seq, 4 * w.seq * w.hidden
+    return 3 * tokens * (2 * w.block_matrices * factor**2 + attention * factor)

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tpviz.schemes.gpt.model import Norm
+
 from . import operators
 
 if TYPE_CHECKING:
     from tpviz.schemes.collectives import Group
+    from tpviz.workload import GPT
 
     from .layout import Layout
 
@@ -57,30 +60,19 @@ class ATPLinear(nn.Module):
         return operators.Linear.apply(x, weight, None, *rest) + self.bias
 
 
-class ATPLayerNorm(nn.LayerNorm):
-    """LayerNorm of this rank's features of the residual stream, over all of them."""
+class GatheredNorm(Norm):
+    """The norm of the whole stream, on every rank; of its result each keeps its own features."""
 
-    def __init__(self, hidden: int, group: "Group", **kw: Any):
-        super().__init__(hidden // group.size(), **kw)
-        self.group = group
-
-    def forward(self, x: Tensor) -> Tensor:
-        return operators.SplitLayerNorm.apply(x, self.weight, self.bias, self.eps, self.group)
-
-
-class GatheredLayerNorm(nn.LayerNorm):
-    """LayerNorm of the whole stream, on every rank; of its result each keeps its own features."""
-
-    def __init__(self, hidden: int, group: "Group", **kw: Any):
-        super().__init__(hidden, **kw)
-        self.group = group
+    def __init__(self, w: "GPT", stream: "Group", **kw: Any):
+        super().__init__(w, **kw)
+        self.stream = stream
 
     def forward(self, x: Tensor) -> Tensor:
-        return operators.Cut.apply(super().forward(x), self.group)
+        return operators.Cut.apply(super().forward(x), self.stream)
 
 
-def layer_norm(hidden: int, layout: "Layout", group: "Group", **kw: Any) -> nn.LayerNorm:
+def norm(w: "GPT", layout: "Layout", group: "Group", **kw: Any) -> Norm:
     """The norm for a stream cut over ``group``: L1, L2, or the plain one where it is not cut."""
-    if layout.l1:
-        return ATPLayerNorm(hidden, group, **kw)
-    return GatheredLayerNorm(hidden, group, **kw) if layout.l2 else nn.LayerNorm(hidden, **kw)
+    return (
+        GatheredNorm(w, group, **kw) if layout.l2 else Norm(w, group if layout.l1 else None, **kw)
+    )

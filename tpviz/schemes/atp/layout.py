@@ -81,4 +81,5 @@ class Layout(NamedTuple):
         found |= {"norm.weight": norm, "norm.bias": norm}
         if not workload.tied:
             found["head.weight"] = first
-        return {name: cuts for name, cuts in found.items() if cuts}
+        shapes = workload.parameter_shapes()
+        return {name: cuts for name, cuts in found.items() if cuts and name in shapes}

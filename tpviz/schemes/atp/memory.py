@@ -5,7 +5,8 @@ autograd keeps of a block, without sequence parallelism:
 
     both LayerNorms: input (normalised where the stream is cut) and output, 4 T H / s; L2 keeps the
     gathered input, 2 T H + 2 T H / s; one or two statistics a token;
-    q, k, v and the output of attention, 4 T H / i; A3: / (i s), and the output gathered, T H / i;
+    q, k, v and the output of attention, 4 T H / i; A3: / (i s), and the output gathered, T H / i
+    (grouped or turned queries, and gated MLPs: as in `tpviz.schemes.gpt.memory`);
     before and after GELU, 2 T F / i: the s-fold copies that ATP pays for a thinner stream; of a
     pipeline's only those before, those after are computed once more in backward.
 """
@@ -13,6 +14,7 @@ autograd keeps of a block, without sequence parallelism:
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
+from tpviz.schemes.gpt.memory import attention_kept, mlp_kept, statistics
 
 from .step import num_local_parameters
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 def memory(at: "Layout", w: "GPT") -> Memory:
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
-    size, tensors = num_local_parameters(at, w) * w.itemsize, 12 * w.layers + 5 - w.tied
+    size, tensors = num_local_parameters(at, w) * w.itemsize, w.num_tensors
     return Memory(
         parameters=size,
         gradients=size,
@@ -35,12 +37,12 @@ def memory(at: "Layout", w: "GPT") -> Memory:
 
 def activations(at: "Layout", w: "GPT") -> int:
     """Bytes at the peak: in the loss, in backward of the head, or entering the last block."""
-    T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // at.i, w.vocab // at.i
+    T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_width // at.i, w.vocab // at.i
     item, wide, n = w.itemsize, max(w.itemsize, 4), at.i if at.sp else 1
     stream = T * H // (n * (1 if at.l2 else at.s)) * item
     whole, head_weight = T * H // at.s * item, V * H // at.s * item
     kept = 16 * T + w.layers * block_kept(at, w)  # tokens and targets are int64
-    end = stream + T * H // (n * at.s) * item + 2 * T // n * wide  # the last LayerNorm
+    end = stream + T * H // (n * at.s) * item + statistics(w) * T // n * wide  # the last norm
     loss = (3 if at.i == 1 else 2) * T * V * wide + 16 * T
     head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
     wide_rows = 2 * T if at.pipelined else T  # the gradient, and GELU once more
@@ -51,11 +53,13 @@ def activations(at: "Layout", w: "GPT") -> int:
 
 def block_kept(at: "Layout", w: "GPT") -> int:
     """Bytes that autograd keeps of one block until its backward; the table above."""
-    T, H, F, n = w.batch * w.seq, w.hidden, w.mlp_ratio * w.hidden // at.i, at.i if at.sp else 1
+    T, H, n = w.batch * w.seq, w.hidden, at.i if at.sp else 1
     item, wide = w.itemsize, max(w.itemsize, 4)
     heads = at.i * at.s if at.a3 else at.i
     norms = 2 * (T * H // (1 if at.l2 else at.s) + T * H // at.s) // n
-    core = 4 * T * H // heads + (T * H // at.i if at.a3 else T * H // heads if n > 1 else 0)
-    gelu = (1 if at.pipelined else 2) * T * F
-    rows = (2 if at.l1 else 4) * T // n + T * w.heads // heads
-    return (norms + core + gelu) * item + rows * wide
+    core = T * attention_kept(w) // heads + (
+        T * H // at.i if at.a3 else T * H // heads if n > 1 else 0
+    )
+    mlp = T * (w.up_features if at.pipelined else mlp_kept(w)) // at.i
+    rows = (1 if at.l1 else statistics(w)) * 2 * T // n + T * w.heads // heads
+    return (norms + core + mlp) * item + rows * wide

@@ -165,7 +165,7 @@ class Linear(torch.autograd.Function):
 
 
 class PipelinedMLP(torch.autograd.Function):
-    """Up, GELU and down, chunk by chunk: while a chunk of up is summed, the next one's up and the
+    """Up, the activation and down, chunk by chunk: while a chunk of up is summed, the next one's up and the
     one's before down are computed (our extension; the release stops after each layer).
 
     Backward is that of the two layers without chunks.
@@ -177,11 +177,12 @@ class PipelinedMLP(torch.autograd.Function):
         x: torch.Tensor,
         down_weight: torch.Tensor,
         up_weight: torch.Tensor,
-        up_bias: torch.Tensor,
+        up_bias: torch.Tensor | None,
         up: LinearSharding,
         down: LinearSharding,
+        activation: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        ctx.ways = up, down
+        ctx.ways, ctx.activation, ctx.biased = (up, down), activation, up_bias is not None
         pieces, join = parts(x, up)
         before, after, inner = [], [], []
 
@@ -191,12 +192,12 @@ class PipelinedMLP(torch.autograd.Function):
                     y = F.linear(pieces[number], up_weight, up_bias)
                     return lambda: y
                 finish = summing(F.linear(pieces[number], up_weight), None, up.contract)
-                return lambda: finish() + up_bias
+                return finish if up_bias is None else lambda: finish() + up_bias
 
         def end(number):
             with label(chunk=number):
                 inner.append(before[number]())
-                y = F.linear(F.gelu(inner[-1]), down_weight)
+                y = F.linear(activation(inner[-1]), down_weight)
                 after.append(
                     summing(y, None, down.contract) if down.contract.size() > 1 else lambda: y
                 )
@@ -215,59 +216,19 @@ class PipelinedMLP(torch.autograd.Function):
         grad = grad.contiguous().flatten(0, -2)
         grad_inner = grad @ down_weight
         finish = summing(grad_inner, None, down.spread) if down.spread.size() > 1 else None
-        grad_down, _ = linear_gradients(F.gelu(inner), grad, bias=False)
+        with torch.enable_grad():
+            active = ctx.activation(inner.detach_().requires_grad_())
+        grad_down, _ = linear_gradients(active.detach(), grad, bias=False)
         grad_inner = finish() if finish else grad_inner
-        grad_inner = torch.ops.aten.gelu_backward(grad_inner, inner)
+        (grad_inner,) = torch.autograd.grad(active, inner, grad_inner)
         grad_x = grad_inner @ up_weight
         finish = summing(grad_x, None, up.spread) if up.spread.size() > 1 else None
-        grad_up, grad_bias = linear_gradients(x, grad_inner, bias=True)
+        grad_up, grad_bias = linear_gradients(x, grad_inner, ctx.biased)
         grad_x = finish() if finish else grad_x
-        return grad_x.view_as(x), grad_down, grad_up, grad_bias, None, None
+        return grad_x.view_as(x), grad_down, grad_up, grad_bias, None, None, None
 
 
 # -- the residual stream ---------------------------------------------------------------------------
-class SplitLayerNorm(torch.autograd.Function):
-    """LayerNorm of features that lie over a group: two numbers a token are summed, each way.
-
-    Forward sum x and sum x^2, backward those of the scaled gradient, plain and times the normalised
-    input (derived). float32 at least; the variance is E[x^2] - E[x]^2, which loses digits where a
-    token's mean is much larger than its deviation.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        eps: float,
-        group: Group,
-    ) -> torch.Tensor:
-        ctx.group, ctx.size = group, x.shape[-1] * group.size()
-        wide = x if x.dtype == torch.float64 else x.float()
-        mean, square = _mean(group, ctx.size, wide, wide * wide)
-        ctx.scale = (square - mean * mean).clamp_(min=0).add_(eps).rsqrt_()
-        normal = ((wide - mean) * ctx.scale).to(x.dtype)
-        ctx.save_for_backward(normal, weight)
-        return normal * weight + bias
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        normal, weight = ctx.saved_tensors
-        scaled = (grad * weight).to(ctx.scale.dtype)
-        plain, along = _mean(ctx.group, ctx.size, scaled, scaled * normal)
-        grad_x = (scaled - plain - normal * along).mul_(ctx.scale).to(grad.dtype)
-        tokens = tuple(range(grad.dim() - 1))
-        return grad_x, (grad * normal).sum(tokens), grad.sum(tokens), None, None
-
-
-def _mean(group, size, *terms):
-    """The means of the terms over all features, in one sum over the group."""
-    sums = torch.stack([term.sum(-1, keepdim=True) for term in terms])
-    dist.all_reduce(sums, group=group)
-    return sums.div_(size).unbind()
-
-
 class Gather(torch.autograd.Function):
     """All features on every rank of the group; the gradient, which all have, is cut."""
 

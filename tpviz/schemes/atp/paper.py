@@ -13,7 +13,7 @@ s. Per layer, forward and backward:
     row order: d1 and d2 exchanged                   (4)
     forward alone: payloads 2A/s and (2 + r)A/i      (5)  A1: (3 + r)A/i
 
-With r = 4, (1) is (8 A / N) ((i-1) + 3 (s-1)). Statistics of LayerNorm, embedding and head are not
+Gated MLPs and grouped queries have other widths: 4 + 2r is their `stream_ratio`. With r = 4, (1) is (8 A / N) ((i-1) + 3 (s-1)). Statistics of LayerNorm, embedding and head are not
 counted. An axis of one rank sends nothing: its term is 0, whatever its bandwidth.
 
 >>> from tpviz import ATP, GPT
@@ -45,16 +45,23 @@ def payloads(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]
 
     ``sp`` gathers two inputs again in backward, L2 gathers the whole stream twice each way.
     """
-    at, phases = strategy.layout, _phases(phase)
-    whole, r, a3 = w.batch * w.seq * w.hidden, w.mlp_ratio, at.a3
-    of_heads = {"forward": 2 if a3 else 3, "backward": 2 if a3 else 1}
-    inside = sum(3 if at.sp and p == "backward" else 2 for p in phases)
-    stream = sum(of_heads[p] + r for p in phases)
+    at, phases, tokens = strategy.layout, _phases(phase), w.batch * w.seq
+    qkv, out = w.qkv_features, w.hidden
+    if at.a3:  # halves of both, each way
+        qkv = out = (qkv + out) / 2
+    features = {"forward": qkv + w.up_features, "backward": out + w.mlp_width}
+    whole, inside = tokens * w.hidden, sum(3 if at.sp and p == "backward" else 2 for p in phases)
+    stream = tokens * sum(features[p] for p in phases)
     gathered = len(phases) * at.l2 * whole / (at.i if at.sp else 1)
     return {
         at.inside: inside * whole / at.s if at.i > 1 else 0.0,
-        at.stream: stream * whole / at.i + gathered if at.s > 1 else 0.0,
+        at.stream: stream / at.i + gathered if at.s > 1 else 0.0,
     }
+
+
+def stream_ratio(w: "GPT") -> float:
+    """Features that a layer sums over *stream*, forward and backward, in ``hidden``: 4 + 2r."""
+    return (w.qkv_features + w.up_features + w.hidden + w.mlp_width) / w.hidden
 
 
 def wire_volume(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]:
@@ -114,12 +121,12 @@ def communication(strategy: "ATP", w: "GPT", cluster: "Cluster", mesh: Mesh | No
 # One axis in column order, (n, 1), is Megatron-LM: `tpviz.schemes.megatron.paper.volume`.
 def row_parallel_first_volume(w: "GPT", n: int) -> float:
     """(1, n) in column order: the first layer has the wide all-reduces, (8 + 4r) A (n-1)/n."""
-    return (8 + 4 * w.mlp_ratio) * w.batch * w.seq * w.hidden * (n - 1) / n
+    return 2 * stream_ratio(w) * w.batch * w.seq * w.hidden * (n - 1) / n
 
 
 def square_volume(w: "GPT", q: int) -> float:
     """(q, q) in either order: (16 + 4r) A (q-1)/q^2, with r = 4 32 A (q-1)/q^2."""
-    return (16 + 4 * w.mlp_ratio) * w.batch * w.seq * w.hidden * (q - 1) / q**2
+    return (8 + 2 * stream_ratio(w)) * w.batch * w.seq * w.hidden * (q - 1) / q**2
 
 
 def summa_volume(w: "GPT", q: int) -> float:
@@ -128,8 +135,8 @@ def summa_volume(w: "GPT", q: int) -> float:
     Three products a linear layer, each with one set of activations, (3 + r) A, and one of weights,
     (4 + 2r) h^2: each rank receives (q-1)/q^2 of both. Trees take up to log2 q times as much.
     """
-    r, h = w.mlp_ratio, w.hidden
-    return 3 * ((3 + r) * w.batch * w.seq * h + (4 + 2 * r) * h * h) * (q - 1) / q**2
+    inputs = w.batch * w.seq * (3 * w.hidden + w.mlp_width)
+    return 3 * (inputs + w.block_matrices) * (q - 1) / q**2
 
 
 # -- the best mesh -----------------------------------------------------------------------------
@@ -144,7 +151,7 @@ def optimum(
     """
     one_of("order", order, ("column", "row"))
     first, second = bandwidths if order == "column" else tuple(bandwidths)[::-1]
-    c, unit = 1 + w.mlp_ratio / 2, 8 * w.batch * w.seq * w.hidden * w.itemsize / n
+    c, unit = stream_ratio(w) / 4, 8 * w.batch * w.seq * w.hidden * w.itemsize / n
     inside, stream = sqrt(c * n * first / second), sqrt(n * second / (c * first))
     seconds = unit * (2 * sqrt(c * n / (first * second)) - 1 / first - c / second)
     return (*((inside, stream) if order == "column" else (stream, inside)), seconds)

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tpviz.schemes.gpt.model import Heads, activation
 from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
-from .layers import ATPLinear, layer_norm
+from .layers import ATPLinear, norm
 from .operators import Gather, LinearSharding, PipelinedMLP
 
 if TYPE_CHECKING:
@@ -67,46 +67,41 @@ class ATPAttention(nn.Module):
 
     def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         super().__init__()
-        self.head_size, self.sp = w.hidden // w.heads, groups.layout.sp
-        self.qkv = groups.linear(w.hidden, 3 * w.hidden, groups.qkv, **kw)
-        self.out = groups.linear(w.hidden, w.hidden, groups.out, **kw)
+        self.heads, self.sp = Heads(w, **kw), groups.layout.sp
+        self.qkv = groups.linear(w.hidden, w.qkv_features, groups.qkv, bias=w.bias, **kw)
+        self.out = groups.linear(w.hidden, w.hidden, groups.out, bias=w.bias, **kw)
 
     def forward(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(x).unflatten(2, (-1, 3, self.head_size))
-        batch, sequence = (1, 0) if self.sp else (0, 1)
-        q_BNSD, k_BNSD, v_BNSD = qkv.permute(3, batch, 2, sequence, 4)
-        y_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True)
-        y = y_BNSD.permute(2, 0, 1, 3) if self.sp else y_BNSD.transpose(1, 2)
-        return self.out(y.flatten(2))
+        return self.out(self.heads(self.qkv(x), self.sp))
 
 
 class ATPMLP(nn.Module):
-    """Up, exact GELU, down."""
+    """Up, the activation, down."""
 
     def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         super().__init__()
-        self.pipelined = groups.layout.pipelined
-        self.up = groups.linear(w.hidden, w.mlp_ratio * w.hidden, groups.up, **kw)
-        self.down = groups.linear(w.mlp_ratio * w.hidden, w.hidden, groups.down, **kw)
+        self.pipelined, self.activation = groups.layout.pipelined, activation(w)
+        self.up = groups.linear(w.hidden, w.up_features, groups.up, bias=w.bias, **kw)
+        self.down = groups.linear(w.mlp_width, w.hidden, groups.down, bias=w.bias, **kw)
 
     def forward(self, x: Tensor) -> Tensor:
         up, down = self.up, self.down
-        if self.pipelined:
-            return (
-                PipelinedMLP.apply(x, down.weight, up.weight, up.bias, up.way, down.way) + down.bias
-            )
-        return down(F.gelu(up(x)))
+        if not self.pipelined:
+            return down(self.activation(up(x)))
+        ways = up.way, down.way
+        y = PipelinedMLP.apply(x, down.weight, up.weight, up.bias, *ways, self.activation)
+        return y if down.bias is None else y + down.bias
 
 
 class ATPBlock(nn.Module):
-    """LayerNorm before each part, both parts on the residual stream."""
+    """A norm before each part, both parts on the residual stream."""
 
     def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         super().__init__()
         self.join = groups.join
-        self.norm1 = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
+        self.norm1 = norm(w, groups.layout, groups.stream, **kw)
         self.attention = ATPAttention(w, groups, **kw)
-        self.norm2 = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
+        self.norm2 = norm(w, groups.layout, groups.stream, **kw)
         self.mlp = ATPMLP(w, groups, **kw)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -135,7 +130,7 @@ class ATPGPT(nn.Module):
         self.groups = groups
         self.embed = groups.embedding(w, **kw)
         self.blocks = nn.ModuleList(ATPBlock(w, groups, **kw) for _ in range(w.layers))
-        self.norm = layer_norm(w.hidden, groups.layout, groups.stream, **kw)
+        self.norm = norm(w, groups.layout, groups.stream, **kw)
         self.head = groups.linear(w.hidden, w.vocab, groups.head, bias=False, **kw)
         if w.tied:
             self.head.weight = self.embed.token.weight

@@ -9,7 +9,8 @@ layer      forward                           backward
 qkv        stream: A1 AR of 3A/i, A3 RS      inside: AR of A/s; A3: stream, AG of the gradient
 out        inside: AR of A/s; A3: stream,    stream: A1 AR of A/i, A3 RS
            AG of A/i before
-up         stream: AR of 4A/i                inside: AR of A/s
+up         stream: AR of 4A/i, 2F/h A/i      inside: AR of A/s
+           if gated
 down       inside: AR of A/s                 stream: AR of 4A/i
 norms      L1: stream, AR of two numbers     L1: as many; L2: stream, AG of A
            a token; L2: AG of A
@@ -24,6 +25,7 @@ layer gathers its input again for the weight's gradient, which keeps activations
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.gpt.kernels import adamw, attention, gemm
+from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
 from tpviz.schemes.gpt.step import assemble, completes
 from tpviz.step import Chunks, Collective, Kernel, Operation, Overlapped, Part, Pipeline
 
@@ -59,16 +61,17 @@ def order(at: "Layout") -> dict[str, tuple[str, ...]]:
 
 def num_local_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters of a rank."""
-    h, f, n = w.hidden, w.mlp_ratio * w.hidden, at.i * at.s
-    matrices = (2 - w.tied) * w.vocab * h + w.layers * (4 * h * h + 2 * h * f)
-    qkv_bias = 3 * h // (n if at.a3 else at.i)
-    norms = (4 * w.layers + 2) * (h if at.l2 else h // at.s)
-    return (
-        matrices // n
-        + w.seq * h // at.s
-        + norms
-        + w.layers * (qkv_bias + f // at.i + 2 * h // at.s)
-    )
+    matrices = (2 - w.tied) * w.vocab * w.hidden + w.layers * w.block_matrices
+    biases = w.qkv_features // (at.s if at.a3 else 1) + w.up_features
+    whole = num_whole_parameters(at, w)
+    return matrices // (at.i * at.s) + w.layers * w.bias * (biases // at.i) + whole
+
+
+def num_whole_parameters(at: "Layout", w: "GPT") -> int:
+    """Those of a rank that are not cut over *inside*."""
+    norms = num_norm_parameters(w) * w.hidden
+    rest = ((not w.rotary) * w.seq + w.bias * 2 * w.layers) * w.hidden
+    return norms // (1 if at.l2 else at.s) + rest // at.s
 
 
 class _Pieces:
@@ -77,7 +80,7 @@ class _Pieces:
     def __init__(self, at, w):
         self.at, self.w, self.item = at, w, w.itemsize
         self.tokens = w.batch * w.seq
-        self.h, self.f = w.hidden, w.mlp_ratio * w.hidden
+        self.h, self.f = w.hidden, w.mlp_width
         self.activation = self.tokens * w.hidden * self.item
         self.wide = max(w.itemsize, 4)
 
@@ -85,9 +88,10 @@ class _Pieces:
         """{piece: operations}."""
         w, at = self.w, self.at
         heads = w.heads // (at.i * at.s if at.a3 else at.i)
-        core = attention(w.batch, heads, w.seq, w.hidden // w.heads, self.item)
-        qkv, out = (self.h, 3 * self.h), (self.h, self.h)
-        up, down, head = (self.h, self.f), (self.f, self.h), (self.h, w.vocab)
+        keys = heads * w.num_kv_heads // w.heads
+        core = attention(w.batch, heads, w.seq, w.head_size, self.item, keys)
+        qkv, out = (self.h, w.qkv_features), (self.h, self.h)
+        up, down, head = (self.h, w.up_features), (self.f, self.h), (self.h, w.vocab)
         norm = self.statistics()
         return {
             "embed": self.sum_inside("reduce_scatter") + self.join(),
@@ -137,10 +141,14 @@ class _Pieces:
         return self.move(self.at.stream, collective, payload)
 
     def statistics(self):
-        """Two numbers a token of a cut LayerNorm."""
+        """Two numbers a token of a cut LayerNorm, one of a cut RMSNorm."""
         at = self.at
         tokens = self.tokens // (at.i if at.sp else 1)
-        return self.move(at.stream, "all_reduce", 2 * tokens * self.wide) if at.l1 else []
+        return (
+            self.move(at.stream, "all_reduce", statistics(self.w) * tokens * self.wide)
+            if at.l1
+            else []
+        )
 
     def join(self):
         """The whole stream gathered, for LayerNorm."""
@@ -157,17 +165,15 @@ class _Pieces:
 
     def replicated(self):
         """Gradients of what is not cut over *inside*, summed once under sequence parallelism."""
-        at, w = self.at, self.w
-        norms = (4 * w.layers + 2) * (self.h if at.l2 else self.h // at.s)
-        numel = norms + (w.seq + 2 * w.layers) * self.h // at.s
-        return self.move(at.inside, "all_reduce", numel * self.item) if at.sp else []
+        numel = num_whole_parameters(self.at, self.w)
+        return self.move(self.at.inside, "all_reduce", numel * self.item) if self.at.sp else []
 
     # -- layers ------------------------------------------------------------------------------------
     def first(self, features_in, features_out, scatter=False, chunks=None):
         """Contracts over *stream*: qkv, up, head."""
         k, n = features_in // self.at.s, features_out // self.at.i
         moved = self.over_stream("reduce_scatter" if scatter else "all_reduce", features_out)
-        bias = n if not moved and chunks is None else 0  # of the head there is none
+        bias = 0 if moved or chunks else n * self.w.bias  # of the head there is none
         return self.gather_inside() + self.summed(k, n, bias, moved, chunks or self.at.chunks)
 
     def second(self, features_in, features_out, gather=False):
@@ -175,7 +181,7 @@ class _Pieces:
         k, n = features_in // self.at.i, features_out // self.at.s
         gathered = self.over_stream("all_gather", features_in) if gather else []
         moved = self.sum_inside("reduce_scatter")
-        bias = 0 if moved else n
+        bias = 0 if moved else n * self.w.bias
         return gathered + self.summed(k, n, bias, moved, self.at.chunks)
 
     def summed(self, k, n, bias, moved, chunks):
@@ -191,10 +197,11 @@ class _Pieces:
         at, count = self.at, self.at.chunks
         if not at.pipelined:
             return self.first(*up) + self.second(*down)
-        tokens, inner = self.tokens // count, self.f // at.i
-        summed_up, summed = self.over_stream("all_reduce", self.f), self.sum_inside("")
-        first = gemm(tokens, self.h // at.s, inner, self.item, 0 if summed_up else inner)
-        second = gemm(tokens, inner, self.h // at.s, self.item)
+        tokens, (k, n), (inner, _) = self.tokens // count, up, down
+        summed_up, summed = self.over_stream("all_reduce", n), self.sum_inside("")
+        bias = 0 if summed_up else n // at.i * self.w.bias
+        first = gemm(tokens, k // at.s, n // at.i, self.item, bias)
+        second = gemm(tokens, inner // at.i, k // at.s, self.item)
         return [Pipeline(first, part(summed_up, count), second, part(summed, count), count)]
 
     def first_back(self, features_in, features_out, scattered=False):

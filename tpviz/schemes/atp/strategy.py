@@ -88,12 +88,13 @@ class ATP(Strategy):
 
     def check(self, workload: GPT) -> None:
         w, at = workload, self.layout
-        sizes = {"vocab": w.vocab} | ({"seq": w.seq} if self.sp else {})
-        self._check_heads(w, sizes)
+        sizes = {name: size for name, (size, _) in w.divisible.items()} | {"vocab": w.vocab}
+        sizes |= {"seq": w.seq} if self.sp else {}
+        heads = self._check_heads(w, sizes)
         divides("hidden", w.hidden, at.stream, at.s, step=w.heads)  # under A3 heads have said so
-        heads = w.heads // at.s if at.a3 else w.heads
+        sizes[heads] //= at.s if at.a3 else 1
         for name, size in sizes.items():
-            divides(name, size, at.inside, at.i, also=gcd(heads, *sizes.values()))
+            divides(name, size, at.inside, at.i, also=gcd(*sizes.values()))
         if self.sp and self.chunks > 1 and self.chunking != "batch":
             raise ValueError(
                 f"sp=True and chunking={self.chunking!r} are not possible together: "
@@ -121,15 +122,17 @@ class ATP(Strategy):
         ]
 
     def _check_heads(self, w: GPT, sizes: Mapping[str, int]):
-        at = self.layout
+        """The name of those that must divide, heads or kv_heads."""
+        at, (name, (heads, within)) = self.layout, next(iter(w.divisible.items()))
         if self.attention == "A1":
-            divides("heads", w.heads, at.inside, at.i, gcd(*sizes.values()), within=w.hidden)
-            return
+            divides(name, heads, at.inside, at.i, gcd(*sizes.values()), within=within)
+            return name
         try:
-            divides("heads", w.heads, "d1*d2", at.i * at.s, within=w.hidden)
+            divides(name, heads, "d1*d2", at.i * at.s, within=within)
         except ValueError as error:
-            instead = "" if w.heads % at.i or w.hidden % at.s else "; or attention='A1'"
+            instead = "" if heads % at.i or w.hidden % at.s else "; or attention='A1'"
             raise ValueError(f"{error}{instead}") from None
+        return name
 
     def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         return self.layout.splits(workload)
@@ -182,7 +185,7 @@ class ATP(Strategy):
         """
         for d1 in reversed(divisors(world_size)):
             d2 = world_size // d1
-            attention = "A1" if workload.heads % world_size else "A3"
+            attention = "A1" if workload.num_kv_heads % world_size else "A3"
             for which in ("column", "row") if d1 > 1 and d2 > 1 else ("column",):
                 yield cls(mesh=(d1, d2), order=which, attention=attention)  # pyright: ignore[reportCallIssue]
 

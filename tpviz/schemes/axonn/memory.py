@@ -2,7 +2,8 @@
 
 What autograd keeps of a microbatch is ATP's for the plane of x and y (`tpviz.schemes.atp.memory`),
 of its own rows; with ``recompute`` the input of every block, and all of the one in backward. Where
-z > 1, blocks of weights and of their gradients are added, G = 12 H^2/(x y) a transformer block:
+z > 1, blocks of weights and of their gradients are added, G a transformer block's, 12 H^2/(x y)
+by default:
 
     gathered: with ``keep`` the G of every block and the head's, until their backward
     (``recompute``: of the block in backward), else the one in use; OAG: one more, prefetched;
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.atp.memory import block_kept
+from tpviz.schemes.gpt.memory import statistics
 
 from .step import num_local_parameters
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 def memory(s: "AxoNN", w: "GPT") -> Memory:
     """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
     moments = _Moments(s, w)
-    size, tensors = sum(moments.held) * w.itemsize, 12 * w.layers + 5 - w.tied
+    size, tensors = sum(moments.held) * w.itemsize, w.num_tensors
     return Memory(
         parameters=size,
         gradients=size,
@@ -89,7 +91,7 @@ class _Moments:
         yield (self.cut * whole + (self.s.data > 1) * (pieces + whole)) * self.item
 
     def _loss(self, last):
-        """The last LayerNorm, the head's weight, and logits: 2 or 3 of their size."""
+        """The last norm, the head's weight, and logits: 2 or 3 of their size."""
         V = self.w.vocab // self.s.x
         logits = (3 if self.s.x == 1 else 2) * self.rows * V * self.wide + 16 * self.rows
         return (
@@ -129,7 +131,7 @@ class _Moments:
 
     def _layer(self):
         """Of that layer: its input's gradient, its weight's, what was gathered again for it."""
-        wide = self.rows * self.w.mlp_ratio * self.w.hidden // self.s.x * self.item
+        wide = self.rows * self.w.mlp_width // self.s.x * self.item
         if not self.bundled:
             return wide + self.up + self.again * self.up + self.cut * self.up // self.s.z
         message = self.again * self.block
@@ -140,7 +142,7 @@ class _Moments:
         )
 
     def _end(self):
-        return 2 * self.stream + 2 * self.rows * self.wide
+        return 2 * self.stream + statistics(self.w) * self.rows * self.wide
 
     def _scattered(self, size):
         """Gradients of so many bytes with their shards, if not yet waited for."""

@@ -67,9 +67,8 @@ def hardware_flops(w: GPT) -> int:
 
     96 B s l h^2 (1 + s/6h + V/16lh) for an MLP of ratio 4: `GPT.step_flops` and the blocks again.
     """
-    h = w.hidden
-    again = w.batch * w.seq * h * w.layers * ((8 + 4 * w.mlp_ratio) * h + 4 * w.seq)
-    return w.step_flops + again
+    per_layer = 2 * w.block_matrices + 4 * w.seq * w.hidden
+    return w.step_flops + w.batch * w.seq * w.layers * per_layer
 
 
 class Utilisation(NamedTuple):

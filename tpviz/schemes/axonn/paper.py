@@ -61,8 +61,13 @@ class Volume(NamedTuple):
 
 def block(w: "GPT") -> tuple[FC, FC, FC, FC]:
     """The layers of a block: qkv, out, up, down."""
-    h, wide = w.hidden, w.mlp_ratio * w.hidden
-    return FC(h, 3 * h), FC(h, h, True), FC(h, wide), FC(wide, h, True)
+    h = w.hidden
+    return (
+        FC(h, w.qkv_features),
+        FC(h, h, True),
+        FC(h, w.up_features),
+        FC(w.mlp_width, h, True),
+    )
 
 
 def volume(fc: FC, tokens: float, x: int = 1, y: int = 1, z: int = 1, data: int = 1) -> Volume:
@@ -101,14 +106,14 @@ def elements(strategy: "AxoNN", w: "GPT") -> dict[str, float]:
 
 def closed_forms(strategy: "AxoNN", w: "GPT") -> dict[str, float]:
     """The same by the sums above."""
-    s, h, r = strategy, w.hidden, w.mlp_ratio
+    s, forward_y, backward_y = strategy, w.qkv_features + w.up_features, w.hidden + w.mlp_width
     forward, weights = passes(s)
-    rows, matrix = w.batch * w.seq * h / s.data / s.z, (4 + 2 * r) * h * h / (s.x * s.y)
+    rows, matrix = w.batch * w.seq / s.data / s.z, w.block_matrices / (s.x * s.y)
     return {
         "data": 2 * (s.data - 1) / s.data * matrix / s.z,
         "z": s.accumulation * weights * (s.z - 1) / s.z * matrix,
-        "y": 2 * (s.y - 1) / s.y * rows / s.x * ((3 + r) * forward + 1 + r),
-        "x": 2 * (s.x - 1) / s.x * rows / s.y * (2 * forward + 2),
+        "y": 2 * (s.y - 1) / s.y * rows / s.x * (forward_y * forward + backward_y),
+        "x": 2 * (s.x - 1) / s.x * rows / s.y * w.hidden * (2 * forward + 2),
     }
 
 
@@ -202,5 +207,6 @@ def optimum(
     r = 4, with recomputation 19/6.
     """
     forward, (of_x, of_y) = 1 + recompute, bandwidths
-    ratio = ((3 + w.mlp_ratio) * forward + 1 + w.mlp_ratio) / (2 * forward + 2) * of_x / of_y
+    y = (w.qkv_features + w.up_features) * forward + w.hidden + w.mlp_width
+    ratio = y / w.hidden / (2 * forward + 2) * of_x / of_y
     return sqrt(plane * ratio), sqrt(plane / ratio)

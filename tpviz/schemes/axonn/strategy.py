@@ -86,8 +86,10 @@ class AxoNN(Strategy):
     def check(self, workload: GPT) -> None:
         w = workload
         divides("hidden", w.hidden, "y", self.y, step=w.heads)
-        for name, size, within in (("heads", w.heads, w.hidden), ("vocab", w.vocab, 0)):
-            divides(name, size, "x", self.x, also=gcd(w.heads, w.vocab), within=within)
+        sizes = w.divisible | {"vocab": (w.vocab, 0)}
+        also = gcd(*(size for size, _ in sizes.values()))
+        for name, (size, within) in sizes.items():
+            divides(name, size, "x", self.x, also=also, within=within)
         divides("batch", w.batch, "data * z * accumulation", self.data * self.z * self.accumulation)
         blocks = {name: prod(shape) for name, shape in self.blocks(replace(w, layers=1)).items()}
         common = gcd(w.batch // (self.data * self.accumulation), *blocks.values())

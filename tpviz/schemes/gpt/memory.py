@@ -5,8 +5,8 @@ What autograd keeps of a block, without sequence parallelism (compare Korthikant
 arXiv 2205.05198, equation 2, which has dropout and no fused attention):
 
     both norms: input and output, 4 T H, and two statistics a token each, one if "rms";
-    q, k, v and the output of attention, 4 T H / n (fewer keys: less), and one log-sum-exp a row
-    and head;
+    q, k, v and the output of attention, 4 T H / n, `attention_kept` for other kinds, and one
+    log-sum-exp a row and head;
     before and after GELU, 2 T F / n; gated: up and gate, silu(gate) and the product, 4 T F / n.
 
 With sequence parallelism the first are split too, and the output of attention is kept once more, in
@@ -31,8 +31,13 @@ def num_local_parameters(w: "GPT", parts: int = 1) -> int:
 
 def num_whole_parameters(w: "GPT") -> int:
     """Those that every rank has: norms, positions, and the biases of out and down."""
-    norms = (2 * w.layers + 1) * len(w.norm_shapes(""))
-    return (norms + (not w.rotary) * w.seq + w.bias * 2 * w.layers) * w.hidden
+    rest = (not w.rotary) * w.seq + w.bias * 2 * w.layers
+    return (num_norm_parameters(w) + rest) * w.hidden
+
+
+def num_norm_parameters(w: "GPT") -> int:
+    """Those of all norms, in ``hidden``."""
+    return (2 * w.layers + 1) * len(w.norm_shapes(""))
 
 
 def memory(w: "GPT", parts: int = 1, split: bool = False) -> Memory:
@@ -66,9 +71,17 @@ def activations(w: "GPT", parts: int = 1, split: bool = False) -> int:
 def block_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:
     """Bytes that autograd keeps of one block until its backward; the table above."""
     T, H, n = w.batch * w.seq, w.hidden, parts if split else 1
-    wide, attention = max(w.itemsize, 4), w.qkv_features + (1 + (split and parts > 1)) * H
-    elements = 4 * T * H // n + T * (attention + mlp_kept(w)) // parts
+    wide, again = max(w.itemsize, 4), H if n > 1 else 0
+    elements = 4 * T * H // n + T * (attention_kept(w) + again + mlp_kept(w)) // parts
     return elements * w.itemsize + (2 * statistics(w) * T // n + T * w.heads // parts) * wide
+
+
+def attention_kept(w: "GPT") -> int:
+    """Features of a token that backward of attention and of out needs: those of qkv, queries that
+    share keys once more (in a row), turned ones and their keys, and the output."""
+    again = w.rotary or w.num_kv_heads < w.heads
+    keys = w.rotary * w.num_kv_heads * w.head_size
+    return w.qkv_features + again * w.hidden + keys + w.hidden
 
 
 def mlp_kept(w: "GPT") -> int:

@@ -1,17 +1,94 @@
 """The reference GPT in one process: what every split model must equal.
 
-GPT-2's network (Radford et al., 2019). Shapes: B batch, S sequence, H hidden, N heads, D = H/N, F
-MLP width, V vocabulary.
+GPT-2's network (Radford et al., 2019), or as the `tpviz.GPT` says: RMSNorm, rotary positions,
+grouped queries, a gated MLP. Shapes: B batch, S sequence, H hidden, N heads, D = H/N, K heads of
+keys and values, g = N/K, F MLP width, V vocabulary. What a rank has of them: see the schemes.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tpviz.schemes.operators import SplitNorm
+
 if TYPE_CHECKING:
+    from tpviz.schemes.collectives import Group
     from tpviz.workload import GPT
+
+ROTARY_BASE = 10_000.0
+"""Of the wavelengths (Su et al. 2021, section 3.2.2); later models have other ones, at equal cost."""
+
+
+class Norm(nn.LayerNorm):
+    """LayerNorm, or RMSNorm, which neither subtracts the mean nor has a bias.
+
+    group : the ranks that the features are split over, if they are.
+    """
+
+    def __init__(self, w: "GPT", group: "Group | None" = None, **kw: Any):
+        self.rms, ranks = w.norm == "rms", group.size() if group else 1
+        super().__init__(w.hidden // ranks, bias=w.bias and not self.rms, **kw)
+        self.group = group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.group is None and not self.rms:
+            return super().forward(x)
+        return SplitNorm.apply(x, self.weight, self.bias, self.eps, self.group, self.rms)
+
+
+class Heads:
+    """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's."""
+
+    def __init__(self, w: "GPT", dtype: torch.dtype, device: "torch.device | str"):
+        self.queries, self.size = w.heads // w.num_kv_heads, w.head_size
+        self.turns = rotary_turns(w, dtype, device) if w.rotary else None
+
+    def __call__(self, qkv: torch.Tensor, sequence_first: bool = False) -> torch.Tensor:
+        """(B, S, K (g + 2) D) -> (B, S, N D), or both (S, B, ...)."""
+        batch, sequence = (1, 0) if sequence_first else (0, 1)
+        qkv = qkv.unflatten(2, (-1, self.queries + 2, self.size))
+        parts = qkv.permute(batch, 2, 3, sequence, 4).split((self.queries, 1, 1), 2)
+        if self.turns is not None:
+            parts = *(turned(part, self.turns) for part in parts[:2]), parts[2]
+        q_BNSD, k_BKSD, v_BKSD = (part.flatten(1, 2) for part in parts)
+        y_BNSD = F.scaled_dot_product_attention(
+            q_BNSD, k_BKSD, v_BKSD, is_causal=True, enable_gqa=self.queries > 1
+        )
+        y = y_BNSD.permute(2, 0, 1, 3) if sequence_first else y_BNSD.transpose(1, 2)
+        return y.flatten(2)
+
+
+def rotary_turns(w: "GPT", dtype: torch.dtype, device: "torch.device | str") -> torch.Tensor:
+    """Complex numbers (S, D/2) of length 1: position s turns pair i by s / base^(2i/D)."""
+    wide = {"dtype": torch.promote_types(dtype, torch.float32), "device": device}
+    rates = ROTARY_BASE ** (torch.arange(0, w.head_size, 2, **wide) / -w.head_size)
+    angles = torch.outer(torch.arange(w.seq, **wide), rates)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
+    """x (..., S, D), whose neighbouring features are turned in pairs."""
+    pairs = x.to(turns.real.dtype).unflatten(-1, (-1, 2))
+    return torch.view_as_real(torch.view_as_complex(pairs) * turns).flatten(-2).to(x.dtype)
+
+
+def swiglu(x: torch.Tensor) -> torch.Tensor:
+    """silu(gate) up, of features up and gate in turn."""
+    up, gate = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return F.silu(gate) * up
+
+
+def activation(w: "GPT") -> Callable[[torch.Tensor], torch.Tensor]:
+    """What is between the MLP's layers: exact GELU, or `swiglu`."""
+    return swiglu if w.gated else F.gelu
+
+
+def positions(w: "GPT", width: int, **kw: Any) -> nn.Embedding | None:
+    """The table of learned positions, None if they are rotary."""
+    return None if w.rotary else nn.Embedding(w.seq, width, **kw)
 
 
 class Embedding(nn.Module):
@@ -20,49 +97,47 @@ class Embedding(nn.Module):
     def __init__(self, w: "GPT", **kw: Any):
         super().__init__()
         self.token = nn.Embedding(w.vocab, w.hidden, **kw)
-        self.position = nn.Embedding(w.seq, w.hidden, **kw)
+        self.position = positions(w, w.hidden, **kw)
 
     def forward(self, tokens_BS: torch.Tensor) -> torch.Tensor:
-        return self.token(tokens_BS) + self.position.weight
+        x_BSH = self.token(tokens_BS)
+        return x_BSH if self.position is None else x_BSH + self.position.weight
 
 
 class Attention(nn.Module):
-    """Causal multi-head attention; the rows of ``qkv`` are grouped by head."""
+    """Causal multi-head attention; the rows of ``qkv`` are grouped by head of keys."""
 
     def __init__(self, w: "GPT", **kw: Any):
         super().__init__()
-        self.heads = w.heads
-        self.qkv = nn.Linear(w.hidden, 3 * w.hidden, **kw)
-        self.out = nn.Linear(w.hidden, w.hidden, **kw)
+        self.heads = Heads(w, **kw)
+        self.qkv = nn.Linear(w.hidden, w.qkv_features, w.bias, **kw)
+        self.out = nn.Linear(w.hidden, w.hidden, w.bias, **kw)
 
     def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
-        q_BNSD, k_BNSD, v_BNSD = (
-            self.qkv(x_BSH).unflatten(2, (self.heads, 3, -1)).permute(3, 0, 2, 1, 4)
-        )
-        y_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True)
-        return self.out(y_BNSD.transpose(1, 2).flatten(2))
+        return self.out(self.heads(self.qkv(x_BSH)))
 
 
 class MLP(nn.Module):
-    """Up, exact GELU, down."""
+    """Up, the activation, down."""
 
     def __init__(self, w: "GPT", **kw: Any):
         super().__init__()
-        self.up = nn.Linear(w.hidden, w.mlp_ratio * w.hidden, **kw)
-        self.down = nn.Linear(w.mlp_ratio * w.hidden, w.hidden, **kw)
+        self.activation = activation(w)
+        self.up = nn.Linear(w.hidden, w.up_features, w.bias, **kw)
+        self.down = nn.Linear(w.mlp_width, w.hidden, w.bias, **kw)
 
     def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
-        return self.down(F.gelu(self.up(x_BSH)))
+        return self.down(self.activation(self.up(x_BSH)))
 
 
 class Block(nn.Module):
-    """LayerNorm before each part, both parts on the residual stream."""
+    """A norm before each part, both parts on the residual stream."""
 
     def __init__(self, w: "GPT", **kw: Any):
         super().__init__()
-        self.norm1 = nn.LayerNorm(w.hidden, **kw)
+        self.norm1 = Norm(w, **kw)
         self.attention = Attention(w, **kw)
-        self.norm2 = nn.LayerNorm(w.hidden, **kw)
+        self.norm2 = Norm(w, **kw)
         self.mlp = MLP(w, **kw)
 
     def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
@@ -71,14 +146,14 @@ class Block(nn.Module):
 
 
 class ReferenceGPT(nn.Module):
-    """Embedding, blocks, final LayerNorm, head (the embedding's own matrix if tied), loss."""
+    """Embedding, blocks, final norm, head (the embedding's own matrix if tied), loss."""
 
     def __init__(self, workload: "GPT", **kw: Any):
         super().__init__()
         w = workload
         self.embed = Embedding(w, **kw)
         self.blocks = nn.ModuleList(Block(w, **kw) for _ in range(w.layers))
-        self.norm = nn.LayerNorm(w.hidden, **kw)
+        self.norm = Norm(w, **kw)
         self.head = nn.Linear(w.hidden, w.vocab, bias=False, **kw)
         if w.tied:
             self.head.weight = self.embed.token.weight

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tpviz.schemes.collectives import Group, own_of
+from tpviz.schemes.gpt.model import positions
 from tpviz.schemes.operators import Reduce, ReduceScatter, VocabularyCrossEntropy
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ParallelEmbedding(nn.Module):
-    """Token table split by vocabulary, position table on every rank: (B, S) -> activations.
+    """Token table split by vocabulary, position table, if any, on every rank: (B, S) -> activations.
 
     width : features of this rank's tables, all of them unless said.
     """
@@ -27,16 +28,21 @@ class ParallelEmbedding(nn.Module):
         width = width or w.hidden
         self.rank, self.size, self.group, self.sp = group.rank(), group.size(), group, sp
         self.token = nn.Embedding(w.vocab // self.size, width, **kw)
-        self.position = nn.Embedding(w.seq, width, **kw)
+        self.position = positions(w, width, **kw)
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         if self.size == 1:
-            return self.lookup(tokens_BS) + self.position.weight
-        if not self.sp:
-            x_BSH = Reduce.apply(self._own_rows(tokens_BS), self.group)
-            return x_BSH + self.position.weight
-        x_sBH = ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
-        return x_sBH + own_of(self.position.weight, self.group).unsqueeze(1)
+            x = self.lookup(tokens_BS)
+        elif not self.sp:
+            x = Reduce.apply(self._own_rows(tokens_BS), self.group)
+        else:
+            x = ReduceScatter.apply(self._own_rows(tokens_BS.t()), self.group)
+        if self.position is None:
+            return x
+        table = self.position.weight
+        if self.sp and self.size > 1:
+            table = own_of(table, self.group).unsqueeze(1)
+        return x + table
 
     def lookup(self, rows: Tensor) -> Tensor:
         """Rows of this rank's part of the table of tokens."""

@@ -68,9 +68,10 @@ class RowParallelLinear(nn.Linear):
         group: "dist.ProcessGroup",
         sp: bool,
         chunks: int = 1,
+        bias: bool = True,
         **kw: Any,
     ):
-        super().__init__(features_in // group.size(), features_out, **kw)
+        super().__init__(features_in // group.size(), features_out, bias, **kw)
         self.group, self.chunks = group, chunks
         self.operator = ReduceScatter if sp else Reduce
 
@@ -82,10 +83,9 @@ class RowParallelLinear(nn.Linear):
         if self.unsummed:
             return linear(x, self.weight) + self.bias
         if self.fused:
-            return self.fused(x, self.weight) + self.bias
-        if self.chunks > 1:
-            return (
-                operators.ChunkedRowLinear.apply(x, self.weight, self.group, self.chunks)
-                + self.bias
-            )
-        return self.operator.apply(linear(x, self.weight), self.group) + self.bias
+            y = self.fused(x, self.weight)
+        elif self.chunks > 1:
+            y = operators.ChunkedRowLinear.apply(x, self.weight, self.group, self.chunks)
+        else:
+            y = self.operator.apply(linear(x, self.weight), self.group)
+        return y if self.bias is None else y + self.bias

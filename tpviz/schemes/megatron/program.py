@@ -6,9 +6,9 @@ Shapes as in `layers`; N/n heads a rank, D = H/N.
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
+from tpviz.schemes.gpt.model import Heads, Norm, activation
 from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
@@ -29,41 +29,35 @@ class ParallelAttention(nn.Module):
 
     def __init__(self, w: "GPT", group: "dist.ProcessGroup", sp: bool, chunks: int, **kw: Any):
         super().__init__()
-        self.heads, self.head_size = w.heads // group.size(), w.hidden // w.heads
-        self.sequence_first = sp
-        self.qkv = ColumnParallelLinear(w.hidden, 3 * w.hidden, group, sp, **kw)
-        self.out = RowParallelLinear(w.hidden, w.hidden, group, sp, chunks, **kw)
+        self.heads, self.sequence_first = Heads(w, **kw), sp
+        self.qkv = ColumnParallelLinear(w.hidden, w.qkv_features, group, sp, w.bias, **kw)
+        self.out = RowParallelLinear(w.hidden, w.hidden, group, sp, chunks, w.bias, **kw)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        qkv = self.qkv(x)
-        qkv = qkv.view(*qkv.shape[:2], self.heads, 3, self.head_size)
-        batch, sequence = (1, 0) if self.sequence_first else (0, 1)
-        q_BNSD, k_BNSD, v_BNSD = qkv.permute(3, batch, 2, sequence, 4)
-        y_BNSD = F.scaled_dot_product_attention(q_BNSD, k_BNSD, v_BNSD, is_causal=True)
-        y = y_BNSD.permute(2, 0, 1, 3) if self.sequence_first else y_BNSD.transpose(1, 2)
-        return self.out(y.flatten(2))
+        return self.out(self.heads(self.qkv(x), self.sequence_first))
 
 
 class ParallelMLP(nn.Module):
-    """Up by columns, exact GELU, down by rows."""
+    """Up by columns, the activation, down by rows."""
 
     def __init__(self, w: "GPT", group: "dist.ProcessGroup", sp: bool, chunks: int, **kw: Any):
         super().__init__()
-        self.up = ColumnParallelLinear(w.hidden, w.mlp_ratio * w.hidden, group, sp, **kw)
-        self.down = RowParallelLinear(w.mlp_ratio * w.hidden, w.hidden, group, sp, chunks, **kw)
+        self.activation = activation(w)
+        self.up = ColumnParallelLinear(w.hidden, w.up_features, group, sp, w.bias, **kw)
+        self.down = RowParallelLinear(w.mlp_width, w.hidden, group, sp, chunks, w.bias, **kw)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(F.gelu(self.up(x)))
+        return self.down(self.activation(self.up(x)))
 
 
 class ParallelBlock(nn.Module):
-    """LayerNorm before each part; the norms are on every rank."""
+    """A norm before each part; the norms are on every rank."""
 
     def __init__(self, w: "GPT", group: "dist.ProcessGroup", sp: bool, chunks: int, **kw: Any):
         super().__init__()
-        self.norm1 = nn.LayerNorm(w.hidden, **kw)
+        self.norm1 = Norm(w, **kw)
         self.attention = ParallelAttention(w, group, sp, chunks, **kw)
-        self.norm2 = nn.LayerNorm(w.hidden, **kw)
+        self.norm2 = Norm(w, **kw)
         self.mlp = ParallelMLP(w, group, sp, chunks, **kw)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -84,7 +78,7 @@ class MegatronGPT(nn.Module):
         self.blocks = nn.ModuleList(
             ParallelBlock(w, group, sp, chunks, **kw) for _ in range(w.layers)
         )
-        self.norm = nn.LayerNorm(w.hidden, **kw)
+        self.norm = Norm(w, **kw)
         self.head = ColumnParallelLinear(w.hidden, w.vocab, group, sp, bias=False, **kw)
         if w.tied:
             self.head.weight = self.embed.token.weight

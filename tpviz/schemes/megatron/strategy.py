@@ -61,11 +61,10 @@ class Megatron(Strategy):
 
     def check(self, workload: GPT) -> None:
         w = workload
-        sizes, within = {"heads": w.heads, "vocab": w.vocab}, {"heads": w.hidden}
-        if self.sp:
-            sizes["seq"] = w.seq
-        for name, size in sizes.items():
-            divides(name, size, "tp", self.tp, gcd(*sizes.values()), within=within.get(name, 0))
+        sizes = w.divisible | {"vocab": (w.vocab, 0)} | ({"seq": (w.seq, 0)} if self.sp else {})
+        also = gcd(*(size for size, _ in sizes.values()))
+        for name, (size, within) in sizes.items():
+            divides(name, size, "tp", self.tp, also, within=within)
         if self.sp and self.chunks > 1:
             raise ValueError(
                 f"sp=True and chunks={self.chunks} are not possible together: "
@@ -74,11 +73,13 @@ class Megatron(Strategy):
         divides("batch", w.batch, "chunks", self.chunks)
 
     def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
+        block = workload.block_shapes()
         ends = ("embed.token.weight",) if workload.tied else ("embed.token.weight", "head.weight")
         return {name: [(0, "tp")] for name in ends} | {
             f"blocks.{i}.{name}": [(dim, "tp")]
             for i in range(workload.layers)
             for name, dim in SPLIT_DIM.items()
+            if name in block
         }
 
     def partial(self, workload: GPT) -> tuple[str, ...]:

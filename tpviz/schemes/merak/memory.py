@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.memory import block_kept
+from tpviz.schemes.gpt.memory import block_kept, statistics
 
 from .p2p_plan import PREFETCH
 from .split import layers_of
@@ -40,7 +40,10 @@ def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
     size = sum(num_local_parameters(s, w)[stage] for stage in stages) * w.itemsize
     blocks = layers_of(w.layers, s.stages)
     tensors = sum(
-        12 * len(blocks[stage]) + 2 * (stage == 0) + 3 * (stage == s.stages - 1) for stage in stages
+        len(w.block_shapes()) * len(blocks[stage])
+        + (2 - w.rotary) * (stage == 0)
+        + (1 + len(w.norm_shapes(""))) * (stage == s.stages - 1)
+        for stage in stages
     )
     return Memory(
         parameters=size,
@@ -128,11 +131,13 @@ class _Kept:
         self.dropped = drop * block
         self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))
         self.in_forward = 0
-        width = w.mlp_ratio * w.hidden // s.tp * item
+        width = w.mlp_width // s.tp * item
         self.noted = tokens * width
         self.in_backward = [(stream + tokens * width, w.hidden * width)]
         if last:
-            head = 2 * stream + 2 * tokens * wide + logits * wide  # gone when blocks go backward
+            head = (
+                2 * stream + statistics(w) * tokens * wide + logits * wide
+            )  # gone when blocks go backward
             self.after_forward += head
             self.in_forward = (2 if s.tp == 1 else 1) * logits * wide
             self.in_backward = [

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tpviz.schemes.collectives import part_of
+from tpviz.schemes.gpt.model import Norm
 from tpviz.schemes.gpt.program import (
     LEARNING_RATE,
     Program,
@@ -73,7 +74,7 @@ class GPTStage(Stage):
             elif isinstance(layer, RowParallelLinear):
                 layer.bare = self.level > 1
         if number == stages - 1:
-            self.norm = nn.LayerNorm(w.hidden, **kw)
+            self.norm = Norm(w, **kw)
             self.head = ColumnParallelLinear(w.hidden, w.vocab, group, False, bias=False, **kw)
 
     def begin(self, received: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:

@@ -141,7 +141,8 @@ def _weights(notes, later, paths):
 
 def _added(x, total, bias):
     """The residual stream behind a part: x, its sum and its bias."""
-    return (x + total.wait()).add_(bias)
+    x = x + total.wait()
+    return x if bias is None else x.add_(bias)
 
 
 def _through_norm(cut, total, residual):
@@ -152,5 +153,7 @@ def _through_norm(cut, total, residual):
 
 def _add_gradient(bias, grad):
     """Of what was added to the stream once for each row."""
+    if bias is None:
+        return
     found = grad.flatten(0, -2).sum(0)
     bias.grad = found if bias.grad is None else bias.grad.add_(found)

@@ -52,20 +52,21 @@ class Layers:
     def pieces(self) -> dict[str, list[Operation]]:
         """{piece of the network: its operations}, for `assemble`."""
         w, s, k = self.w, self.s, self.kernels
-        h, f, v = w.hidden // s.tp, w.mlp_ratio * w.hidden // s.tp, w.vocab // s.tp
+        h, f, v = w.hidden // s.tp, w.mlp_width // s.tp, w.vocab // s.tp
+        qkv, up = w.qkv_features // s.tp, w.up_features // s.tp
         loss = Collective("tp", "all_gather", self.payloads.loss)
         replicated = Collective("tp", "all_reduce", self.payloads.replicated)
         return {
             "embed": [self.whole("reduce_scatter" if s.split else "all_reduce")],
-            "attention": [*self.column("qkv", 3 * h), k.core[0], *self.row("out", h)],
-            "mlp": [*self.column("up", f), *self.row("down", f)],
-            "head": [*self.column("head", v, bias=False), loss],
+            "attention": [*self.column("qkv", qkv), k.core[0], *self.row("out", h)],
+            "mlp": [*self.column("up", up), *self.row("down", f)],
+            "head": [*self.column("head", v), loss],
             "head_back": self.column_back("head", v),
             "down_back": self.row_back("down", f),
-            "up_back": self.column_back("up", f),
+            "up_back": self.column_back("up", up),
             "out_back": self.row_back("out", h),
             "core_back": [k.core[1]],
-            "qkv_back": self.column_back("qkv", 3 * h),
+            "qkv_back": self.column_back("qkv", qkv),
             "embed_back": [self.whole("all_gather")] if s.split else [],
             "sync": [replicated] if s.split else [],
             "update": [update(w, num_local_parameters(w, s.tp))],
@@ -75,15 +76,13 @@ class Layers:
         """A collective of all activations."""
         return Collective("tp", collective, self.payloads.activation)
 
-    def column(self, layer: str, features: int, bias: bool = True) -> list[Operation]:
+    def column(self, layer: str, features: int) -> list[Operation]:
         """A pair's first layer: (h, features) of weight."""
         kernel = getattr(self.kernels, layer)[0]
         if not self.s.split:
             return [kernel]
-        h = self.w.hidden
-        return self.gathered(
-            kernel, self.s.tiles, lambda rows: self.gemm(rows, h, features, bias * features)
-        )
+        h, bias = self.w.hidden, self.w.bias * features * (layer != "head")
+        return self.gathered(kernel, self.s.tiles, lambda rows: self.gemm(rows, h, features, bias))
 
     def column_back(self, layer: str, features: int) -> list[Operation]:
         """Its gradients: the input's with its sum fused, the weight's."""

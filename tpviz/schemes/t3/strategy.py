@@ -90,11 +90,11 @@ class T3(Strategy):
 
     def check(self, workload: GPT) -> None:
         w = workload
-        also = gcd(w.heads, w.vocab, w.seq if self.split else w.batch * w.seq)
-        for name, size, within in (("heads", w.heads, w.hidden), ("vocab", w.vocab, 0)):
+        rows = {"seq": w.seq} if self.split else {"batch*seq": w.batch * w.seq}
+        sizes = w.divisible | {name: (size, 0) for name, size in {"vocab": w.vocab, **rows}.items()}
+        also = gcd(*(size for size, _ in sizes.values()))
+        for name, (size, within) in sizes.items():
             divides(name, size, "tp", self.tp, also, within=within)
-        name, size = ("seq", w.seq) if self.split else ("batch*seq", w.batch * w.seq)
-        divides(name, size, "tp", self.tp, also)
 
     def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         return self._megatron.splits(workload)
