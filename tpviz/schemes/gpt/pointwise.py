@@ -15,8 +15,9 @@ gated), z the logits, S S the scores of a head; backward behind the stroke:
 =================  ===========================  =====================================
 LayerNorm          2x | 3x, 2x                  2x | 3x
 RMSNorm            2x 1x 2x 2x | as often       2x | 3x
-joining a branch   3x, with bias 2x more | 3x   3x | 3x
+joining a branch   3x, a bias apart 2x | 3x     3x | 3x
 biases' gradients  | 1 of each output           | none: part of a GEMM
+packing q, k, v    | 2 2 of the three           | none: in place
 GELU               2a | 3a                      2a | 3a
 SwiGLU             2a 3a | 3a 3a 3a             3a | 5a
 rotary             2q 4q 2q 3q | the same       2q | 2q
@@ -76,18 +77,20 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
     microbatch: the table above."""
     w, k, fused = held.workload, kernels(held.workload), device.pointwise == "fused"
     tokens, item, half = w.batch * w.seq, w.itemsize, w.itemsize == 2
-    wide, inside = 2 * tokens * w.hidden, held.inside * item  # FLOPs of a GEMM by its features
+    wide, inside = 2 * w.hidden, held.inside * item  # FLOPs of a number between layers
     qkv, up, a = (inside * kernel.flops / wide for kernel in (k.qkv[0], k.up[0], k.down[0]))
     x, z = tokens * w.hidden * held.stream * item, tokens * w.vocab * held.inside
     stream = tokens * w.hidden * inside
     scores = tokens * w.seq * w.heads * inside * (device.attention == "softmax")
     norm, loss, biases = (2, 3), (item, 2 * item), ()
     activation, turn, softmax = (3, 5) if w.gated else (2, 3), (2, 2), (2, 3)
-    join = (3, 3)
+    join, packing = (3, 3), ()
     if not fused:
         norm = 2 * (2, 1, 2, 2) if w.norm == "rms" else (2, 3, 2)
         activation = (2, 3, 3, 3, 3) if w.gated else (2, 3)
-        join, biases = ((3, 2, 3), (qkv, x, up, x)) if w.bias else (join, ())
+        join = (*join, 2) if w.bias and held.parts > 1 else join
+        biases = (qkv, x, up, x) * w.bias
+        packing = (2, 2)
         turn, softmax = 2 * (2, 4, 2, 3), (2, 2, 2, 3, 2, 2)
         number = max(item, 4)
         loss = (*half * (6,), 3 * number, number, 3 * number, *half * (6,))
@@ -96,6 +99,7 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
         *((1, n * a) for n in activation),
         *((1, n * (qkv + stream) / 2) for n in turn if w.rotary),
         *((1, n * scores) for n in (*softmax, 2, 4) if scores),
+        *((1, n * qkv) for n in packing),
         *((1, size) for size in biases),
     ]
     matrices = sum(layer[0].flops for layer in (k.qkv, k.out, k.up, k.down)) / (2 * tokens)
