@@ -67,9 +67,18 @@ class Held(NamedTuple):
 @lru_cache(maxsize=4096)
 def spread(device: "Device", held: Held) -> "Device":
     """The device with the seconds of a rank's memory-bound kernels spread over the FLOPs of its
-    other ones."""
-    seconds = sum(count * device.time(0, size) for count, size in passes(device, held))
-    return replace(device, pointwise="free", spread=seconds / _flops(held))
+    other ones.
+
+    The host launches kernels ahead of the device, so ``launch`` bounds a microbatch as a whole: it
+    takes at least as long as to launch all its kernels, and what that adds is spread as well.
+    """
+    alone, dtype = replace(device, pointwise="free", launch=0.0), held.workload.dtype
+    gemms, others = _gemms(held), list(passes(device, held))
+    computing = sum(count * alone.time(*work, dtype) for count, *work in gemms)
+    seconds = sum(count * alone.time(0, size) for count, size in others)
+    launching = device.launch * sum(count for count, *_ in (*gemms, *others))
+    seconds = max(seconds, launching - computing)
+    return replace(alone, spread=seconds / sum(count * flops for count, flops, _ in gemms))
 
 
 def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
@@ -115,9 +124,13 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
         yield from ((1, n * z) for n in loss)
 
 
-def _flops(held):
-    """FLOPs of a rank's forward and backward of a microbatch."""
-    k = kernels(held.workload)
-    block = sum(kernel.flops for layer in (k.qkv, k.core, k.out, k.up, k.down) for kernel in layer)
-    head = sum(kernel.flops for kernel in k.head)
-    return (held.layers * block + held.ends[1] * head) / held.parts
+def _gemms(held):
+    """[(how many, FLOPs, bytes)] of the other kernels: a rank's part of the whole model's."""
+    k, n = kernels(held.workload), held.parts
+    layers = [(held.layers, layer) for layer in (k.qkv, k.core, k.out, k.up, k.down)]
+    ends = [(1, k.head)] if held.ends[1] else []
+    return [
+        (count, kernel.flops / n, kernel.bytes / n)
+        for count, layer in (*layers, *ends)
+        for kernel in layer
+    ]
