@@ -50,9 +50,9 @@ GPUS = {
     )
 }
 """NVIDIA's data-centre GPUs by the names that published rows use; all numbers nominal. Dense
-16-bit FLOP/s of tensor cores (half of what is printed with sparsity), float32 FLOP/s, memory and its
-bandwidth: datasheets of V100, A100, H100 and H200, and of HGX for B200. The H100 with HBM2e and a
-500 W limit is torchtitan's (its memory and bandwidth by torchtitan's report; its rate is below the
+16-bit FLOP/s of tensor cores (half of what is printed with sparsity), float32 FLOP/s, memory and
+its bandwidth: datasheets of V100, A100, H100 and H200, and of HGX for B200. The H100 with HBM2e and
+a 500 W limit is torchtitan's (memory and bandwidth by torchtitan's report; its rate is below the
 nominal one given here). V100 has no bfloat16: the rate stands for float16."""
 NODES = {
     "V100": (16, 150e9, 8, 12.5e9),
@@ -127,10 +127,11 @@ def dgx(
     nics: int | None = None,
     nic: float | None = None,
 ) -> Cluster:
-    """``gpus`` GPUs of `GPUS` in NVIDIA's nodes around NVSwitches: `NODES` has what a node has, nominal.
+    """``gpus`` GPUs of `GPUS` in NVIDIA's nodes around NVSwitches: what a node has is in `NODES`.
 
-    nics : of a node, of ``nic`` bytes/s each, where the cluster has others. Latencies: constants of
-    NCCL's tuner. Raises ``ValueError`` for an unknown GPU and for a node that would be cut.
+    Rates are nominal, latencies constants of NCCL's tuner. nics : of a node, of ``nic`` bytes/s
+    each, where the cluster has others. Raises ``ValueError`` for an unknown GPU and for a node that
+    would be cut.
     """
     device = GPUS[one_of("gpu", gpu, tuple(GPUS))]
     size, nvlink, *usual = NODES[gpu[:4]]

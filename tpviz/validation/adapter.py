@@ -30,11 +30,32 @@ from tpviz.workload import GPT
 
 from .rows import PublishedRow
 
-GPU_NAMES = {"H100": "H100-SXM-80GB", "A100-80GB": "A100-SXM-80GB"}
+GPU_NAMES = {
+    "A100-80GB": "A100-SXM-80GB",
+    "H100": "H100-SXM-80GB",
+    "H200": "H200-SXM-141GB",
+    "B200": "B200-SXM-180GB",
+}
 """Short names of sources -> names of `tpviz.clusters.GPUS`."""
 FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
 """Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
 Omni-Path links of 100 Gbit/s."""
+PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
+"""Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
+does not depend."""
+CASES = {"swiglu": {"gated": True}, "untie": {"tied": False}, "disable_bias": {"bias": False}}
+"""Words in the name of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
+REFUSED = {
+    "bert": "BERT",
+    "fsdp": "Megatron-LM's own FSDP",
+    "frozen": "frozen parameters",
+    "uneven": "uneven pipeline stages that the row does not name",
+    "account_for": "stages that count the embedding and the loss as layers",
+    "distill": "distillation",
+}
+"""Words in the name of a case that is not modelled -> why."""
+GPT2_VOCAB = 50257
+"""Tokens of GPT-2's byte-pair encoding, which Megatron-LM's CI uses and pads."""
 HALF = ("bf16", "fp16", "bfloat16", "float16")
 SPARSE = ("deepseek", "mixtral", "moe")
 """Words in names of models with experts."""
@@ -55,12 +76,12 @@ FAMILIES = {
     "llama-3B": Family(gated=True, norm="rms", rotary=True, bias=False),
     "llama": Family(gated=True, norm="rms", rotary=True, bias=False, tied=False),
     "nemotron": Family(rotary=True, bias=False, tied=False),
-    "mpt": Family(bias=False),
+    "mpt": Family(),
     "gpt": Family(),
 }
 """First letters of a model's name -> its family, the first that fits. Llama: arXiv 2407.21783, with
 untied embeddings (the Ultra-Scale models' parameters add up with tied ones). Nemotron-4: arXiv
-2402.16819, squared ReLU counted as GELU. MPT: llm-foundry's defaults, ALiBi not counted."""
+2402.16819, squared ReLU counted as GELU. MPT: the sources' numbers of parameters are GPT-2's."""
 
 
 class NotModelled(ValueError):
@@ -80,7 +101,7 @@ class Plan:
 def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | None = None) -> Plan:
     """The `Plan` of a row. cluster : as `cluster_of`, which is used without. Raises
     `NotModelled`."""
-    needed = ("layers", "hidden", "heads", "seq", "vocab", "global_batch", "micro_batch")
+    needed = ("layers", "hidden", "heads", "seq", "global_batch", "micro_batch")
     for name in (*needed, "n_gpus", "tp", "pp", "dp"):
         if not getattr(row, name):
             raise NotModelled(f"{name} is not stated")
@@ -97,12 +118,15 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
             f"global_batch={row.global_batch} is no multiple of dp*micro_batch="
             f"{row.dp * row.micro_batch}"
         )
+    for word, what in REFUSED.items() if row.kind == "memory" else ():
+        if word in row.model:
+            raise NotModelled(f"{what}: not modelled")
     assumed: list[str] = []
     try:
         strategy = _sharded(row) if (row.zero or 0) > 1 else _pipelined(row, assumed)
         workload = workload_of(row, assumed)
         strategy.check(workload)
-        found = (cluster or cluster_of)(row.gpu, row.n_gpus, row.source)
+        found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
     except ValueError as error:
         raise NotModelled(str(error)) from None
     return Plan(strategy, workload, found, tuple(assumed))
@@ -114,6 +138,15 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
     if family is None:
         family = Family(gated="gated MLP" in row.notes and "not gated" not in row.notes)
         assumed.append("a model as GPT-2's but for the sizes stated")
+    fields, vocab = family._asdict(), row.vocab
+    if row.kind == "memory":
+        for word, other in CASES.items():
+            fields |= other if word in row.model else {}
+        if not vocab and row.model.startswith("gpt"):
+            vocab = -(-GPT2_VOCAB // (128 * row.tp)) * 128 * row.tp
+            assumed.append("GPT-2's vocabulary, padded to a multiple of 128 tp")
+    if not vocab:
+        raise NotModelled("vocab is not stated")
     return GPT(
         layers=row.layers,
         hidden=row.hidden,
@@ -122,9 +155,9 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
         ffn=row.ffn or 4 * row.hidden,
         seq=row.seq,
         batch=row.global_batch,
-        vocab=row.vocab,
+        vocab=vocab,
         dtype="bfloat16",
-        **family._asdict(),
+        **fields,
     )
 
 
@@ -153,6 +186,14 @@ def memory(plan: Plan, row: PublishedRow) -> Memory:
     kinds = ("parameters", "gradients", "optimizer")
     states = {kind: round(number * size) for kind, size in zip(kinds, sizes)}
     return Memory(**states, activations=found["activations"])
+
+
+def _gpu(row):
+    """The GPU's name; of a memory row by its platform."""
+    if row.kind != "memory":
+        return row.gpu
+    words = row.gpu.lower().replace("gb200", "")
+    return next((gpu for word, gpu in PLATFORMS.items() if word in words), "A100-SXM-80GB")
 
 
 def _place(row):

@@ -13,6 +13,7 @@ import csv
 import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -34,6 +35,12 @@ NEEDED = ("source", "layers", "hidden", "global_batch", "micro_batch", "n_gpus",
 """Columns without which rows describe no run."""
 RENAMED = {"url_or_repo": "url", "case": "model", "platform": "gpu"}
 """Columns of the files -> fields, where they differ."""
+FRAMEWORKS = {
+    "nanotron": ("ultrascale",),
+    "FSDP": ("mosaic", "torchtitan"),
+    "Megatron-LM": ("megatron", "bigscience", "dgxc", "nemo", "simumax", "llama3_paper"),
+}
+"""Frameworks of runs, by how names of sources begin."""
 GIGA = {"gb": 1e9, "gib": 2.0**30}
 
 
@@ -78,6 +85,12 @@ class PublishedRow:
     part: str = ""
     url: str = ""
     notes: str = ""
+
+    @property
+    def framework(self) -> str:
+        """Of `FRAMEWORKS`, or "other"."""
+        known = (name for name, starts in FRAMEWORKS.items() if self.source.startswith(starts))
+        return next(known, "other")
 
     @property
     def microbatches(self) -> float | None:
@@ -149,9 +162,12 @@ def read(rows: Any) -> list[Mapping[str, str]]:
     Raises ``ValueError`` where there are none, or columns are missing; ``OSError`` as opening does.
     """
     if isinstance(rows, (str, PathLike)):
-        packed = Path(rows).read_bytes()
-        packed = gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
-        found = list(csv.DictReader(io.StringIO(packed.decode("utf-8-sig"), newline="")))
+        data = Path(rows).read_bytes()
+        try:
+            data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+            found = list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
+        except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, csv.Error) as error:
+            raise ValueError(f"{rows} is no CSV file, plain or gzip'd: {error}") from None
     else:
         rows = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
         if not isinstance(rows, Iterable) or isinstance(rows, Mapping):

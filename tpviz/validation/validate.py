@@ -15,12 +15,20 @@ from typing import Any
 
 from tpviz.cluster import Cluster
 from tpviz.cost import Memory, show_bytes, show_seconds
-from tpviz.tables import html_table
+from tpviz.figures.charts import FROM_ZERO, axis, line, log_ticks, panel, points
+from tpviz.labs.report import Columns, Report, table
 from tpviz.verbs.predict import predict
 
 from .adapter import NotModelled, Plan, cluster_of, memory, plan_of
 from .rows import PublishedRow, plain_table, published, read, row_of
 
+STYLES = {
+    "nanotron": ("backward", "diamond-open", "dot"),
+    "Megatron-LM": ("axis0", "circle-open", "solid"),
+    "FSDP": ("forward", "square-open", "dash"),
+    "other": ("axis4", "x", "dashdot"),
+}
+"""Framework -> (ink, marker, dash)."""
 __all__ = ["Checked", "Validation", "published", "validate"]
 
 
@@ -29,7 +37,8 @@ class Checked:
     """A row and its prediction.
 
     step : predicted seconds of a step; memory : predicted bytes of a rank, by kind. Both None where
-    the run is not modelled, for the ``reason``. plan : what was predicted.
+    the run is not modelled, for the ``reason``. plan : what was predicted. peak : whether
+    ``measured`` and ``predicted`` are of memory: of memory rows, and where asked for.
     """
 
     row: PublishedRow
@@ -37,6 +46,7 @@ class Checked:
     memory: Memory | None = None
     reason: str = ""
     plan: Plan | None = None
+    peak: bool = False
 
     @property
     def source(self) -> str:
@@ -66,12 +76,17 @@ class Checked:
     @property
     def measured(self) -> float | None:
         """Seconds of a step; of a memory row bytes; None of one that failed."""
-        return self.row.peak if self.kind == "memory" else self.row.step
+        return self.row.peak if self.of_memory else self.row.step
+
+    @property
+    def of_memory(self) -> bool:
+        """Whether it is bytes that were measured."""
+        return self.peak or self.kind == "memory"
 
     @property
     def predicted(self) -> float | None:
         """The same, predicted; None where it is not modelled."""
-        if self.kind == "memory":
+        if self.of_memory:
             return self.memory.total if self.memory else None
         return self.step
 
@@ -88,11 +103,12 @@ class Checked:
         return self.memory.total <= self.plan.cluster.device.memory
 
 
-@dataclass(frozen=True, repr=False)
-class Validation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Validation(Report):
     """``rows``: every row given, as `Checked`, in the order given."""
 
     rows: tuple[Checked, ...]
+    badges = ("predicted", "measured by others")
 
     def ratios(self) -> list[float]:
         """Predicted over measured of the rows that have both."""
@@ -103,37 +119,74 @@ class Validation:
         """{why rows are not modelled: how many}, most first."""
         return dict(Counter(row.reason for row in self.rows if row.reason).most_common())
 
-    def describe(self) -> str:
-        """The errors in words."""
+    def drawing(self) -> dict[str, Any]:
+        """Every row by framework: predicted over measured, and how many rows have which error."""
+        scatter, shares = [], []
+        for name, (ink, symbol, dash) in STYLES.items():
+            own = [r for r in self.rows if r.row.framework == name and r.ratio]
+            words = [f"{r.model}, {r.n_gpus} {r.gpu}: {r.row.layout}" for r in own]
+            x, y = [r.measured for r in own], [r.ratio for r in own]
+            scatter.append(points(name, x, y, ink, symbol, 6, text=words))
+            off = sorted(100 * abs(ratio - 1) for ratio in y)
+            some = sorted({round(i * (len(off) - 1) / 40) for i in range(41)}) if off else []
+            percent = [100 * (i + 1) / len(off) for i in some]
+            curve = line(name, [off[i] for i in some], percent, (ink, dash, symbol), mode="lines")
+            shares.append(curve)
+        measured, ratios = [x for t in scatter for x in t["x"]], self.ratios()
+        ticks = log_ticks(ratios or [1.0]), log_ticks(measured or [1.0])
+        unit = "bytes" if any(r.of_memory for r in self.rows) else "seconds a step"
+        ratio = axis("predicted / measured", ticks[0])
+        error = axis("absolute error (%)", **FROM_ZERO)
+        rule = {"y": 1.0, "dash": "dash", "text": ""}
+        return {
+            "title": "Predictions beside published measurements",
+            "panels": [
+                panel("each run", scatter, axis(f"measured ({unit})", ticks[1]), ratio, (), [rule]),
+                panel("runs up to an error", shares, error, axis("runs (%)")),
+            ],
+        }
+
+    def words(self) -> list[str]:
+        """The errors."""
         ratios = self.ratios()
-        words = [f"{len(self.rows)} rows, {len(ratios)} of them predicted and measured"]
+        words = [f"{len(self.rows)} rows, {len(ratios)} of them predicted and measured."]
         if ratios:
-            errors = median(abs(r - 1) for r in ratios)
+            off = 100 * median(abs(r - 1) for r in ratios)
             words.append(
-                f"median absolute error {100 * errors:.1f} %, median of predicted over measured "
-                f"{median(ratios):.2f}"
+                f"Median absolute error {off:.1f} %; median of predicted over measured "
+                f"{median(ratios):.2f}."
             )
-        words += [f"not modelled: {why} ({n})" for why, n in self.reasons.items()]
-        return "; ".join(words) + "."
+        return words
+
+    def notes(self) -> list[str]:
+        """The most frequent reasons of rows without a prediction."""
+        return [f"{n} without a prediction: {why}." for why, n in list(self.reasons.items())[:5]]
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
-        body = []
-        for checked in self.rows:
-            row, ratio = checked.row, checked.ratio
-            show = (lambda n: show_bytes(round(n))) if row.kind == "memory" else show_seconds
-            told = [show(n) if n else "" for n in (checked.measured, checked.predicted)]
-            told[0] = told[0] or row.kind * (row.kind == "failed")
-            shares = [f"{ratio:.2f}" if ratio else "", checked.reason]
-            body.append([row.source, row.model, f"{row.n_gpus}", row.layout, *told, *shares])
-        head = ["source", "model", "GPUs", "layout", "measured", "predicted"]
-        return [[*head, "predicted / measured", "reason"], *body]
+        return table(COLUMNS, ((row,) for row in self.rows))
 
     def __repr__(self):
         return f"{plain_table(self.to_table(), numbers=(2,))}\n{self.describe()}"
 
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-lab'")
+
+def _show(row: Checked, value: float | None):
+    """Seconds or bytes."""
+    if value is None:
+        return ""
+    return show_bytes(round(value)) if row.of_memory else show_seconds(value)
+
+
+COLUMNS: Columns = (
+    ("source", lambda r: r.source),
+    ("model", lambda r: r.model),
+    ("GPUs", lambda r: str(r.n_gpus or "")),
+    ("layout", lambda r: r.row.layout),
+    ("measured", lambda r: "failed" if r.kind == "failed" else _show(r, r.measured)),
+    ("predicted", lambda r: _show(r, r.predicted)),
+    ("predicted / measured", lambda r: f"{r.ratio:.2f}" if r.ratio else ""),
+    ("reason", lambda r: r.reason),
+)
 
 
 def validate(rows: Any = None) -> Validation:

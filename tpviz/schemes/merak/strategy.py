@@ -71,7 +71,7 @@ class Merak(Strategy):
         help="order of each stage's forward and backward passes",
         choices=tuple(SCHEDULES),
     )
-    chunks: int = knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=8)
+    chunks: int = knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=16)
     recompute: str = knob(
         "full",
         help="which layers keep only their input until backward",

@@ -1,0 +1,28 @@
+"""Write the scoreboard: ``make validate``. docs/validation.md, its chart, and the README's figures.
+
+On one core it takes a minute or two.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from tpviz.validation.page import board, of_part, page, summary
+
+HERE = Path(__file__).parent
+MARKS = re.compile(r"(<!-- validation -->\n).*?(\n<!-- /validation -->)", re.S)
+
+
+def main() -> None:
+    """All published rows."""
+    made = board()
+    (HERE / "validation.md").write_text(page(made))
+    tested = replace(made.steps, rows=tuple(of_part(made.steps.rows, "test")))
+    (HERE / "img" / "validation.svg").write_text(tested.to_svg("light"))
+    words, readme = summary(made.steps.rows), HERE.parent / "README.md"
+    readme.write_text(MARKS.sub(rf"\g<1>{words}\g<2>", readme.read_text()))
+    print(words)
+
+
+if __name__ == "__main__":
+    main()
