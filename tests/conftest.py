@@ -1,4 +1,5 @@
-"""What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended."""
+"""What all tests share: their order, and which of them go to one process; CI skips no browser test;
+ranks are ended."""
 
 import os
 from collections.abc import Iterator
@@ -14,9 +15,33 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+LONGEST = ["browser", "notebooks", "zoo"]
+"""Folders that begin, so that processes side by side end together."""
+
+
+def _turn(item):
+    """The tiny test is first."""
+    folder = item.path.parent.name
+    return item.path.name != "test_tiny.py", folder not in LONGEST
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests share fixtures, those in JupyterLab a server: each stays in one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "browser" if file.startswith("tests/browser/") else file
+
+    config.option.loadscopereorder = False  # as sorted here, not by their number of tests
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.name != "test_tiny.py")  # a stable sort
+    items.sort(key=_turn)  # a stable sort
     for item in items:
         file, function = item.path.as_posix(), getattr(item, "originalname", "")
         if file.endswith(SLOW) or f"{file}::{function}".endswith(SLOW):
