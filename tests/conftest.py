@@ -74,15 +74,35 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture
-def tab(chromium) -> Iterator[Any]:
-    """A browser's tab without network; in the end its console has said nothing."""
+@pytest.fixture(scope="session")
+def bare_tab(chromium) -> Iterator[Any]:
+    """A tab without network for all pages: a new one takes longer than most of them."""
     context = chromium.new_context(offline=True)
-    page, problems = context.new_page(), []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
-    yield page
+    yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def tab(bare_tab) -> Iterator[Any]:
+    """The browser's tab, as new; in the end its console has said nothing."""
+    problems = []
+
+    def hear(message):
+        if message.type in ("error", "warning"):
+            problems.append(message.text)
+
+    def hear_error(error):
+        problems.append(str(error))
+
+    bare_tab.set_viewport_size({"width": 1280, "height": 720})
+    bare_tab.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    bare_tab.mouse.move(0, 0)
+    bare_tab.on("console", hear)
+    bare_tab.on("pageerror", hear_error)
+    yield bare_tab
+    bare_tab.goto("about:blank")
+    bare_tab.remove_listener("console", hear)
+    bare_tab.remove_listener("pageerror", hear_error)
     assert problems == []
 
 

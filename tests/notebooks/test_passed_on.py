@@ -55,7 +55,8 @@ def executed(notebook, folder):
 
 
 def exported(page, notebook, path, count):
-    """Its HTML, with widgets' state, of which ``--execute`` keeps a copy, and without."""
+    """Its HTML, with widgets' state, of which ``--execute`` keeps a copy, and without. Of what
+    nbconvert's template misses, the browser's console tells: it is not heard."""
     for name, theme in (("state", "dark"), ("none", "light")):
         copy = deepcopy(notebook)
         if name == "none":
@@ -67,20 +68,12 @@ def exported(page, notebook, path, count):
         assert re.findall(r"<(?:\w+View|Timeline|Explore|Guess)\b.*", text) == []
 
 
-@pytest.fixture
-def page(chromium):
-    """A page without network. Of what nbconvert's template misses, the browser's console tells."""
-    context = chromium.new_context(offline=True)
-    yield context.new_page()
-    context.close()
-
-
 @pytest.mark.browser
-def test_every_kind_of_view(page, tmp_path):
+def test_every_kind_of_view(bare_tab, tmp_path):
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in (SETUP, *PICTURES, *WORDS)]
     made = executed(notebook, tmp_path)
-    exported(page, made, tmp_path, len(PICTURES) + 2)
+    exported(bare_tab, made, tmp_path, len(PICTURES) + 2)
 
 
 @pytest.fixture(
@@ -102,11 +95,11 @@ def test_every_cell_runs(course):
 
 @pytest.mark.browser
 @pytest.mark.timeout(400)
-def test_exported(course, page, tmp_path):
+def test_exported(course, bare_tab, tmp_path):
     outputs = [output for cell in course.cells for output in cell.get("outputs", ())]
     shown = [output.data for output in outputs if "data" in output]
     views = [data for data in shown if WIDGET in data and "<Guess" not in data["text/plain"]]
     assert not any("application/vnd.plotly.v1+json" in data for data in shown)
     html = [data["text/html"] for data in shown if "text/html" in data]
     charts = [text for text in html if re.search("<(svg|img) ", text) and "tpv-still" not in text]
-    exported(page, course, tmp_path, len(views) + len(charts))
+    exported(bare_tab, course, tmp_path, len(views) + len(charts))
