@@ -9,7 +9,7 @@ JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab bench lint versions picture gallery types binder-check clean
+.PHONY: help setup demo test sweep lab bench lint versions picture gallery types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ demo: setup  ## train a small GPT on 4 real ranks, check it, and write the pictu
 
 test: setup  ## run the suite: unit, rank, notebook and browser tests; ALL=1: the slow ones too
 	$(BIN)/python -m pytest -n $(JOBS) $(if $(ALL),-m "")
+
+sweep: setup  ## before a release: every strategy of up to 8 ranks against one process (an hour or more)
+	for file in bench/sweep_*.py; do $(BIN)/python $$file || exit 1; done
 
 lab: setup  ## open JupyterLab on the first notebook
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start.ipynb
