@@ -5,10 +5,11 @@ export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab bench lint versions picture gallery validate types binder-check clean
+.PHONY: help setup demo test sweep lab bench lint versions picture gallery validate types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -17,19 +18,23 @@ setup: $(STAMP)  ## create .venv with all that the other targets need
 
 # Where Debian's python3-venv is missing, the machine's pip fills an environment made without pip.
 # torch goes first and alone: a range, or another package's wish, would pull the newest build instead.
+# Bytecode comes with a module's first import: most modules are never imported.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v < (3, 11) and sys.exit("tpviz needs Python 3.11 or newer, $(PYTHON) is %d.%d: make PYTHON=python3.11 setup" % v)'
 	$(PYTHON) -m venv --without-pip $(VENV)
-	$(PYTHON) -m pip --python $(BIN)/python install --quiet pip
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,lab]'
+	$(PYTHON) -m pip --python $(BIN)/python install --quiet --no-compile pip
+	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test,lab]'
 	@touch $@
 
 demo: setup  ## train a small GPT on 4 real ranks, check it, and write the pictures to out/demo
 	$(BIN)/python -m tpviz.demo
 
 test: setup  ## run the suite: unit, rank, notebook and browser tests; ALL=1: the slow ones too
-	$(BIN)/python -m pytest $(if $(ALL),-m "")
+	$(BIN)/python -m pytest -n $(JOBS) $(if $(ALL),-m "")
+
+sweep: setup  ## before a release: every strategy of up to 8 ranks against one process (an hour or more)
+	for file in bench/sweep_*.py; do $(BIN)/python $$file || exit 1; done
 
 lab: setup  ## open JupyterLab on the first notebook
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/00_start.ipynb

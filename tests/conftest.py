@@ -1,4 +1,5 @@
-"""What all tests share: the tiny one runs first, CI skips no browser test, ranks are ended."""
+"""What all tests share: their order, and which of them go to one process; CI skips no browser test;
+ranks are ended."""
 
 import os
 from collections.abc import Iterator
@@ -14,9 +15,33 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+LONGEST = ["browser", "notebooks", "zoo"]
+"""Folders that begin, so that processes side by side end together."""
+
+
+def _turn(item):
+    """The tiny test is first."""
+    folder = item.path.parent.name
+    return item.path.name != "test_tiny.py", folder not in LONGEST
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file's tests share fixtures, those in JupyterLab a server: each stays in one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "browser" if file.startswith("tests/browser/") else file
+
+    config.option.loadscopereorder = False  # as sorted here, not by their number of tests
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.name != "test_tiny.py")  # a stable sort
+    items.sort(key=_turn)  # a stable sort
     for item in items:
         file, function = item.path.as_posix(), getattr(item, "originalname", "")
         if file.endswith(SLOW) or f"{file}::{function}".endswith(SLOW):
@@ -49,15 +74,35 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture
-def tab(chromium) -> Iterator[Any]:
-    """A browser's tab without network; in the end its console has said nothing."""
+@pytest.fixture(scope="session")
+def bare_tab(chromium) -> Iterator[Any]:
+    """A tab without network for all pages: a new one takes longer than most of them."""
     context = chromium.new_context(offline=True)
-    page, problems = context.new_page(), []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("console", lambda m: m.type in ("error", "warning") and problems.append(m.text))
-    yield page
+    yield context.new_page()
     context.close()
+
+
+@pytest.fixture
+def tab(bare_tab) -> Iterator[Any]:
+    """The browser's tab, as new; in the end its console has said nothing."""
+    problems = []
+
+    def hear(message):
+        if message.type in ("error", "warning"):
+            problems.append(message.text)
+
+    def hear_error(error):
+        problems.append(str(error))
+
+    bare_tab.set_viewport_size({"width": 1280, "height": 720})
+    bare_tab.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    bare_tab.mouse.move(0, 0)
+    bare_tab.on("console", hear)
+    bare_tab.on("pageerror", hear_error)
+    yield bare_tab
+    bare_tab.goto("about:blank")
+    bare_tab.remove_listener("console", hear)
+    bare_tab.remove_listener("pageerror", hear_error)
     assert problems == []
 
 

@@ -4,8 +4,6 @@ points of each scheme), and what mostly waits."""
 
 SLOW = tuple(
     """
-notebooks/01_ranks_meshes_collectives.ipynb notebooks/02_cost_models.ipynb notebooks/03_atp.ipynb
-notebooks/04_axonn.ipynb notebooks/05_merak.ipynb notebooks/06_t3.ipynb
 test_atp_lab.py test_atp_notebook_lab.py test_axonn_lab.py test_axonn_notebook_lab.py
 test_explore_lab.py test_merak_lab.py test_merak_notebook_lab.py test_microscope_lab.py
 test_t3_lab.py test_lab.py::test_the_two_settings_differ_in_their_threads
@@ -40,7 +38,6 @@ test_merak_memory.py test_merak_partition_limits.py test_merak_repeated.py
 test_scheme_costs.py::test_equals_the_simulation_on_any_cluster
 test_t3.py::test_equals_one_process test_t3_cost.py::test_formula_and_simulation_agree
 test_t3_paper.py test_zoo.py
-test_passed_on.py::test_the_notebooks
 test_alike.py::test_shared_rows_are_those_of_every_ranks_own_replay
 test_capture.py::test_captured_rows_are_those_of_a_run
 test_compare.py::test_an_emulated_run_names_the_seeded_fault

@@ -30,13 +30,15 @@ KNOBS = {
     "pipelined": {"chunks": 4, "chunking": "pipelined"},
     "long": {"chunks": 16, "chunking": "pipelined", "norm": "L2"},
 }
-EVERY = [
-    tv.ATP(mesh=shape, order=order, **knobs)
-    for shape in SHAPES
-    for order in ("column", "row")
-    for knobs in KNOBS.values()
-]
-EVERY += [
+EVERY = {
+    f"{a} x {b}": [
+        tv.ATP(mesh=(a, b), order=order, **knobs)
+        for order in ("column", "row")
+        for knobs in KNOBS.values()
+    ]
+    for a, b in SHAPES
+}
+EVERY["Megatron"] = [
     tv.Megatron(tp=tp, **knobs) for tp in (1, 2, 8) for knobs in ({}, {"sp": True}, {"chunks": 4})
 ]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -62,35 +64,6 @@ def one_block(strategy):
     return found
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=short)
-def test_the_running_total_ends_at_the_ledger_of_a_block(strategy):
-    total = figure.running(story(strategy, W))[-1]
-    assert total == pytest.approx(one_block(strategy), rel=1e-12)
-
-
-@pytest.mark.parametrize("strategy", EVERY, ids=short)
-def test_tensors_have_the_sizes_of_the_programs_kernels_and_collectives(strategy):
-    found = story(strategy, W)
-    sizes = found.mesh.axes
-    for frame in found.frames:
-        if len(frame.product) == 3:
-            (m, k), (inner, n) = (t.local(sizes) for t in frame.product[:2])
-            count = frame.chunk[1] if frame.chunk else 1
-            assert k == inner
-            assert frame.product[2].local(sizes) == (m, n)
-            assert frame.kernels[0].flops * count == 2 * m * k * n
-        if frame.move:
-            assert figure.elements(found, frame) * 4 == frame.move.payload
-            assert frame.moving[0].partial in ("", frame.move.axis)
-
-
-@pytest.mark.parametrize("strategy", EVERY, ids=short)
-def test_no_kernel_of_the_block_is_left_out(strategy):
-    at = layout_of(strategy)
-    flops = sum(flops_of(op) for part in BLOCK for op in pieces(at, W)[part])
-    assert sum(figure.work(frame)[0] for frame in story(strategy, W).frames) == flops
-
-
 def flops_of(op):
     if isinstance(op, Kernel):
         return op.flops
@@ -98,10 +71,35 @@ def flops_of(op):
     return own * getattr(op, "count", 1) if not callable(getattr(op, "count", 1)) else own
 
 
-@pytest.mark.parametrize("strategy", EVERY, ids=short)
-def test_a_block_ends_in_the_layout_in_which_it_began(strategy):
+@pytest.mark.parametrize("shape", EVERY)
+def test_the_film_is_the_programs_own(shape):
+    for strategy in EVERY[shape]:
+        film = story(strategy, W)
+        sent = figure.running(film)[-1]
+        assert sent == pytest.approx(one_block(strategy), rel=1e-12), strategy
+        tensors_have_the_sizes_of_kernels_and_collectives(film)
+        at = layout_of(strategy)
+        flops = sum(flops_of(op) for part in BLOCK for op in pieces(at, W)[part])
+        assert sum(figure.work(frame)[0] for frame in film.frames) == flops, strategy
+        it_ends_in_the_layout_in_which_it_began(at, film.frames)
+
+
+def tensors_have_the_sizes_of_kernels_and_collectives(film):
+    sizes = film.mesh.axes
+    for frame in film.frames:
+        if len(frame.product) == 3:
+            (m, k), (inner, n) = (t.local(sizes) for t in frame.product[:2])
+            count = frame.chunk[1] if frame.chunk else 1
+            assert k == inner
+            assert frame.product[2].local(sizes) == (m, n)
+            assert frame.kernels[0].flops * count == 2 * m * k * n
+        if frame.move:
+            assert figure.elements(film, frame) * 4 == frame.move.payload
+            assert frame.moving[0].partial in ("", frame.move.axis)
+
+
+def it_ends_in_the_layout_in_which_it_began(at, frames):
     """And every weight's gradient lies as the weight does."""
-    at, frames = layout_of(strategy), story(strategy, W).frames
     stream = ({at.inside} if at.sp else set()) | ({at.stream} if at.s > 1 and not at.l2 else set())
     for phase in ("forward", "backward"):
         last = [f for f in frames if f.phase == phase and (f.moving or f.product)][-1]

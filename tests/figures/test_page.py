@@ -32,31 +32,13 @@ def path(tmp_path_factory):
     )
 
 
-@pytest.fixture(scope="module")
-def tab(chromium):
-    """A tab for all pages, and in ``tab.problems`` what its console complains of."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 900}, offline=True)
-    tab = context.new_page()
-    tab.problems = []
-    tab.on(
-        "console",
-        lambda message: message.type in ("error", "warning") and tab.problems.append(message.text),
-    )
-    tab.on("pageerror", lambda error: tab.problems.append(str(error)))
-    yield tab
-    context.close()
-
-
 @pytest.fixture
 def opened(tab, path):
-    """(page, problems): the page opened anew, and what its console complains of."""
-    tab.problems.clear()
-    tab.mouse.move(0, 0)
+    """The page in a tab."""
+    tab.set_viewport_size({"width": 1200, "height": 900})
     tab.goto(path.as_uri())
     tab.wait_for_selector(".tpv-mesh[data-ready='true']")
-    yield tab, tab.problems
-    tab.emulate_media(color_scheme="light")
-    assert tab.problems == []
+    return tab
 
 
 class References(HTMLParser):
@@ -131,7 +113,7 @@ def test_a_large_mesh_is_collapsed_and_its_ranks_are_chosen(tab, tmp_path):
 
 @pytest.mark.browser
 def test_zoom_and_keyboard(opened):
-    tab, _ = opened
+    tab = opened
     assert tab.locator(".tpv-badge").first.text_content() == "this machine, gloo"
     assert tab.locator(f"{PICTURE} .tpv-exposed").count() == 4  # one per rank
     before = tab.locator(f"{PICTURE} path[data-key='forward']").first.get_attribute("d")
@@ -158,7 +140,7 @@ def test_zoom_and_keyboard(opened):
 
 @pytest.mark.browser
 def test_play_moves_the_head_and_pauses(opened):
-    tab, _ = opened
+    tab = opened
     now = "document.querySelector('.tpv-timeline .tpv-now').textContent"
     assert tab.evaluate(now).startswith("step 1 of 2, 0 s of")
     tab.focus(PICTURE)
@@ -203,7 +185,7 @@ def test_one_step_is_shown_and_memory_is_below_all_of_it(tab, tmp_path):
 
 @pytest.mark.browser
 def test_selecting_a_rank_draws_both_views_anew(opened):
-    tab, _ = opened
+    tab = opened
     generation = {
         view: int(tab.get_attribute(f".tpv-{view}", "data-generation"))
         for view in ("mesh", "timeline")
@@ -224,7 +206,7 @@ def test_selecting_a_rank_draws_both_views_anew(opened):
 
 @pytest.mark.browser
 def test_hover_tells_the_facts_and_the_dark_theme_holds(opened):
-    tab, _ = opened
+    tab = opened
     box = tab.locator(f"{PICTURE} path[data-key='forward']").first.bounding_box()
     tab.mouse.move(box["x"] + 4, box["y"] + 8)
     tip = tab.locator(".tpv-timeline .tpv-tip")

@@ -152,12 +152,10 @@ def test_a_widget_sends_the_detail_of_its_window(trace):
     assert heard == []
 
 
-def test_a_page_opens_at_the_median_step_and_merges_the_rest(chromium, trace, levels, tmp_path):
-    path, problems, scene = tmp_path / "long.html", [], levels[0]
+def test_a_page_opens_at_the_median_step_and_merges_the_rest(tab, trace, levels, tmp_path):
+    path, scene = tmp_path / "long.html", levels[0]
     path.write_text(page(trace))
     assert path.stat().st_size < 5_000_000
-    tab = chromium.new_page()
-    tab.on("pageerror", lambda error: problems.append(str(error)))
     tab.goto(path.as_uri())
     view = tab.locator(".tpv-timeline[data-ready]")
     view.wait_for()
@@ -170,5 +168,3 @@ def test_a_page_opens_at_the_median_step_and_merges_the_rest(chromium, trace, le
     tab.wait_for_function(f"document.querySelector('.tpv-note').textContent === {scene['note']!r}")
     svg.press("ArrowRight")
     assert "events, merged" in view.locator(".tpv-live").text_content()
-    tab.close()
-    assert problems == []

@@ -1,6 +1,6 @@
-"""Notebooks passed on: exported by nbconvert, opened without kernel, scripts' servers and network.
-
-Of each view and chart a picture with a text alternative is seen, and no error, nor a gap."""
+"""Notebooks run from top to bottom; and passed on: exported by nbconvert, opened without kernel,
+scripts' servers and network. Of each view and chart a picture with a text alternative is seen, and
+no error, nor a gap."""
 
 import re
 from copy import deepcopy
@@ -11,8 +11,6 @@ import pytest
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from pictures import check_pictures
-
-pytestmark = pytest.mark.browser
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -51,13 +49,14 @@ tv.run(tv.Megatron(tp=2), gpt, steps=1)
 
 
 def executed(notebook, folder):
-    """The notebook with its outputs, as after ``nbconvert --execute``."""
+    """The notebook with its outputs, as after ``nbconvert --execute``; raises a cell's error."""
     resources = {"metadata": {"path": str(folder)}}
     return NotebookClient(notebook, timeout=120, resources=resources).execute()
 
 
 def exported(page, notebook, path, count):
-    """Its HTML, with widgets' state, of which ``--execute`` keeps a copy, and without."""
+    """Its HTML, with widgets' state, of which ``--execute`` keeps a copy, and without. Of what
+    nbconvert's template misses, the browser's console tells: it is not heard."""
     for name, theme in (("state", "dark"), ("none", "light")):
         copy = deepcopy(notebook)
         if name == "none":
@@ -69,29 +68,38 @@ def exported(page, notebook, path, count):
         assert re.findall(r"<(?:\w+View|Timeline|Explore|Guess)\b.*", text) == []
 
 
-@pytest.fixture
-def page(chromium):
-    """A page without network. Of what nbconvert's template misses, the browser's console tells."""
-    context = chromium.new_context(offline=True)
-    yield context.new_page()
-    context.close()
-
-
-def test_every_kind_of_view(page, tmp_path):
+@pytest.mark.browser
+def test_every_kind_of_view(bare_tab, tmp_path):
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in (SETUP, *PICTURES, *WORDS)]
     made = executed(notebook, tmp_path)
-    exported(page, made, tmp_path, len(PICTURES) + 2)
+    exported(bare_tab, made, tmp_path, len(PICTURES) + 2)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(p, marks=[pytest.mark.slow] * (p != NOTEBOOKS[0])) for p in NOTEBOOKS],
+    ids=lambda path: path.stem,
+)
+def course(request):
+    """A notebook of the course, executed once for both tests."""
+    return executed(nbformat.read(request.param, as_version=4), request.param.parent)
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebooks(path, page, tmp_path):
-    made = executed(nbformat.read(path, as_version=4), path.parent)
-    outputs = [output for cell in made.cells for output in cell.get("outputs", ())]
+def test_every_cell_runs(course):
+    """The lessons' asserts hold."""
+    code = [cell for cell in course.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
+
+
+@pytest.mark.browser
+@pytest.mark.timeout(400)
+def test_exported(course, bare_tab, tmp_path):
+    outputs = [output for cell in course.cells for output in cell.get("outputs", ())]
     shown = [output.data for output in outputs if "data" in output]
     views = [data for data in shown if WIDGET in data and "<Guess" not in data["text/plain"]]
     assert not any("application/vnd.plotly.v1+json" in data for data in shown)
     html = [data["text/html"] for data in shown if "text/html" in data]
     charts = [text for text in html if re.search("<(svg|img) ", text) and "tpv-still" not in text]
-    exported(page, made, tmp_path, len(views) + len(charts))
+    exported(bare_tab, course, tmp_path, len(views) + len(charts))

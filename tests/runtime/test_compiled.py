@@ -58,8 +58,10 @@ def compilations():
     return counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize(
+    "backend, warm",
+    [("eager", True), ("aot_eager", False), ("inductor", False), ("inductor", True)],
+)
 def test_what_is_compiled_is_recorded_and_compiled_once(backend, warm):
     module = model()
     plain, eager = recorded(module, module)

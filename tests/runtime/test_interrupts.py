@@ -121,8 +121,9 @@ def test_an_interrupt_between_a_fork_and_its_process_id(run, interrupt):
     assert run(BETWEEN.replace("{interrupt}", interrupt)) == ["survived"]
 
 
-@pytest.mark.parametrize("use", ["tv.run", "from tpviz import verify"])
-@pytest.mark.parametrize("module", ["torch._C", "torch.distributed"])
+@pytest.mark.parametrize(
+    "module, use", [("torch._C", "tv.run"), ("torch.distributed", "from tpviz import verify")]
+)
 def test_an_interrupt_of_the_first_import_of_torch(run, module, use):
     assert run(IMPORT.format(module=module, use=use)) == ["interrupted", "2.0", "True"]
 

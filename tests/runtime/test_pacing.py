@@ -107,7 +107,7 @@ def test_collectives_run_under_kernels_queue_on_one_lane_and_share_links():
         if abs(left.end - right.end) < 0.2 * model:
             break
     assert under.start <= kernel["start"][0] < under.end
-    assert second.end - first.end >= 0.999 * model
+    assert second.end - first.start >= 2 * 0.999 * model  # the host may end the first one late
     assert left.end - left.start >= 1.5 * model  # the two axes share the ports of both ranks
     assert abs(left.end - right.end) < 0.2 * model
 
@@ -127,12 +127,13 @@ def late_rank(cluster):
 def test_early_and_late_ranks_end_together():
     for _ in range(4):  # whatever else the machine does may hold one of the two back
         traces = tv.launch(late_rank, BOX, world_size=2)
+        (kernel,) = traces[0].select(kind="compute")
         first, second = (t.select(kind="comm") for t in traces)
         apart = abs(first["end"][0] - second["end"][0])
         if apart < 2e-3:
             break
     assert apart < 2e-3
-    assert first["start"][0] - second["start"][0] >= 0.15  # the kernel of rank 0 takes 0.16 s
+    assert second["start"][0] < kernel.end <= first["start"][0]  # the kernel takes 0.16 s
 
 
 def one_sum(cluster, size, faults=None):

@@ -15,8 +15,7 @@ import tpviz as tv
 
 MESHES = [(d1, n // d1) for n in (1, 2, 4, 8) for d1 in (1, 2, 4, 8) if n % d1 == 0]
 ORDERS = ("column", "row")
-# The whole product of these is in bench/sweep_atp.py; here every mesh meets a part of the knobs,
-# and those of 8 ranks one order each.
+# The whole product of these is in bench/sweep_atp.py; here knobs and meshes meet in turn.
 KNOBS = [
     {},
     {"attention": "A1"},
@@ -30,30 +29,30 @@ KNOBS = [
     {"norm": "L2", "sp": True, "attention": "A1"},
 ]
 PLACES = [
-    (mesh, order)
-    for k, mesh in enumerate(MESHES)
-    for order in (ORDERS if prod(mesh) < 8 else ORDERS[k % 2 :][:1])
+    *((mesh, order) for mesh in MESHES for order in ORDERS if 1 < prod(mesh) < 8),
+    ((1, 1), "column"),
+    ((4, 2), "column"),
+    ((2, 4), "row"),
 ]
 CASES = [
     (
-        tv.ATP(mesh=mesh, order=order, **KNOBS[(3 * k + k // 2 % 2) % len(KNOBS)]),
+        tv.ATP(mesh=mesh, order=order, **KNOBS[k % len(KNOBS)]),
         (TINY, UNTIED)[k // 2 % 2],
     )
     for k, (mesh, order) in enumerate(PLACES)
 ]
 CHUNKS = [
     (tv.ATP(mesh=(2, 2), chunks=chunks, sp=chunks % 2 == 0), replace(TINY, batch=chunks))
-    for chunks in (3, 5, 6, 7)
+    for chunks in (3, 6)
 ]
 INSIDE = [{}, {"sp": True}, {"chunks": 4}, {"norm": "L2"}]
 COMPOSED = [
     (
-        tv.ATP(mesh=(2, 2), order=ORDERS[zero % 2], **INSIDE[(zero + k) % 4])
+        tv.ATP(mesh=mesh, order=ORDERS[zero % 2], **INSIDE[zero])
         * tv.DataParallel(dp=2, zero=zero, bucket_mb=0.01),
         (TINY, UNTIED)[zero // 2],
     )
-    for zero in range(4)
-    for k in range(2)
+    for zero, mesh in enumerate([(2, 1), (1, 2), (2, 1), (2, 2)])
 ]
 
 

@@ -11,7 +11,7 @@ from together import together
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 
-GRIDS = [*grids(1, 2, 4), *grids(8)[::3]]
+GRIDS = [*grids(1, 2, 4), (2, 2, 2, 1), (1, 2, 2, 2)]
 OVERLAPS = [(), ("oar",), ("ors",), ("oag",), ("oar", "ors", "oag")]
 # The whole product of these, with all grids of 8, is in bench/sweep_axonn.py.
 KNOBS = [

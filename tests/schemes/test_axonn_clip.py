@@ -14,15 +14,12 @@ import tpviz as tv
 CLIP = 0.05  # the tiny model's gradient is some thirty times that
 GRIDS = [
     (1, 1, 1, 1),
-    (2, 1, 1, 1),
-    (1, 2, 1, 1),
     (1, 1, 2, 1),
     (1, 1, 1, 2),
     (2, 2, 1, 1),
     (2, 1, 2, 1),
     (1, 2, 2, 1),
     (2, 2, 2, 1),
-    (2, 1, 2, 2),
 ]
 
 
@@ -59,7 +56,7 @@ def test_the_norm_is_that_of_one_process():
 
     cases = []
     for w in (replace(w, dtype="float64") for w in (TINY, UNTIED)):
-        grids = (2, 1, 1, 1), (1, 2, 2, 1), (2, 2, 2, 1)
+        grids = (2, 1, 1, 1), (1, 2, 2, 1)
         cases += [(axonn(grid, clip=CLIP), w) for grid in grids]
         odd = replace(w, hidden=18, heads=3, vocab=33)  # ranks that are no power of two
         cases.append((axonn((3, 1, 2, 1), clip=CLIP), odd))

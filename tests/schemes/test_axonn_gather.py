@@ -29,7 +29,7 @@ CASES = [
     ((1, 2, 2, 1), {"recompute": True, "order": "yxz", "clip": 0.05}),
     ((1, 1, 2, 2), {"keep": False, "accumulation": 4, "overlap": ()}),
     ((2, 2, 2, 1), {"keep": False, "order": "yxz", "overlap": ("ors",)}),
-    ((1, 1, 8, 1), {"accumulation": 4, "recompute": True, "overlap": ("oar", "ors")}),
+    ((1, 1, 4, 1), {"accumulation": 4, "recompute": True, "overlap": ("oar", "ors")}),
 ]
 
 

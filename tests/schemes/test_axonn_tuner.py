@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from test_axonn import axonn
-from tiny import TINY, assert_equal
+from tiny import TINY, assert_equal, named
 
 import tpviz as tv
 from tpviz.schemes.axonn.tuner import FORMS, NATURAL, Signature, Tuner, product
@@ -136,11 +136,20 @@ class ForcedTN(Forced):
     form = "TN"
 
 
-@pytest.mark.parametrize("cls", [Forced, ForcedNT, ForcedTN])
-@pytest.mark.parametrize("grid", [(1, 1, 1, 1), (2, 1, 2, 1), (1, 2, 1, 2)], ids=str)
-def test_a_model_in_any_form_equals_one_process(cls, grid):
-    strategy = cls(**dict(zip(("x", "y", "z", "data"), grid)), tune=True)
-    assert_equal(strategy, TINY)
+IN_FORM = [
+    (cls(**dict(zip(("x", "y", "z", "data"), grid)), tune=True), TINY)
+    for cls, grid in (
+        (Forced, (1, 1, 1, 1)),
+        (Forced, (2, 1, 2, 1)),
+        (ForcedNT, (2, 1, 2, 1)),
+        (ForcedTN, (1, 2, 1, 2)),
+    )
+]
+
+
+@pytest.mark.parametrize("strategy, workload", IN_FORM, ids=named)
+def test_a_model_in_any_form_equals_one_process(strategy, workload):
+    assert_equal(strategy, workload, among=IN_FORM)
 
 
 @pytest.mark.parametrize("knobs", [{"keep": False}, {"overlap": ()}, {"recompute": True}], ids=str)

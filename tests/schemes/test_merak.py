@@ -12,13 +12,7 @@ from tpviz.schedules import SCHEDULES
 
 DEEP = replace(TINY, layers=4)
 UNTIED = replace(DEEP, tied=False)
-PLACES = [
-    (pp, tp, n // pp // tp)
-    for n in (1, 2, 4, 8)
-    for pp in (1, 2, 4)
-    for tp in (1, 2, 4)
-    if n % (pp * tp) == 0 and pp * tp <= n
-]
+PLACES = [(2, 1, 1), (2, 2, 1), (2, 1, 2), (4, 1, 1)]
 RECOMPUTE = ("none", "full", "stage_aware")
 
 
@@ -36,10 +30,12 @@ def wide(strategy, w=DEEP):
 
 # The whole product is in bench/sweep_merak.py; here every schedule meets a part of the rest.
 CASES = [
-    (place, name, RECOMPUTE[(k + j) % 3], (k + 2 * j) % 4)
-    for j, name in enumerate(SCHEDULES)
-    for k, place in enumerate(PLACES)
-    if place[0] > 1 and (j + k) % 7 == 0
+    *(
+        (PLACES[j % 4], name, RECOMPUTE[j % 3], (j + j // 4) % 4)
+        for j, name in enumerate(SCHEDULES)
+    ),
+    ((2, 2, 2), "shifted_critical_path", "full", 3),
+    ((4, 1, 2), "interleaved_1f1b", "none", 0),
 ]
 
 

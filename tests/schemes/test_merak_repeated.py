@@ -10,8 +10,7 @@ from tpviz.schemes.merak.stage import Runner
 
 W = tv.GPT(layers=4, batch=8)
 CASES = [
-    *({"schedule": name} for name in SCHEDULES),
-    *({"schedule": name, "recompute": "none"} for name in ("1f1b", "zb_h1", "dualpipe_v")),
+    *({"schedule": name, "recompute": ("full", "none")[k % 2]} for k, name in enumerate(SCHEDULES)),
     {"recompute": "stage_aware", "keep": 0.5},
     {"schedule": "1f1b", "recompute": "none", "tp": 2, "subpipeline": 1},
     {"schedule": "zb_h1", "tp": 2, "subpipeline": 2},

@@ -27,7 +27,6 @@ ODD = tv.GPT(layers=1, hidden=20, heads=4, seq=6, batch=3, vocab=34, mlp_ratio=3
         (TINY, {"tp": 4, "mode": "sequential"}),
         (TINY, {"tp": 2, "mode": "sequential", "gather": "consumer"}),
         (TINY, {"tp": 8, "tile": 3, "gather": "consumer"}),
-        (UNTIED, {"tp": 8}),
         (TINY, {"tp": 1, "gather": "consumer"}),
     ],
     ids=str,
