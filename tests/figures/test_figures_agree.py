@@ -69,8 +69,10 @@ def test_comparison(trace, data):
     bare = np.subtract(scene["exposed"]["end"], scene["exposed"]["start"])
     drawn = np.bincount(scene["exposed"]["row"], bare, len(scene["rows"]))
     assert (drawn <= trace.step_time * (1 + 1e-6)).all()
-    overlap = f"{100 * median_step(trace).overlap():.1f} %"
-    assert dict(scene["numbers"])["overlap"].split(", ")[1].startswith(overlap)
+    of_timeline = dict(timeline_scene(trace)["metrics"])
+    for what in ("overlap", "exposed communication"):
+        of_both = dict(scene["numbers"])[what].split(", ")
+        assert of_both == [f"{of_timeline[what]} {badge.split(',')[0]}" for badge in scene["badges"]]
 
 
 @settings(max_examples=20, deadline=None)

@@ -114,7 +114,7 @@ def widths(svg):
 
 
 def test_parts_are_drawn_to_one_scale():
-    parts = {"compute": 0.2, "exposed communication": 0.1, "latency": 0.05, "bubble": 0.0}
+    parts = {"compute": 0.2, "bandwidth wait": 0.1, "latency wait": 0.05, "bubble": 0.0}
     svg = parts_svg(parts, "predicted")
     bars = widths(svg)
     assert [round(bar / bars[2], 2) for bar in bars] == [4, 2, 1, 0]
@@ -127,7 +127,7 @@ def test_parts_are_drawn_to_one_scale():
 
 
 def test_slow_motion_stretches_no_bar_but_is_told():
-    parts = {"compute": 0.2, "latency": 0.1}
+    parts = {"compute": 0.2, "latency wait": 0.1}
     slow = parts_svg({name: 50 * time for name, time in parts.items()}, "predicted", 50)
     assert widths(slow) == widths(parts_svg(parts, "predicted"))
     assert ">step time 300 ms<" in slow

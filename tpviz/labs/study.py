@@ -4,7 +4,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tpviz.figures.charts import FROM_ZERO, axis, bars, curves, stacks, words_of
 from tpviz.figures.palette import axis_keys
 from tpviz.strategy import Strategy
 from tpviz.trace.faithful import is_faithful
+from tpviz.trace.steps import median_step
 from tpviz.verbs.agreement import rounded
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import Prediction, check, predict
@@ -386,28 +386,24 @@ def _result(
 
 
 def outcome(result: "Prediction | Trace", strategy: Strategy) -> Outcome:
-    """The `Outcome` in a prediction or a trace: the median step; waits of the average rank in the
-    average step."""
+    """The `Outcome` in a prediction or a trace: the median step, and the waits of its average
+    rank."""
     if isinstance(result, Prediction):
         return Outcome(result.step_time, _joined(result.exposed, strategy), badge=result.badge)
     steps = [result.select(step=step) for step in result.steps]
-    waits = [_waits(result, step) for step in result.steps]
-    exposed = {
-        axis: sum(one.get(axis, 0.0) for one in waits) for axis in dict.fromkeys(chain(*waits))
-    }
     return Outcome(
         result.step_time,
-        _joined({axis: seconds / len(waits) for axis, seconds in exposed.items()}, strategy),
+        _joined(_waits(median_step(result)), strategy),
         is_faithful(result.fact("late")),
         result.badge,
         tuple((step.step_time, step.exposed_communication()) for step in steps),
     )
 
 
-def _waits(trace: "Trace", step: int):
-    """{axis: seconds that a rank waits for it in a step, on average}; a large simulation has the
-    rows of one rank of each kind."""
-    rows = (trace["kind"] == "wait") & (trace["step"] == step)
+def _waits(trace: "Trace"):
+    """{axis: seconds that a rank waits for it, on average}; a large simulation has the rows of one
+    rank of each kind."""
+    rows = trace["kind"] == "wait"
     alike = Counter(map(trace.model_of, trace.ranks))
     seconds, axes = (trace["end"] - trace["start"])[rows], trace["axis"][rows]
     seconds = seconds * [alike[rank] for rank in trace["rank"][rows].tolist()] / len(trace.ranks)

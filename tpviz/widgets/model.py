@@ -1,6 +1,6 @@
 """The model's pane of ``explore``: formulas for the current knobs. Runs nothing.
 
->>> parts_svg({"compute": 0.2, "latency": 0.1}, "predicted").startswith("<svg")
+>>> parts_svg({"compute": 0.2, "latency wait": 0.1}, "predicted").startswith("<svg")
 True
 """
 

@@ -129,9 +129,10 @@ def reveals(
     }
     predicted = {}
     if prediction is not None:
-        bare = prediction.parts["exposed communication"] + prediction.parts["latency"]
-        share = 100 * bare / prediction.step_time
-        predicted = {"step": _shown(1e3 * prediction.step_time), "exposed": _shown(share)}
+        share = 100 * sum(prediction.exposed.values()) / prediction.step_time
+        predicted = {"step": _shown(1e3 * prediction.step_time)}
+        if not prediction.parts["bubble"]:  # waiting for a peer: in a trace, exposed too
+            predicted["exposed"] = _shown(share)
     revealed = {}
     for name, (words, unit, read) in asked.items():
         guess = guesses[name].value if name in guesses else None
