@@ -20,6 +20,7 @@ from tpviz.verbs.agreement import rounded
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import Prediction, check, predict
 from tpviz.verbs.simulate import check_place, simulate
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 from .report import Report, named, some, table, too_late
@@ -299,7 +300,8 @@ def study(
     ----------
     variants : {label: strategy}, or strategies in a list, whose labels are their code.
     sources : of "predicted" (formula), "simulated" (its program on a virtual clock) and "measured"
-        (real ranks, paced to the cluster: take a scale model in slow motion, and a small workload).
+        (real ranks, paced to the cluster: take a scale model, and a small workload). A cluster at
+        full speed is then taken in the slow motion that is faithful (`tpviz.in_slow_motion`).
     steps, progress : of these runs, as `tpviz.run` takes them.
 
     >>> import tpviz as tv
@@ -324,6 +326,8 @@ def study(
             _check(strategy, workload, cluster, sources)
         except ValueError as error:
             raise ValueError(f"variant {label}: {error}") from error
+    if "measured" in sources:
+        cluster = in_slow_motion(strategies.values(), workload, cluster)
     rows = ask(strategies, workload, cluster, sources, steps=steps, progress=progress)
     if not any(row.times for row in rows):
         raise ValueError("none of these has a formula: use sources=('simulated', 'measured')")

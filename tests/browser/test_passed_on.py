@@ -1,4 +1,5 @@
-"""Notebooks passed on: exported by nbconvert, opened without kernel, scripts' servers and network.
+"""Notebooks passed on: exported by nbconvert, opened without kernel, scripts' servers and network,
+and opened in a JupyterLab that does not trust them, without kernel.
 
 Of each view and chart a picture with a text alternative is seen, and no error, nor a gap."""
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from lab_page import NO_KERNEL, lab_page
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from pictures import check_pictures
@@ -85,8 +87,9 @@ def test_every_kind_of_view(page, tmp_path):
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebooks(path, page, tmp_path):
+def test_the_notebooks(path, page, lab, chromium, tmp_path):
     made = executed(nbformat.read(path, as_version=4), path.parent)
     outputs = [output for cell in made.cells for output in cell.get("outputs", ())]
     shown = [output.data for output in outputs if "data" in output]
@@ -95,3 +98,8 @@ def test_the_notebooks(path, page, tmp_path):
     html = [data["text/html"] for data in shown if "text/html" in data]
     charts = [text for text in html if re.search("<(svg|img) ", text) and "tpv-still" not in text]
     exported(page, made, tmp_path, len(views) + len(charts))
+    nbformat.write(made, lab.folder / f"{path.stem}_sent.ipynb")
+    with lab_page(chromium, lab.url, f"{path.stem}_sent.ipynb", run=False, kernel=False) as opened:
+        check_pictures(opened.page, len(views) + len(charts))
+        assert set(opened.problems) <= {NO_KERNEL}
+        opened.problems.clear()
