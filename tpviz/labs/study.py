@@ -3,6 +3,7 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, bars, curves, stacks, words_of
 from tpviz.figures.palette import axis_keys
+from tpviz.runtime.bar import viewer
 from tpviz.strategy import Strategy
 from tpviz.trace.faithful import is_faithful
 from tpviz.trace.steps import median_step
@@ -356,18 +358,23 @@ def ask(
     """A `Variant` for each strategy; one that has no formula is not predicted.
 
     read : (`Prediction` or `Trace`, strategy) -> `Outcome`. run : how many of the first are
-    measured, None: all. options : of `tpviz.run`; memory is not recorded unless said.
+    measured, None: all. options : of `tpviz.run`; memory is not recorded unless said. One bar shows
+    the progress of all.
     """
     read, rows = read or outcome, []
-    for number, (label, strategy) in enumerate(strategies.items()):
-        times = {}
-        for source in sources:
-            if source == "measured" and run is not None and number >= run:
-                continue
-            result = _result(source, strategy, workload, cluster, {"memory": False, **options})
-            if result is not None:
-                times[source] = read(result, strategy)
-        rows.append(Variant(label, strategy, times))
+    with closing(viewer(options.pop("progress", None))) as show:
+        options = {"memory": False, "progress": show, **options}
+        for number, (label, strategy) in enumerate(strategies.items()):
+            times = {}
+            for source in sources:
+                if source == "measured" and run is not None and number >= run:
+                    continue
+                if source == "simulated":
+                    show(number, len(strategies), f"simulating {label}")
+                result = _result(source, strategy, workload, cluster, options)
+                if result is not None:
+                    times[source] = read(result, strategy)
+            rows.append(Variant(label, strategy, times))
     return tuple(rows)
 
 
