@@ -227,7 +227,7 @@ def test_with_a_mesh_too_and_where_the_notebook_is_not_trusted():
         bundle = picture._repr_mimebundle_()
         assert bundle["text/html"] == picture._repr_html_() == image(svg, said)
         assert (bundle["image/svg+xml"], bundle["text/plain"], repr(picture)) == (svg, said, said)
-    assert len({svg for _, svg, _ in expected}) == len({said for *_, said in expected}) == 3
+    assert len({svg for _, svg, _ in expected}) == 3, "each axis has its own picture"
 
 
 # -- words ----

@@ -84,15 +84,6 @@ def memory_warning(total: float, device: "Device") -> str:
     return message(words)
 
 
-def quiet(badge: str, words: str) -> str:
-    """A badge and its sentence, as HTML: a caveat, which is no error."""
-    frame = "border:1px dashed currentColor;border-radius:9px;padding:0 8px"
-    return (
-        "<div class='tpv-quiet' style='font-size:12px;line-height:1.7'>"
-        f"<span style='{frame}'>{escape(badge)}</span> {escape(words)}</div>"
-    )
-
-
 def message(words: str, colour: str = "#D55E00") -> str:
     """A text that wants attention, as HTML."""
     return (
