@@ -84,8 +84,8 @@ def test_a_queue_across_parts_by_hand():
     assert made[-1].exposed == {"dp": 2.0} and made[-1].latency == 1.0
     assert parts(made) == {
         "compute": 4.0,
-        "exposed communication": 1.0,
-        "latency": 1.0,
+        "bandwidth wait": 1.0,
+        "latency wait": 1.0,
         "bubble": 0.0,
     }
 

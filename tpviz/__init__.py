@@ -38,6 +38,7 @@ _HOMES = {
     "tpviz.verbs.calibrate": ["Calibration", "calibrate"],
     "tpviz.verbs.capture": ["capture"],
     "tpviz.verbs.simulate": ["simulate"],
+    "tpviz.verbs.slow_motion": ["in_slow_motion"],
     "tpviz.simulation.injected_faults": ["Faults"],
     "tpviz.parallel": ["Pair", "Trainer", "TrainingArguments", "parallelize", "verify_parallel"],
     "tpviz.widgets": [

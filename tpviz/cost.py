@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .cluster import Cluster, Device
     from .mesh import Mesh
 
-PARTS = ("compute", "exposed communication", "latency", "bubble")
+PARTS = ("compute", "bandwidth wait", "latency wait", "bubble")
+"""Of a step. The two waits are its exposed communication: kernels wait for bytes, or for hops."""
 
 
 class Transfer(NamedTuple):
@@ -295,7 +296,7 @@ def _close(a, b, now):
 
 
 def parts(segments: Sequence[Segment]) -> dict[str, float]:
-    """{part: seconds} of `PARTS`, in that order; exposed communication without its latency."""
+    """{part: seconds} of `PARTS`, in that order; they sum to the step."""
     exposed = sum(sum(s.exposed.values()) for s in segments)
     latency = sum(s.latency for s in segments)
     values = sum(s.compute for s in segments), exposed - latency, latency

@@ -25,6 +25,7 @@ from .mesh import Mesh
 from .strategy import divisors
 
 if TYPE_CHECKING:
+    from .figures.svg import Picture
     from .verbs.calibrate import Calibration
 
 
@@ -186,8 +187,12 @@ class CommunicationMatrix:
         scene = import_module("tpviz.figures.matrix").matrix_scene(self, mesh)
         return import_module("tpviz.figures.matrix").matrix_svg(scene, theme)
 
+    def show(self, mesh: Mesh | Sequence[int] | None = None) -> "Picture":
+        """The picture of `to_svg` with its words, for a notebook."""
+        return import_module("tpviz.figures.svg").Picture(self.to_svg(mesh), self.describe(mesh))
+
     def _repr_html_(self):
-        return import_module("tpviz.figures.svg").image(self.to_svg(), self.describe())
+        return self.show()._repr_html_()
 
     def __repr__(self):
         measured = sum(entry.source == "measured" for entry in self.entries.values())

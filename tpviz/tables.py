@@ -1,9 +1,10 @@
-"""Tables of words: made of columns, as HTML and as text; one way for ledgers, searches and labs.
+"""Words as text and as HTML: tables of ledgers, searches, labs and figures, and caveats.
 
 >>> html_table([["axis", "bytes"], ["tp", "<8"]], "class='mine'")
 "<table class='mine'><tr><th>axis</th><th>bytes</th></tr><tr><td>tp</td><td>&lt;8</td></tr></table>"
 """
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from html import escape
 from itertools import repeat
@@ -57,3 +58,19 @@ def html_table(
 
     head, *body = rows
     return f"<table {attributes}>{line('th', head)}{''.join(line('td', r) for r in body)}</table>"
+
+
+def quiet(badge: str, words: str) -> str:
+    """A badge and its sentence, as HTML: a caveat, which is no error."""
+    frame = "border:1px dashed currentColor;border-radius:9px;padding:0 8px"
+    return (
+        "<div class='tpv-quiet' style='font-size:12px;line-height:1.7'>"
+        f"<span style='{frame}'>{escape(badge)}</span> {escape(words)}</div>"
+    )
+
+
+def in_notebook() -> bool:
+    """Whether this is a notebook's kernel, where HTML can be shown."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None

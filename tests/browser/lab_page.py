@@ -16,6 +16,7 @@ from playwright.sync_api import Error
 
 SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 
+NO_KERNEL = "Cannot read properties of null (reading 'kernel')"  # Lab's own widget manager
 CODE_CELL = ".jp-Notebook .jp-CodeCell"
 PROMPTS = f"{CODE_CELL} .jp-InputArea-prompt"
 OPEN = """async ([path, id, starts]) => {

@@ -3,7 +3,7 @@ were, also where Lab does not trust the notebook."""
 
 import nbformat
 import pytest
-from lab_page import lab_page, written
+from lab_page import NO_KERNEL, lab_page, written
 from pictures import check_pictures
 
 pytestmark = pytest.mark.browser
@@ -15,7 +15,6 @@ tv.MeshView(tv.Mesh({"dp": 2, "tp": 2}))
 display(tv.BlocksView(tv.ATP(mesh=(2, 2))), tv.Guess("How long?"), tv.clusters.nvlink_pairs())
 found = tv.search(tv.GPT(), tv.clusters.nvlink_pairs(pairs=1), strategies=[tv.Megatron])
 """.strip().splitlines()
-NO_KERNEL = "Cannot read properties of null (reading 'kernel')"  # Lab's own widget manager
 PICTURES = 4  # of three views, and the cluster, which is always one
 
 

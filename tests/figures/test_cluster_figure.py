@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tpviz import Cluster, Dimension, Mesh, clusters
+from tpviz import Cluster, Dimension, Mesh, clusters, communication_matrix
 from tpviz.figures.cluster import cluster_scene, cluster_svg, describe, to_table
 from tpviz.figures.svg import image
 
@@ -212,6 +212,22 @@ def test_devices_without_a_rank_are_empty():
 def test_a_notebook_shows_the_cluster():
     cluster = clusters.perlmutter()
     assert cluster._repr_html_() == image(cluster.to_svg(), describe(cluster_scene(cluster)))
+
+
+def test_with_a_mesh_too_and_where_the_notebook_is_not_trusted():
+    """As an image, which stays, and as SVG for what shows no HTML; each with the words."""
+    box, mesh = clusters.nvlink_pairs(pairs=2), Mesh({"dp": 2, "tp": 2})
+    matrix = communication_matrix(box)
+    expected = [
+        (box.show(mesh, axis), box.to_svg(mesh, axis), describe(cluster_scene(box, mesh, axis)))
+        for axis in ("dp", "tp")
+    ]
+    expected.append((matrix.show((2, 2)), matrix.to_svg((2, 2)), matrix.describe((2, 2))))
+    for picture, svg, said in expected:
+        bundle = picture._repr_mimebundle_()
+        assert bundle["text/html"] == picture._repr_html_() == image(svg, said)
+        assert (bundle["image/svg+xml"], bundle["text/plain"], repr(picture)) == (svg, said, said)
+    assert len({svg for _, svg, _ in expected}) == 3, "each axis has its own picture"
 
 
 # -- words ----

@@ -73,8 +73,8 @@ SEGMENTS = (
 )
 RESIDUAL = {
     "compute": 7.5e-3,
-    "exposed communication": 3e-3,
-    "latency": 4e-4,
+    "bandwidth wait": 3e-3,
+    "latency wait": 4e-4,
     "bubble": 0.0,
     "contention": 3e-4,
     "straggler": 2e-3,

@@ -69,8 +69,11 @@ def test_comparison(trace, data):
     bare = np.subtract(scene["exposed"]["end"], scene["exposed"]["start"])
     drawn = np.bincount(scene["exposed"]["row"], bare, len(scene["rows"]))
     assert (drawn <= trace.step_time * (1 + 1e-6)).all()
-    overlap = f"{100 * median_step(trace).overlap():.1f} %"
-    assert dict(scene["numbers"])["overlap"].split(", ")[1].startswith(overlap)
+    of_timeline = dict(timeline_scene(trace)["metrics"])
+    for what in ("overlap", "exposed communication"):
+        badges = [badge.partition(",")[0] for badge in scene["badges"]]
+        said = dict(scene["numbers"])[what].split(", ")
+        assert said == [f"{of_timeline[what]} {badge}" for badge in badges]
 
 
 @settings(max_examples=20, deadline=None)

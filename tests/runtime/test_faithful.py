@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import tpviz as tv
 from tpviz.trace import Event
-from tpviz.trace.faithful import is_faithful, unfaithful
+from tpviz.trace.faithful import is_faithful, remark, unfaithful
 
 FAST = tv.clusters.nvlink_pairs(pairs=1)  # at full speed: nothing here is as quick
 LATE = {
@@ -62,6 +62,23 @@ def test_merging_takes_the_worst_of_the_ranks_and_warns_once_in_the_caller():
     assert late["seconds"] == 0.3 and late["share"] == 0.4 and late["behind"] == 0.7
     assert late["share_of_communication"] == 0.5
     assert parts[0].meta["late"] == LATE  # a rank's own stays what it was
+
+
+def test_a_notebook_shows_it_quietly(monkeypatch):
+    """A badge and one sentence, and no warning in red; whoever ignores it is told nothing."""
+    import IPython.display
+
+    shown = []
+    monkeypatch.setattr("tpviz.trace.faithful.in_notebook", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", lambda data, raw: shown.append(data))
+    before = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        tv.Trace.merge([trace(late=LATE)])
+    quietly_merged(trace(late=LATE))
+    assert shown == [{"text/html": remark(LATE)}] and warnings.showwarning is before
+    assert remark(LATE).count("This emulated run is not faithful: 30 % of the step") == 1
+    assert "role='alert'" not in remark(LATE) and ">not faithful</span>" in remark(LATE)
 
 
 def test_a_merge_of_faithful_ranks_is_silent():

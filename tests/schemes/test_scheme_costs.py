@@ -1,5 +1,5 @@
 """Cost formulas: by hand, and equal to the simulation of the strategy's own program on any
-cluster."""
+cluster, where the parts of a prediction and of a comparison add up to one exposed communication."""
 
 from dataclasses import replace
 from functools import cache
@@ -12,6 +12,7 @@ import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import ALGORITHMS
 from tpviz.cost import by_axis, parts
+from tpviz.verbs.compare import Comparison
 
 SMALL = tv.GPT(layers=1, hidden=8, heads=2, seq=4, batch=2, vocab=16)
 # 1 FLOP a us; an all-reduce of an activation (256 bytes) over two: 2 hops of 1 ms, 1 ms of bytes;
@@ -39,7 +40,7 @@ def test_megatron_by_hand():
     assert by_axis(segments, "exposed") == {"tp": pytest.approx(sums * MS)}
     assert by_axis(segments, "hidden") == {"tp": pytest.approx((1.024 + 2.048 + 1.536) * MS)}
     latency = 3 * 2 + 1 + sum((3 - w) * 2 / 3 for w in (1.024, 2.048, 1.536))
-    assert parts(segments)["latency"] == pytest.approx(latency * MS)
+    assert parts(segments)["latency wait"] == pytest.approx(latency * MS)
 
 
 def test_sequence_parallel_by_hand():
@@ -168,6 +169,11 @@ def test_equals_the_simulation_on_any_cluster(strategy, cluster, tied):
     assert parts(segments)["compute"] == pytest.approx(compute, rel=1e-6)
     exposed = sum(by_axis(segments, "exposed").values())
     assert exposed == pytest.approx(trace.exposed_communication(), rel=1e-6, abs=1e-9 * seconds)
+    made = Comparison.of(tv.predict(strategy, w, cluster), trace, capture=captured(strategy, w))
+    for found in (parts(segments), made.residual.parts):  # of one step: the same exposed time
+        assert sum(found.values()) == pytest.approx(seconds, rel=1e-9)
+        waits = found["bandwidth wait"] + found["latency wait"]
+        assert waits == pytest.approx(exposed, rel=1e-6, abs=1e-6 * seconds)
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ ALL = [
 @pytest.mark.parametrize("strategy", ALL, ids=lambda s: s.short)
 def test_parts_sum_to_the_step(strategy):
     p = tv.predict(strategy, W, BOX)
-    assert list(p.parts) == ["compute", "exposed communication", "latency", "bubble"]
+    assert list(p.parts) == ["compute", "bandwidth wait", "latency wait", "bubble"]
     assert sum(p.parts.values()) == p.step_time
     assert sum(s.seconds for s in p.segments) == pytest.approx(p.step_time)
     assert all(seconds >= 0 for seconds in p.parts.values()) and p.parts["bubble"] == 0
-    waiting = p.parts["exposed communication"] + p.parts["latency"]
+    waiting = p.parts["bandwidth wait"] + p.parts["latency wait"]
     assert waiting == pytest.approx(sum(p.exposed.values()))
     assert set(p.exposed) <= {a for a, n in strategy.axes.items() if n > 1}
     assert 0 <= p.overlap < 1

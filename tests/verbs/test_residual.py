@@ -177,8 +177,8 @@ def test_each_part_is_the_difference_of_two_rungs():
     assert list(found.parts) == list(PARTS)
     assert found.parts == {
         "compute": 2.0,
-        "exposed communication": 2.0,
-        "latency": 1.5,
+        "bandwidth wait": 2.0,
+        "latency wait": 1.5,
         "bubble": 3.0,
         "contention": 1.0,
         "straggler": 1.5,

@@ -35,7 +35,7 @@ def test_on_every_preset_a_first_step_shows_compute_and_communication(name):
     view = Explore(tv.GPT(), tv.clusters.presets()[name](), runner=emulated)
     parts, step = view.prediction.parts, view.prediction.step_time
     assert parts["compute"] >= 0.4 * step
-    assert parts["exposed communication"] + parts["latency"] >= VISIBLE * step
+    assert parts["bandwidth wait"] + parts["latency wait"] >= VISIBLE * step
     device = view.prediction.cluster.device
     assert 1e-3 < view.prediction.memory().total / device.memory <= 1
 

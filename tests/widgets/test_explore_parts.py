@@ -1,70 +1,15 @@
-"""The rooms of ``explore`` one by one: slow motion, the model's pictures, coalesced moves."""
+"""The rooms of ``explore`` one by one: the model's pictures, coalesced moves."""
 
 import re
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as some
 
 import tpviz as tv
 from tpviz.figures.svg import amount
 from tpviz.widgets.job import Latest
 from tpviz.widgets.model import axes_table, memory_svg, memory_warning, parts_svg
-from tpviz.widgets.setting import (
-    AUTO,
-    FAITHFUL,
-    HERE,
-    LONGEST_STEP,
-    SHORTEST_STEP,
-    Setting,
-    auto_slow_motion,
-    check_cluster,
-    scaled,
-    shortest,
-)
-
-TIMES = some.floats(1e-9, 10.0)
-
-
-@given(TIMES, TIMES)
-def test_slow_motion_serves_the_event_and_the_step_up_to_its_bound(event, step):
-    event = min(event, step)
-    found = auto_slow_motion("mm", event, step)
-    assert found.factor >= 1
-    assert found.factor == 1 or found.factor * step <= LONGEST_STEP * (1 + 1e-9)
-    long_enough = found.factor * event >= FAITHFUL * (1 - 1e-9)
-    assert long_enough == ("unfaithfully short" not in found.words)
-    if found.factor * step < SHORTEST_STEP * (1 - 1e-6):
-        assert found.factor * 1.1 * step > LONGEST_STEP  # two digits leave no finer choice
-
-
-def test_slow_motion_says_what_decided():
-    assert auto_slow_motion("mm", 1e-5, 3e-3) == (
-        1000,
-        ("1,000 x: mm, the shortest event that matters (10 us at full speed), lasts 10 ms"),
-    )
-    assert "a step lasts 1.5 s" in auto_slow_motion("mm", 1e-3, 2e-3).words
-    capped = auto_slow_motion("mm", 1e-6, 1.0)
-    assert (capped.factor, "lasts only 4 us" in capped.words) == (4, True)
-
-
-def test_the_shortest_event_leaves_out_what_does_not_matter():
-    """On links with long hops the kernels of a small model are next to nothing."""
-    prediction = tv.predict(tv.Megatron(tp=4), tv.GPT(), tv.clusters.nvlink_pairs())
-    name, seconds, step = shortest(prediction)
-    assert name == "all_gather on tp"
-    assert 3 * 10e-6 < seconds < 4 * 10e-6
-    assert step == prediction.step_time
-    assert min(s.compute for s in prediction.segments if s.compute) < seconds
-    large = tv.clusters.nvlink_pairs().scale_model(hidden=64)
-    assert "of blocks.0" in shortest(tv.predict(tv.Megatron(tp=4), tv.GPT(), large))[0]
-
-
-def test_one_process_has_kernels_only():
-    cluster = tv.clusters.nvlink_pairs()
-    prediction = tv.predict(tv.Megatron(tp=1), tv.GPT(), cluster)
-    assert 0 < shortest(prediction)[1] < prediction.step_time
+from tpviz.widgets.setting import AUTO, HERE, Setting, check_cluster, scaled
 
 
 @pytest.mark.parametrize(("hidden", "slow"), [(1, 1), (8, 1), (1, 100), (8, 100)])
@@ -114,7 +59,7 @@ def widths(svg):
 
 
 def test_parts_are_drawn_to_one_scale():
-    parts = {"compute": 0.2, "exposed communication": 0.1, "latency": 0.05, "bubble": 0.0}
+    parts = {"compute": 0.2, "bandwidth wait": 0.1, "latency wait": 0.05, "bubble": 0.0}
     svg = parts_svg(parts, "predicted")
     bars = widths(svg)
     assert [round(bar / bars[2], 2) for bar in bars] == [4, 2, 1, 0]
@@ -127,7 +72,7 @@ def test_parts_are_drawn_to_one_scale():
 
 
 def test_slow_motion_stretches_no_bar_but_is_told():
-    parts = {"compute": 0.2, "latency": 0.1}
+    parts = {"compute": 0.2, "latency wait": 0.1}
     slow = parts_svg({name: 50 * time for name, time in parts.items()}, "predicted", 50)
     assert widths(slow) == widths(parts_svg(parts, "predicted"))
     assert ">step time 300 ms<" in slow

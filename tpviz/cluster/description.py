@@ -26,6 +26,8 @@ from .scale import HALVES, caption, scaled
 from .traffic import Traffic
 
 if TYPE_CHECKING:
+    from tpviz.figures.svg import Picture
+
     from .routes import Link
 
 __all__ = ["Cluster", "Device", "Dimension", "Level"]
@@ -268,10 +270,14 @@ class Cluster:
         scene = import_module("tpviz.figures.cluster").cluster_scene(self, mesh, axis)
         return import_module("tpviz.figures.cluster").cluster_svg(scene, theme=theme)
 
-    def _repr_html_(self):
+    def show(self, mesh: Mesh | None = None, axis: str | None = None) -> "Picture":
+        """The picture of `to_svg` with its words, for a notebook."""
         figure = import_module("tpviz.figures.cluster")
-        words = figure.describe(figure.cluster_scene(self))
-        return import_module("tpviz.figures.svg").image(self.to_svg(), words)
+        words = figure.describe(figure.cluster_scene(self, mesh, axis))
+        return import_module("tpviz.figures.svg").Picture(self.to_svg(mesh, axis), words)
+
+    def _repr_html_(self):
+        return self.show()._repr_html_()
 
 
 def _mesh(mesh: Mesh | Mapping[str, int]):

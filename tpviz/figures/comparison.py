@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 INK_OF_PART = {
     "compute": ("other", "solid"),
-    "exposed communication": ("exposed", "hatch"),
-    "latency": ("exposed", "dots"),
+    "bandwidth wait": ("exposed", "hatch"),
+    "latency wait": ("exposed", "dots"),
     "bubble": ("wait", "zigzag"),
     "contention": ("exposed", "back"),
     "straggler": ("other", "cross"),
@@ -193,13 +193,16 @@ def _source(badge):
 
 
 def _numbers(traces, residual):
-    """The headline: ratio and overlaps, and how late the emulation was."""
-    words = [f"{100 * median_step(t).overlap():.1f} % {_source(t.badge)}" for t in traces]
+    """The headline: ratio, exposed communication, overlap, and how late the emulation was."""
+    steps = [(median_step(t), _source(t.badge)) for t in traces]
+    exposed = [f"{seconds(step.exposed_communication())} {source}" for step, source in steps]
+    overlap = [f"{100 * step.overlap():.1f} % {source}" for step, source in steps]
     rows = []
     if len(traces) == 2 and traces[0].step_time:
         ratio = traces[1].step_time / traces[0].step_time
         rows.append([f"{_source(residual.badge)} / simulated", f"{ratio:.3f}"])
-    rows.append(["overlap", ", ".join(words)])
+    rows.append(["exposed communication", ", ".join(exposed)])
+    rows.append(["overlap", ", ".join(overlap)])
     if residual.late:
         rows.append(["late by at most", f"{seconds(residual.late)} a step"])
     return rows

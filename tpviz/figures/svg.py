@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from html import escape
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -92,6 +92,27 @@ def image(svg: str, words: str, least: float = 0) -> str:
         f"<img class='tpv-image' alt='{clean(escape(words, quote=True))}' style='{style}'"
         f" src='data:image/svg+xml;base64,{data}'></div>"
     )
+
+
+class Picture(NamedTuple):
+    """A picture that a notebook shows and keeps, also where it is not trusted; ``words`` for those
+    who cannot see it. ``svg`` is of the theme "auto"."""
+
+    svg: str
+    words: str
+
+    def __repr__(self):
+        return self.words
+
+    def _repr_html_(self):
+        return image(self.svg, self.words)
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {
+            "text/html": self._repr_html_(),
+            "image/svg+xml": self.svg,
+            "text/plain": self.words,
+        }
 
 
 def fitted(svg: str, least: float = 0) -> str:

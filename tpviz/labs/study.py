@@ -3,8 +3,8 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +14,16 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, bars, curves, stacks, words_of
 from tpviz.figures.palette import axis_keys
+from tpviz.runtime.bar import viewer
 from tpviz.strategy import Strategy
 from tpviz.tables import table
 from tpviz.trace.faithful import is_faithful
+from tpviz.trace.steps import median_step
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import Prediction, check, predict
 from tpviz.verbs.ranking import rounded
 from tpviz.verbs.simulate import check_place, simulate
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 from .report import Report, named, some, too_late
@@ -300,7 +303,8 @@ def study(
     ----------
     variants : {label: strategy}, or strategies in a list, whose labels are their code.
     sources : of "predicted" (formula), "simulated" (its program on a virtual clock) and "measured"
-        (real ranks, paced to the cluster: take a scale model in slow motion, and a small workload).
+        (real ranks, paced to the cluster: take a scale model, and a small workload). A cluster at
+        full speed is then taken in the slow motion that is faithful (`tpviz.in_slow_motion`).
     steps, progress : of these runs, as `tpviz.run` takes them.
 
     >>> import tpviz as tv
@@ -325,6 +329,8 @@ def study(
             _check(strategy, workload, cluster, sources)
         except ValueError as error:
             raise ValueError(f"variant {label}: {error}") from error
+    if "measured" in sources:
+        cluster = in_slow_motion(strategies.values(), workload, cluster)
     rows = ask(strategies, workload, cluster, sources, steps=steps, progress=progress)
     if not any(row.times for row in rows):
         raise ValueError("none of these has a formula: use sources=('simulated', 'measured')")
@@ -353,18 +359,23 @@ def ask(
     """A `Variant` for each strategy; one that has no formula is not predicted.
 
     read : (`Prediction` or `Trace`, strategy) -> `Outcome`. run : how many of the first are
-    measured, None: all. options : of `tpviz.run`; memory is not recorded unless said.
+    measured, None: all. options : of `tpviz.run`; memory is not recorded unless said. One bar shows
+    the progress of all.
     """
     read, rows = read or outcome, []
-    for number, (label, strategy) in enumerate(strategies.items()):
-        times = {}
-        for source in sources:
-            if source == "measured" and run is not None and number >= run:
-                continue
-            result = _result(source, strategy, workload, cluster, {"memory": False, **options})
-            if result is not None:
-                times[source] = read(result, strategy)
-        rows.append(Variant(label, strategy, times))
+    with closing(viewer(options.pop("progress", None))) as show:
+        options = {"memory": False, "progress": show, **options}
+        for number, (label, strategy) in enumerate(strategies.items()):
+            times = {}
+            for source in sources:
+                if source == "measured" and run is not None and number >= run:
+                    continue
+                if source == "simulated":
+                    show(number, len(strategies), f"simulating {label}")
+                result = _result(source, strategy, workload, cluster, options)
+                if result is not None:
+                    times[source] = read(result, strategy)
+            rows.append(Variant(label, strategy, times))
     return tuple(rows)
 
 
@@ -387,28 +398,24 @@ def _result(
 
 
 def outcome(result: "Prediction | Trace", strategy: Strategy) -> Outcome:
-    """The `Outcome` in a prediction or a trace: the median step; waits of the average rank in the
-    average step."""
+    """The `Outcome` in a prediction or a trace: the median step, and the waits of its average
+    rank."""
     if isinstance(result, Prediction):
         return Outcome(result.step_time, _joined(result.exposed, strategy), badge=result.badge)
     steps = [result.select(step=step) for step in result.steps]
-    waits = [_waits(result, step) for step in result.steps]
-    exposed = {
-        axis: sum(one.get(axis, 0.0) for one in waits) for axis in dict.fromkeys(chain(*waits))
-    }
     return Outcome(
         result.step_time,
-        _joined({axis: seconds / len(waits) for axis, seconds in exposed.items()}, strategy),
+        _joined(_waits(median_step(result)), strategy),
         is_faithful(result.fact("late")),
         result.badge,
         tuple((step.step_time, step.exposed_communication()) for step in steps),
     )
 
 
-def _waits(trace: "Trace", step: int):
-    """{axis: seconds that a rank waits for it in a step, on average}; a large simulation has the
-    rows of one rank of each kind."""
-    rows = (trace["kind"] == "wait") & (trace["step"] == step)
+def _waits(trace: "Trace"):
+    """{axis: seconds that a rank waits for it, on average}; a large simulation has the rows of one
+    rank of each kind."""
+    rows = trace["kind"] == "wait"
     alike = Counter(map(trace.model_of, trace.ranks))
     seconds, axes = (trace["end"] - trace["start"])[rows], trace["axis"][rows]
     seconds = seconds * [alike[rank] for rank in trace["rank"][rows].tolist()] / len(trace.ranks)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from html import escape
 from typing import Any
 
+from tpviz.tables import in_notebook
+
 _WIDTH = 30
 _NOTHING = ".jp-OutputArea-child:has(.tpv-progress-done){display:none}"
 
@@ -16,7 +18,7 @@ def viewer(progress: Callable[[int, int, str], Any] | bool | None) -> "View":
     Raises ``ValueError`` on anything else.
     """
     if progress is None or progress is True:
-        return _Output() if _in_kernel() else _Line(sys.stderr)
+        return _Output() if in_notebook() else _Line(sys.stderr)
     if progress is False:
         return View()
     if callable(progress):
@@ -95,9 +97,3 @@ class _Output(View):
             self._handle.update(bundle, raw=True)
         else:
             self._handle = display(bundle, raw=True, display_id=True)
-
-
-def _in_kernel():
-    ipython = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None

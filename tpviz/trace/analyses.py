@@ -117,8 +117,9 @@ def overlaps(trace: "Trace") -> dict[int, float]:
 def exposed_communication(trace: "Trace", rank: int | None = None) -> float:
     """Seconds of communication during which the rank does not compute, over the whole trace.
 
-    rank None: the largest over ranks, since the step waits for the slowest. Raises ValueError for a
-    rank that is not in the trace.
+    All of it, as HTA counts: bandwidth, latency, contention and `Breakdown`'s ``waiting`` for a
+    peer, which is also `bubble`. rank None: the largest over ranks, since the step waits for the
+    slowest. Raises ValueError for a rank that is not in the trace.
     """
     seconds = _covered(trace, _ranks(trace, rank))
     return max((max(0.0, comm - covered) for comm, covered in seconds), default=0.0)

@@ -1,12 +1,14 @@
 """Whether an emulated run was as the model says, from the overruns in ``trace.meta["late"]``.
 
 The one place that decides this and says it: in the badge of every picture (`Trace.badge`), in a
-warning, and in views.
+warning or a notebook's quiet remark, and in views.
 """
 
 import sys
 import warnings
 from typing import Any
+
+from tpviz.tables import in_notebook, quiet
 
 LATE = 0.02  # from this share of a step in overruns on an emulated run is called unfaithful,
 LATE_COMM = 0.03  # or from this share of its communication, which shifts the overlap by as much
@@ -41,14 +43,29 @@ def unfaithful(late: dict[str, Any]) -> str:
     )
 
 
+def remark(late: dict[str, Any]) -> str:
+    """A quiet badge with the sentence, as HTML."""
+    words = unfaithful(late)
+    return quiet("not faithful", f"{words[0].upper()}{words[1:]}.")
+
+
 def warn_if_late(late: dict[str, Any]) -> None:
-    """Warn of such a run, in the line that called the package."""
+    """Warn of such a run, in the line that called the package; a notebook shows the `remark`."""
     if is_faithful(late):
         return
     frame, level = sys._getframe(1), 2
     while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(_OWN):
         frame, level = frame.f_back, level + 1
-    warnings.warn(unfaithful(late), stacklevel=level)
+    with warnings.catch_warnings():
+        if in_notebook():
+            warnings.showwarning = lambda *warning: _show(remark(late))
+        warnings.warn(unfaithful(late), stacklevel=level)
+
+
+def _show(html):
+    from IPython.display import display
+
+    display({"text/html": html}, raw=True)
 
 
 def _excess(late):

@@ -5,11 +5,13 @@ c.ratio, c.residual.parts, c.residual.verdict
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import one_of, whole_number
+from tpviz.runtime.bar import viewer
 from tpviz.trace.steps import median_step
 
 from .capture import capture as capture_program
@@ -62,22 +64,24 @@ def compare(
     check_faults(faults)
     if faults is not None and not run:
         raise ValueError("faults happen only in the run: leave them out, or use run=True")
-    capture = capture_program(strategy, workload)
-    made = Comparison(
-        strategy, workload, cluster, _foreseen(strategy, workload, cluster), capture=capture
-    )
-    made.simulated = made.replay(steps=min(steps, STEPS) if run else 1)
-    if run:
-        made.measured = measure(
-            strategy,
-            workload,
-            cluster,
-            steps=steps,
-            warmup=warmup,
-            faults=faults,
-            timeout=timeout,
-            progress=progress,
+    with closing(viewer(progress)) as show:
+        show(0, steps, "capturing the program and simulating it")
+        capture = capture_program(strategy, workload)
+        made = Comparison(
+            strategy, workload, cluster, _foreseen(strategy, workload, cluster), capture=capture
         )
+        made.simulated = made.replay(steps=min(steps, STEPS) if run else 1)
+        if run:
+            made.measured = measure(
+                strategy,
+                workload,
+                cluster,
+                steps=steps,
+                warmup=warmup,
+                faults=faults,
+                timeout=timeout,
+                progress=show,
+            )
     return made
 
 

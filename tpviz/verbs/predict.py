@@ -38,11 +38,8 @@ class Prediction:
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """{part: seconds}: compute, exposed communication, latency, bubble; their sum is the step.
-
-        "exposed communication" is the time that kernels wait for bytes to pass, "latency" that they
-        wait for hops.
-        """
+        """{part: seconds} of `tpviz.cost.PARTS`; their sum is the step, that of its two waits the
+        exposed communication: kernels wait for bytes to pass, or for the latency of hops."""
         return parts(self.segments)
 
     @property
@@ -52,7 +49,7 @@ class Prediction:
 
     @cached_property
     def exposed(self) -> dict[str, float]:
-        """{axis: seconds that kernels wait for it}, latency included."""
+        """{axis: seconds that kernels wait for it}: exposed communication, latency included."""
         return by_axis(self.segments, "exposed")
 
     @cached_property

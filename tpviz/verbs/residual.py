@@ -4,15 +4,16 @@ A ladder of replays of the same captured program, each with one more of the worl
 is the difference between two rungs (derived; counterfactual replay as in "what-if" analyses):
 
     S0  links of no latency and endless bandwidth    compute of the busiest rank + bubble
-    S1  bandwidth                                    exposed communication = S1 - S0
-    S2  latency                                      latency               = S2 - S1
+    S1  bandwidth                                    bandwidth wait        = S1 - S0
+    S2  latency                                      latency wait          = S2 - S1
     S3  axes share ports (= `tpviz.simulate`)        contention            = S3 - S2
     S4  the stragglers found in the measurement      straggler             = S4 - S3
     S5  the slow links found in it                   slow link             = S5 - S4
         what was measured                            unexplained           = measured - S5
 
 So the order matters: latency is what hops add to a step that already waits for bytes. Differences
-of whole steps, they count only what nothing hides. "unexplained" is jitter and the host's own work.
+of whole steps, they count only what nothing hides: where every rank does the same, both waits and
+contention are the step's exposed communication. "unexplained" is jitter and the host's own work.
 """
 
 from collections import defaultdict
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 PARTS = (
     "compute",
-    "exposed communication",
-    "latency",
+    "bandwidth wait",
+    "latency wait",
     "bubble",
     "contention",
     "straggler",
@@ -171,7 +172,7 @@ def residual(
     total, steps = measured.step_time, list(rungs.values())
     parts = dict.fromkeys(PARTS, 0.0)
     parts |= {"compute": busiest, "bubble": steps[0] - busiest}
-    names = ("exposed communication", "latency", "contention", "straggler", "slow link")
+    names = ("bandwidth wait", "latency wait", "contention", "straggler", "slow link")
     parts |= {name: above - below for name, below, above in zip(names, steps, steps[1:])}
     parts["unexplained"] = total - steps[-1]
     parts = {name: s if abs(s) > ROUNDING * total else 0.0 for name, s in parts.items()}

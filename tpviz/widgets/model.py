@@ -1,6 +1,6 @@
 """The model's pane of ``explore``: formulas for the current knobs. Runs nothing.
 
->>> parts_svg({"compute": 0.2, "latency": 0.1}, "predicted").startswith("<svg")
+>>> parts_svg({"compute": 0.2, "latency wait": 0.1}, "predicted").startswith("<svg")
 True
 """
 
@@ -82,15 +82,6 @@ def memory_warning(total: float, device: "Device") -> str:
         "make the batch smaller. On such devices this would run out of memory."
     )
     return message(words)
-
-
-def quiet(badge: str, words: str) -> str:
-    """A badge and its sentence, as HTML: a caveat, which is no error."""
-    frame = "border:1px dashed currentColor;border-radius:9px;padding:0 8px"
-    return (
-        "<div class='tpv-quiet' style='font-size:12px;line-height:1.7'>"
-        f"<span style='{frame}'>{escape(badge)}</span> {escape(words)}</div>"
-    )
 
 
 def message(words: str, colour: str = "#D55E00") -> str:

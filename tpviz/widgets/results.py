@@ -17,7 +17,7 @@ from tpviz.trace import Trace, faithful
 from tpviz.trace.steps import median_step
 
 from .guess import Reveal
-from .model import message, quiet, table_html
+from .model import message, table_html
 from .timeline import Timeline
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def run(
     simulated, measured = tpviz.simulate(strategy, workload, cluster, capture=capture), None
     if strategy.world_size <= max_ranks():
         progress(0, steps, f"running on {strategy.world_size} ranks, each paced as its device ...")
-        # Said in the view, by `unfaithful`; what other callers of run are told stays as it is.
+        # Said in the view, by `faithful.remark`; what other callers of run are told stays as it is.
         warnings.filterwarnings("ignore", "this emulated run", module=re.escape(__name__))
         measured = tpviz.run(strategy, workload, cluster, steps=steps, progress=progress)
     progress(steps, steps, "comparing ...")
@@ -112,12 +112,6 @@ def compared(
     return comparison, ""
 
 
-def unfaithful(trace: Trace) -> str:
-    """Why an emulated run is not faithful, and what helps; "" if it is."""
-    words = faithful.unfaithful(trace.fact("late"))
-    return words and f"{words[0].upper()}{words[1:]}."
-
-
 def reveals(
     guesses: "Mapping[str, Guess]", prediction: "Prediction | None", outcome: Outcome
 ) -> dict[str, Reveal]:
@@ -129,9 +123,10 @@ def reveals(
     }
     predicted = {}
     if prediction is not None:
-        bare = prediction.parts["exposed communication"] + prediction.parts["latency"]
-        share = 100 * bare / prediction.step_time
-        predicted = {"step": _shown(1e3 * prediction.step_time), "exposed": _shown(share)}
+        share = 100 * sum(prediction.exposed.values()) / prediction.step_time
+        predicted = {"step": _shown(1e3 * prediction.step_time)}
+        if not prediction.parts["bubble"]:  # waiting for a peer: in a trace, exposed too
+            predicted["exposed"] = _shown(share)
     revealed = {}
     for name, (words, unit, read) in asked.items():
         guess = guesses[name].value if name in guesses else None
@@ -197,8 +192,8 @@ class ResultsPane(ipywidgets.VBox):
         self.which.layout.display = "" if len(outcome.traces) > 1 else "none"
         self.show_timeline()
         if prediction is not None:
-            words = outcome.measured and unfaithful(outcome.measured)
-            self.warning.value = quiet("not faithful", words) if words else ""  # pyright: ignore[reportArgumentType]
+            late = outcome.measured.fact("late") if outcome.measured else {}
+            self.warning.value = "" if faithful.is_faithful(late) else faithful.remark(late)
             self.comparison.value = comparison_html(outcome)
 
     def show_timeline(self) -> None:

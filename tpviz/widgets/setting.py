@@ -2,12 +2,8 @@
 
 The choices beside the strategy are the cluster, how small a model of it, and how slow its motion
 must be for an emulated run to be faithful. Nothing here starts a rank, simulates, or imports torch.
-
->>> auto_slow_motion("all_reduce on tp", 10e-6, 3e-3).factor
-1000.0
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,12 +13,11 @@ import ipywidgets
 from tpviz import clusters
 from tpviz.cluster import Cluster
 from tpviz.cluster.scale import HALVES
-from tpviz.figures.svg import seconds
-from tpviz.mesh import Mesh
 from tpviz.runtime.launch import check_world_size, max_ranks
 from tpviz.schemes.ownership import ownership
 from tpviz.strategy import Strategy
 from tpviz.verbs.predict import Prediction, predict
+from tpviz.verbs.slow_motion import auto_slow_motion, shortest
 from tpviz.workload import GPT
 
 from .knobs import WIDE, small_html
@@ -234,88 +229,3 @@ def read(strategy: Strategy, workload: GPT, chosen: tuple[Cluster | None, float 
         return Reading(Choice(strategy, workload), None, "", rows)
     cluster, prediction, words = scaled(chosen, lambda c: predict(strategy, workload, c))  # pyright: ignore[reportArgumentType]
     return Reading(Choice(strategy, workload, cluster), prediction, words, rows)
-
-
-# -- slow motion -----------------------------------------------------------------------------------
-FAITHFUL = 10e-3
-"""Seconds that the shortest event should last when ranks emulate it: Python's own delays are a few
-per cent of that."""
-SHORTEST_STEP, LONGEST_STEP = 1.5, 4.0
-"""Seconds. What is not modelled (Python, LayerNorms, GEMMs that a GPU does in no time) takes some
-ten milliseconds of a step, whatever its speed; and nobody wants to wait longer for a lesson."""
-NEGLIGIBLE = 0.02
-"""Events that are together less than this part of a step may be as short as they like."""
-
-
-class SlowMotion(NamedTuple):
-    """A factor, and why it is what it is."""
-
-    factor: float
-    words: str
-
-
-def auto_slow_motion(name: str, shortest: float, step: float) -> SlowMotion:
-    """The `SlowMotion` in which the shortest event, and the step, are long enough to be faithful.
-
-    shortest, step : seconds of the shortest event, called ``name``, and of a step at full speed.
-    A step is not stretched beyond `LONGEST_STEP`, whatever becomes of the event.
-    """
-    for_event, for_step = (
-        _digits(least / time, math.ceil)
-        for least, time in ((FAITHFUL, shortest), (SHORTEST_STEP, step))
-    )
-    most = _digits(LONGEST_STEP / step, math.floor)
-    factor = max(1.0, min(max(for_event, for_step), most))
-    event = f"{name}, the shortest event that matters ({seconds(shortest)} at full speed)"
-    now, step = seconds(shortest * factor), seconds(step * factor)  # pyright: ignore[reportAssignmentType]
-    if factor < for_event:
-        words = f"{event}, lasts only {now}, maybe unfaithfully short; but a step lasts {step}"
-    elif for_event >= for_step:
-        words = f"{event}, lasts {now}"
-    else:
-        words = f"a step lasts {step}, long beside the work that is not modelled; {event}, {now}"
-    return SlowMotion(factor, f"{factor:,g} x: {words}")
-
-
-def shortest(prediction: Prediction) -> tuple[str, float, float]:
-    """(name, seconds of the shortest event that matters, seconds of a step) of a `Prediction`.
-
-    Events are the kernels of each segment, and collectives of their mean size.
-    The shortest ones that are together less than `NEGLIGIBLE` of all are left out.
-    """
-    events = sorted([*_kernels(prediction), *_collectives(prediction)])
-    allowed = NEGLIGIBLE * sum(time * count for time, count, _ in events)
-    for time, count, name in events:
-        allowed -= time * count
-        if allowed < 0:
-            return name, time, prediction.step_time
-    raise ValueError("a step of this workload takes no time on this cluster")
-
-
-def _kernels(prediction):
-    """(seconds, count, name) of the kernels of each segment."""
-    for segment in prediction.segments:
-        if segment.compute:
-            yield segment.compute, 1, f"{segment.phase} of {segment.layer or 'all parameters'}"
-
-
-def _collectives(prediction):
-    """(seconds, count, name) of the collectives of each row of the ledger, at their mean size."""
-    strategy, cluster = prediction.strategy, prediction.cluster
-    mesh = Mesh(strategy.axes)
-    for row in prediction.ledger():
-        if row.collective == "recv":  # its send's other end
-            continue
-        axis = strategy.parent_axis.get(row.axis, row.axis)
-        members, link = mesh.group(0, axis), cluster.axis_link(mesh, axis)
-        if row.collective == "send":
-            link = cluster.link(tuple(members[:2]), mesh.size, members[1] - members[0])
-        payload = row.payload_bytes / row.count
-        time = cluster.collective_time(row.collective, payload, len(members), link)
-        yield time, row.count, f"{row.collective} on {row.axis}"
-
-
-def _digits(value, rounding):
-    """Rounded up or down to two digits."""
-    power = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return round(rounding(round(value / power, 6)) * power, 9)

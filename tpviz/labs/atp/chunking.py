@@ -18,6 +18,7 @@ from tpviz.schemes.atp.chunks import check_kappa, slowdown
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.tables import table
 from tpviz.verbs.predict import predict
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 SHOWN = ("exposed communication", "time of a step, axis cut")
@@ -166,7 +167,8 @@ def chunk_curve(
     counts : numbers of chunks. Those that do not divide what is cut are left out, and named.
     kappa : contention to add to the prediction, as one more line; see `contention`.
     simulate : False leaves the simulation away.
-    run : True also trains on real ranks that are paced to the cluster: ``repeats`` steps.
+    run : True also trains on real ranks that are paced to the cluster: ``repeats`` steps. It is in
+        faithful slow motion then, unless it is in another.
     progress : as `tpviz.launch` takes it. knobs : the other knobs of `ATP`.
 
     Raises ``ValueError`` where the mesh does not fit the workload or the cluster, and where no
@@ -177,6 +179,8 @@ def chunk_curve(
     plain = ATP(mesh=mesh, order=order, chunking=chunking, **knobs)
     predict(plain, workload, cluster)  # what is wrong without chunks is no reason to leave one out
     chosen, left_out = _split(plain, workload, counts)
+    if run:
+        cluster = in_slow_motion(chosen.values(), workload, cluster)
     sources = ["predicted"] + ["simulated"] * simulate + ["measured"] * run
     rows = ask(chosen, workload, cluster, sources, steps=repeats, progress=progress)
     if kappa > 1:

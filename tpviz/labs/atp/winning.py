@@ -15,6 +15,7 @@ from tpviz.schemes.atp.strategy import ATP
 from tpviz.tables import table
 from tpviz.verbs.checks import check_workload
 from tpviz.verbs.predict import predict
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 CLAIM = (
@@ -163,9 +164,12 @@ class Winners(Report):
         ]
         for name, agreed in self.agreement.items():
             count = sum(self.cells[name, s].measured is not None for s in self.strategies)
+            slow = self.clusters[name].slow_motion
             notes.append(
                 f"{name}: {count} strategies also run on the emulated cluster; Kendall's "
                 f"tau of predicted and measured steps {agreed:.2f}."
+                + f" Its times are in {slow:,g} x slow motion."
+                * (slow != 1)
             )
         late = [f"{_row(s)} on {c}" for (c, s), cell in self.cells.items() if not cell.faithful]
         notes += [f"Not faithful, events too short for this machine: {', '.join(late)}."] * bool(
@@ -196,7 +200,8 @@ def winners(
     ----------
     clusters : `Cluster`s in a list, or {name: `Cluster`}.
     run : how many of the fastest predictions, on each cluster, are also run on it emulated; 1D with
-        them. Take scale models in slow motion then, and a small workload.
+        them. Take scale models then, and a small workload: each is in slow motion that is faithful,
+        unless it is in another.
     steps, progress : of these runs. knobs : the other knobs of `ATP`.
 
     Raises ``ValueError`` where 1D does not fit the workload or a cluster is too small, and for a
@@ -219,7 +224,10 @@ def winners(
     made = Winners(workload, clusters, chosen, cells)
     for name, cluster in clusters.items() if run else ():
         first = [s for _, s in made.ranking(name) if cells[name, s].fits][:run]
-        for strategy in dict.fromkeys([*first, made.base]):
+        tried = dict.fromkeys([*first, made.base])
+        clusters[name] = cluster = in_slow_motion(tried, workload, cluster)
+        cells |= {(name, strategy): _cell(strategy, workload, cluster) for strategy in chosen}
+        for strategy in tried:
             row, options = cells[name, strategy], {"steps": steps, "progress": progress}
             cells[name, strategy] = row.run(workload, cluster, **options)
     return made

@@ -12,6 +12,7 @@ from tpviz.figures.charts import words_of
 from tpviz.labs.report import not_knobs, too_late
 from tpviz.labs.study import Study, ask
 from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 from .claims import OVERLAPS as CLAIM
@@ -122,6 +123,7 @@ def overlaps(
     which : "all" eight sets, or "alone": none, each alone, all three.
     simulate : False leaves the simulations away, which take seconds each where layers are many.
     run : True also trains on real ranks that are paced to the cluster: ``steps`` steps of each set.
+        It is in faithful slow motion then, unless it is in another.
     progress : as `tpviz.launch` takes it. knobs : the other knobs of `AxoNN`, but ``overlap``.
 
     Raises ``ValueError`` where the grid fits neither workload nor cluster.
@@ -130,6 +132,8 @@ def overlaps(
     simulate, run = (one_of(n, v, (True, False)) for n, v in (("simulate", simulate), ("run", run)))
     strategy, steps = made(grid, knobs), whole_number("steps", steps)
     tried = {subset: replace(strategy, overlap=subset) for subset in SUBSETS[which]}
+    if run:
+        cluster = in_slow_motion(tried.values(), workload, cluster)
     sources = ["predicted"] + ["simulated"] * simulate + ["measured"] * run
     rows = ask(tried, workload, cluster, sources, steps=steps, progress=progress)
     return Overlaps(workload, cluster, rows, strategy=strategy)

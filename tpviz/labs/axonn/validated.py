@@ -18,6 +18,7 @@ from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.tables import table
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import predict
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 from .claims import VALIDATION as CLAIM
@@ -228,7 +229,8 @@ def validation(
     Parameters
     ----------
     run : how many of the first by the communication model are also run on the emulated cluster;
-        "all" of them; None: none. Take a scale model in slow motion then, and a small workload.
+        "all" of them; None: none. Take a scale model then, and a small workload. It is in faithful
+        slow motion then, unless it is in another.
     world_size : ranks, by default all devices of the cluster.
     least : leave out grids whose x y z is less. Memory is not checked; the authors' script excludes
         grids that do not fit in this way (`tpviz.schemes.axonn.models.LEAST_RANKS`).
@@ -255,6 +257,8 @@ def validation(
     steps = whole_number("steps", steps)
     if count:
         check_world_size(world_size)
+        cluster = in_slow_motion([s for s, _ in ranked[:count]], workload, cluster)
+        ranked = ranking(grids, workload, of_cluster(cluster, world_size), least)
     rows = [Row(s, seconds, predict(s, workload, cluster).step_time) for s, seconds in ranked]
     for number in range(min(count, len(rows))):
         rows[number] = rows[number].run(workload, cluster, steps=steps, progress=progress)

@@ -24,6 +24,7 @@ from tpviz.schemes.merak.strategy import Merak
 from tpviz.tables import table
 from tpviz.trace.analyses import length, merge
 from tpviz.verbs.checks import check_cluster, check_workload
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 from .claims import told
@@ -181,7 +182,7 @@ def halves(
     pp, tp, knobs : as `Merak` takes them, but ``subpipeline``.
     levels : of `LEVELS`.
     run : how many of the first levels are also trained on real ranks, paced to the cluster, for
-        ``steps`` steps each.
+        ``steps`` steps each: in faithful slow motion, unless it is in another.
     progress : as `tpviz.launch` takes it.
 
     Raises ``ValueError`` for tp=1, which has no all-reduce, and where sizes do not fit each other
@@ -194,6 +195,8 @@ def halves(
     whole_number("tp", tp, 2)
     not_knobs(knobs, ["subpipeline"], "the lab tries several; give levels=(0, 2)")
     tried = {x: Merak(pp=pp, tp=tp, subpipeline=x, **knobs) for x in levels}
+    if run:
+        cluster = in_slow_motion(list(tried.values())[:run], workload, cluster)
     sources = ["predicted"] + ["measured"] * bool(run)
     options = {"run": run, "steps": steps, "progress": progress}
     asked = ask(tried, workload, cluster, sources, _times, **options)

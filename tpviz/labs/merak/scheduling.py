@@ -18,6 +18,7 @@ from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.tables import table
 from tpviz.verbs.checks import check_cluster, check_workload
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 from .claims import told
@@ -192,7 +193,8 @@ def schedules(
     names : schedules, of `SCHEDULES`. Those that refuse the sizes are listed with the reason.
     pp, microbatches, tp, dp, recompute, knobs : as `Merak` takes them.
     run : how many of the first are also trained on real ranks, paced to the cluster, for ``steps``
-        steps each. simulate : True also replays each on the virtual clock, seconds each.
+        steps each: in faithful slow motion, unless it is in another.
+    simulate : True also replays each on the virtual clock, seconds each.
     progress : as `tpviz.launch` takes it.
 
     Raises ``ValueError`` where no schedule takes the sizes, or the ranks do not fit the cluster.
@@ -217,6 +219,8 @@ def schedules(
     if not tried:
         reasons = "; ".join(f"{name}: {why}" for name, why in refused.items())
         raise ValueError(f"no schedule takes these sizes: {reasons}")
+    if run:
+        cluster = in_slow_motion(list(tried.values())[:run], workload, cluster)
     sources = ["predicted"] + ["simulated"] * simulate + ["measured"] * bool(run)
     options = {"run": run, "steps": steps, "memory": True, "progress": progress}
     read_times = lambda result, strategy: _times(result, strategy, workload)

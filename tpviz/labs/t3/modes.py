@@ -20,6 +20,7 @@ from tpviz.schemes.t3.hardware import Machine
 from tpviz.schemes.t3.strategy import T3
 from tpviz.tables import table
 from tpviz.verbs.checks import check_cluster, check_workload
+from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
 MODES = ("sequential", "chunk", "tile")
@@ -131,7 +132,7 @@ def modes(
     ----------
     modes : of `MODES`.
     run : how many of the first modes are also trained on real ranks, paced to the cluster, for
-        ``steps`` steps each.
+        ``steps`` steps each: in faithful slow motion, unless it is in another.
     progress : as `tpviz.launch` takes it. knobs : others of `T3`.
 
     Raises ``ValueError`` where sizes do not fit each other or the cluster, and for tp=1, which has
@@ -145,6 +146,8 @@ def modes(
         for name, value, low in (("tp", tp, 2), ("run", run, 0), ("steps", steps, 1))
     )
     tried = {mode: T3(**{"tp": tp, **knobs, "mode": mode}) for mode in chosen}
+    if run:
+        cluster = in_slow_motion(list(tried.values())[:run], workload, cluster)
     sources = ["predicted", "simulated"] + ["measured"] * bool(run)
     read = lambda result, strategy: _times(result, strategy, workload, cluster)
     options = {"run": run, "steps": steps, "progress": progress}

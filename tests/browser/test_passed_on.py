@@ -1,6 +1,7 @@
-"""Notebooks run from top to bottom; and passed on: exported by nbconvert, opened without kernel,
-scripts' servers and network. Of each view and chart a picture with a text alternative is seen, and
-no error, nor a gap."""
+"""Notebooks passed on: exported by nbconvert, opened without kernel, scripts' servers and network,
+and opened in a JupyterLab that does not trust them, without kernel.
+
+Of each view and chart a picture with a text alternative is seen, and no error, nor a gap."""
 
 import re
 from copy import deepcopy
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from lab_page import NO_KERNEL, lab_page
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from pictures import check_pictures
@@ -68,7 +70,6 @@ def exported(page, notebook, path, count):
         assert re.findall(r"<(?:\w+View|Timeline|Explore|Guess)\b.*", text) == []
 
 
-@pytest.mark.browser
 def test_every_kind_of_view(bare_tab, tmp_path):
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in (SETUP, *PICTURES, *WORDS)]
@@ -76,30 +77,25 @@ def test_every_kind_of_view(bare_tab, tmp_path):
     exported(bare_tab, made, tmp_path, len(PICTURES) + 2)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(p, marks=[pytest.mark.slow] * (p != NOTEBOOKS[0])) for p in NOTEBOOKS],
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p != NOTEBOOKS[0])) for p in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
-def course(request):
-    """A notebook of the course, executed once for both tests."""
-    return executed(nbformat.read(request.param, as_version=4), request.param.parent)
-
-
-@pytest.mark.timeout(400)
-def test_every_cell_runs(course):
-    """The lessons' asserts hold."""
-    code = [cell for cell in course.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
-
-
-@pytest.mark.browser
-@pytest.mark.timeout(400)
-def test_exported(course, bare_tab, tmp_path):
-    outputs = [output for cell in course.cells for output in cell.get("outputs", ())]
+def test_the_notebooks(path, bare_tab, lab, chromium, tmp_path):
+    made = executed(nbformat.read(path, as_version=4), path.parent)
+    outputs = [output for cell in made.cells for output in cell.get("outputs", ())]
     shown = [output.data for output in outputs if "data" in output]
     views = [data for data in shown if WIDGET in data and "<Guess" not in data["text/plain"]]
     assert not any("application/vnd.plotly.v1+json" in data for data in shown)
     html = [data["text/html"] for data in shown if "text/html" in data]
     charts = [text for text in html if re.search("<(svg|img) ", text) and "tpv-still" not in text]
-    exported(bare_tab, course, tmp_path, len(views) + len(charts))
+    exported(bare_tab, made, tmp_path, len(views) + len(charts))
+    name = f"{path.stem}_sent.ipynb"
+    nbformat.write(made, lab.folder / name)
+    with lab_page(chromium, lab.url, name, run=False, kernel=False) as opened:
+        check_pictures(opened.page, len(views) + len(charts))
+        assert set(opened.problems) <= {NO_KERNEL}
+        opened.problems.clear()
