@@ -33,8 +33,8 @@ class LocalHeads(Attention):
     """The reference's attention, told by its input how many heads this rank has."""
 
     def forward(self, x_BSH):  # noqa: D102
-        B, S, H = x_BSH.shape
-        q, k, v = self.qkv(x_BSH).view(B, S, -1, 3, H // self.heads).permute(3, 0, 2, 1, 4)
+        B, S, _ = x_BSH.shape
+        q, k, v = self.qkv(x_BSH).view(B, S, -1, 3, self.heads.size).permute(3, 0, 2, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).reshape(B, S, -1))
 

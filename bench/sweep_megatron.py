@@ -7,6 +7,7 @@ in float64, two AdamW steps each. Exits with 1 at the first that is not equal.
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from harness import sweep
 
@@ -14,7 +15,7 @@ import tpviz as tv
 
 WORKLOAD = tv.GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32)
 SIZES = (1, 2, 4, 8)
-TENSOR = ({}, {"sp": True}, {"chunks": 2}, {"chunks": 4})
+TENSOR: tuple[dict[str, Any], ...] = ({}, {"sp": True}, {"chunks": 2}, {"chunks": 4})
 
 
 def cases():

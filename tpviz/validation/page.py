@@ -10,7 +10,7 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 from tpviz.cost import show_seconds
-from tpviz.labs.report import table
+from tpviz.tables import table
 
 from . import scoreboard as score
 from .rows import FILES, group_of, published

@@ -16,7 +16,8 @@ from typing import Any
 from tpviz.cluster import Cluster
 from tpviz.cost import Memory, show_bytes, show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, line, log_ticks, panel, points
-from tpviz.labs.report import Columns, Report, table
+from tpviz.labs.report import Report
+from tpviz.tables import Columns, table
 from tpviz.verbs.predict import predict
 
 from .adapter import NotModelled, Plan, cluster_of, memory, plan_of
