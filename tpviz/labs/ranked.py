@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
-from tpviz.verbs.ranking import kendall_tau, rounded
+from tpviz.verbs.ranking import agreement, rounded
 from tpviz.workload import GPT
 
 from .study import ask
@@ -46,6 +46,5 @@ def order(rows: Iterable[Row], mode: str) -> list[Row]:
 
 def tau(rows: Iterable[Row], first: str, second: str) -> float | None:
     """Kendall's tau of two MODES, over the rows that have both; None for fewer than two."""
-    pairs = [(getattr(row, first), getattr(row, second)) for row in rows]
-    pairs = [tuple(map(rounded, pair)) for pair in pairs if None not in pair]
-    return kendall_tau(*zip(*pairs)) if len(pairs) > 1 else None
+    found = agreement(list(rows), [(first, second)])
+    return found[f"{first}, {second}"]["tau"] if found else None

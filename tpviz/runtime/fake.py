@@ -34,26 +34,6 @@ def _refuse_objects(*_):
     raise NoNumbers("exchanges Python objects")
 
 
-class OrderClock:
-    """Stamps are 0, 1, 2, ...: what came before what, and nothing else."""
-
-    def __init__(self):
-        self.moment = 0
-
-    def now(self) -> float:
-        """The next stamp."""
-        self.moment += 1
-        return float(self.moment - 1)
-
-    @staticmethod
-    def completion(work: dist.Work) -> None:
-        """None: everything is done at once."""
-
-    @staticmethod
-    def resolve(stamp: float) -> float:
-        return stamp
-
-
 class FunctionalCollectives(TorchDispatchMode):
     """Has each functional collective pass through its group's recording, and each wait too."""
 

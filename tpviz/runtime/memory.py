@@ -17,10 +17,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .clock import OrderClock
 from .compute import leave_alone
 
 if TYPE_CHECKING:
-    from .fake import OrderClock
     from .phases import Phases
 
 _DEVICE = torch.ops.prim.device.default
@@ -33,7 +33,7 @@ class MemoryHook(TorchDispatchMode):
     With a clock, as for a capture, its stamps are the times, and only fake tensors count.
     """
 
-    def __init__(self, phases: "Phases", clock: "OrderClock | None" = None):
+    def __init__(self, phases: "Phases", clock: OrderClock | None = None):
         super().__init__()
         self.phases, self.fake = phases, clock is not None
         self.now = clock.now if clock else time.perf_counter

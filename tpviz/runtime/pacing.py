@@ -26,6 +26,7 @@ from tpviz.simulation.flows import Flows
 from tpviz.simulation.injected_faults import NONE, Faults
 
 from . import board, compute
+from .clock import Clock
 from .issue_times import IssueTimes
 from .operations import PEER
 
@@ -50,7 +51,7 @@ class Flight:
         self.end = self.row = None
 
 
-class Pacer:
+class Pacer(Clock):
     """Paces one rank; made by all ranks of the world together, closed by each on its own."""
 
     def __init__(self, cluster: "Cluster", faults: Faults | None = None):
@@ -92,15 +93,6 @@ class Pacer:
             time.sleep(left)
         self.lane = max(self.lane, end)
         self._mark()
-
-    @staticmethod
-    def completion(work: dist.Work) -> None:
-        """None: ends come from the model, see `Flight`."""
-
-    @staticmethod
-    def resolve(stamp: float) -> float:
-        """Stamps are seconds already."""
-        return stamp
 
     # -- kernels ---------------------------------------------------------------------------------
     def kernel(self, note: tuple[Any, ...]) -> compute.Note:

@@ -17,11 +17,11 @@ import torch.distributed as dist
 from tpviz import labels
 
 from . import backend
+from .clock import OrderClock
 from .memory import KINDS, MemoryHook, flat
 from .operations import PEER
 
 if TYPE_CHECKING:
-    from .fake import OrderClock
     from .recorder import Recorder
 
     class _Capturing(Recorder):

@@ -17,7 +17,8 @@ from torch._subclasses.fake_tensor import (
 )
 
 from tpviz.mesh import Mesh
-from tpviz.runtime.fake import NoNumbers, OrderClock, fake_tensors, fake_world
+from tpviz.runtime.clock import OrderClock
+from tpviz.runtime.fake import NoNumbers, fake_tensors, fake_world
 from tpviz.runtime.rank_errors import raised_at
 from tpviz.runtime.recorder import Recorder
 from tpviz.runtime.repeat import repeating

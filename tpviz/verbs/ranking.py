@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 
 
 # -- how far two rankings of the same strategies agree ---------------------------------------------
-def agreement(
-    rows: "Sequence[Row]", pairs: Iterable[tuple[str, str]]
-) -> dict[str, dict[str, float]]:
-    """{"predicted, simulated": {"tau", "top", "rows"}} for pairs of columns of `search.Row`.
+def agreement(rows: Sequence[Any], pairs: Iterable[tuple[str, str]]) -> dict[str, dict[str, float]]:
+    """{"predicted, simulated": {"tau", "top", "rows"}} for pairs of columns of rows, as `Row`.
 
     Rows in which one of the two is None do not count; a pair with fewer than two is left out.
     """

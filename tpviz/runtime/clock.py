@@ -1,0 +1,71 @@
+"""When something happened: the clocks of recorders.
+
+A CUDA launch returns before the work runs, so a host clock around it would time the launch. A stamp
+is therefore a float on CPU and a `torch.cuda.Event` on CUDA; `resolve` turns either into seconds of
+``time.perf_counter``, which is one clock for all processes of a host.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+class Clock:
+    """The host's: stamps are seconds of ``time.perf_counter``."""
+
+    now: Callable[[], Any] = staticmethod(time.perf_counter)
+
+    def completion(self, work: dist.Work) -> Any:
+        """A stamp at the end of ``work``; None: who waits sees it, or the future's callback."""
+
+    def resolve(self, stamp: Any) -> float:
+        """Seconds of a stamp."""
+        return stamp
+
+
+class OrderClock(Clock):
+    """Stamps are 0, 1, 2, ...: what came before what, and nothing else."""
+
+    def __init__(self):
+        self.moment = 0
+
+    def now(self) -> float:
+        """The next stamp."""
+        self.moment += 1
+        return float(self.moment - 1)
+
+
+class CudaClock(Clock):
+    """Stamps are CUDA events; an anchor seen by device and host ties them to the host's clock."""
+
+    def __init__(self):
+        torch.cuda.synchronize()
+        self.anchor = self.now()
+        self.anchor.synchronize()
+        self.zero = time.perf_counter()
+        self.side = torch.cuda.Stream()
+
+    def now(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def completion(self, work: dist.Work) -> torch.cuda.Event:
+        """A stamp at the end of ``work`` (NCCL): a side stream waits for it, no other does."""
+        with torch.cuda.stream(self.side):
+            work.wait()
+            return self.now()
+
+    def resolve(self, stamp: torch.cuda.Event | float) -> float:
+        if not isinstance(stamp, torch.cuda.Event):
+            return stamp
+        stamp.synchronize()
+        return self.zero + self.anchor.elapsed_time(stamp) / 1e3
+
+
+def host_or_device_clock() -> Clock:
+    """The clock for this process: CUDA's once CUDA is in use, else the host's."""
+    return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else Clock()
