@@ -1,6 +1,7 @@
 # What `import tpviz` offers, for type checkers and editors; at run time names load when first used.
 
 from . import clusters as clusters
+from . import models as models
 from .cluster import Cluster as Cluster
 from .cluster import Device as Device
 from .cluster import Dimension as Dimension

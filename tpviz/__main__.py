@@ -19,6 +19,7 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
+_MODEL = """of the model: "layers=2, hidden=64", or a preset: "llama3('8B', batch=8)\""""
 NOTEBOOKS = (Path(__file__).parent / "notebooks", Path(__file__).parents[1] / "notebooks")
 
 
@@ -44,7 +45,7 @@ def _parser():
             own.add_argument("strategy", help='such as "Megatron(tp=2) * DataParallel(dp=2)"')
         if cluster:
             own.add_argument("--cluster", default="nvswitch(8)", help="a preset: %(default)s")
-        own.add_argument("--gpt", default="", help='of the model: "layers=2, hidden=64"')
+        own.add_argument("--gpt", default="", help=_MODEL)
         return own
 
     own = command("run", _run, "train on real ranks of this machine", cluster=False)
@@ -153,7 +154,9 @@ def _strategy(text):
 def _workload(text):
     import tpviz as tv
 
-    return _made(_expression(f"GPT({text})"), {"GPT": tv.GPT}, "workload")
+    preset = text.partition("(")[0].strip().isidentifier()  # not "layers=2"
+    call = text if preset else f"GPT({text})"
+    return _made(_expression(call), {"GPT": tv.GPT, **tv.models.presets()}, "workload")
 
 
 def _cluster(text):

@@ -134,8 +134,8 @@ def dgx(
     would be cut.
     """
     device = GPUS[one_of("gpu", gpu, tuple(GPUS))]
-    size, nvlink, *usual = NODES[gpu[:4]]
-    nics, nic = (b if a is None else a for a, b in zip((nics, nic), usual))
+    size, nvlink, usual_nics, usual_nic = NODES[gpu[:4]]
+    nics, nic = usual_nics if nics is None else nics, usual_nic if nic is None else nic
     gpus = whole_number("gpus", gpus, 2, limits.RANKS)
     if gpus > size and gpus % size:
         whole = gpus // size * size

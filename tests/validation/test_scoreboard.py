@@ -10,7 +10,6 @@ import tpviz as tv
 from tpviz.validation import scoreboard as score
 from tpviz.validation.adapter import cluster_of
 from tpviz.validation.page import digests, markdown, of_part, sources_table, summary
-from tpviz.validation.validate import Checked
 
 ROOT = Path(__file__).parents[2]
 PAGE, README = (ROOT / "docs/validation.md").read_text(), (ROOT / "README.md").read_text()
@@ -18,18 +17,29 @@ LARGE = "ultrascale_playbook_h100"
 ROW = tv.published(source="megatron_sc21")[0]
 
 
-def checked(**fields):
-    """SC21's first row, predicted, with other fields of `Checked` or of the row."""
-    (one,) = tv.validate([ROW]).rows
-    own = {name: fields.pop(name) for name in ("step", "reason") if name in fields}
-    return replace(one, row=replace(one.row, **fields), **own)
+(CHECKED,) = tv.validate([ROW]).rows
+(POINT,) = score.points([CHECKED])
+
+
+def point(predicted=POINT.predicted, **fields):
+    """SC21's first row, with other fields."""
+    row = replace(ROW, **fields)
+    return score.Point(row, POINT.plan, predicted, row.step)
+
+
+def test_points_have_both():
+    assert POINT == (CHECKED.row, CHECKED.plan, CHECKED.step, ROW.step)
+    failed, memory = (tv.published(kind=kind)[0] for kind in ("failed", "memory"))
+    checked = tv.validate([failed, memory, replace(ROW, cp=2), ROW]).rows
+    assert [p.row for p in score.points(checked)] == [ROW]
+    (run,) = tv.validate([r for r in tv.published("llama-1B", 8) if r.peak][:1]).rows
+    assert [p[2:] for p in score.peaks([run, CHECKED])] == [(run.memory.total, run.row.peak)]
 
 
 def test_errors_by_hand():
-    e = score.errors([0.5, 0.9, 1.2])
-    assert (e.rows, e.ratio) == (3, 0.9)
+    e = score.errors([point(r * ROW.step) for r in (0.5, 0.9, 1.2)])
+    assert e.rows == 3 and e.ratio == pytest.approx(0.9)
     assert e.median == pytest.approx(0.2) and e.p90 == pytest.approx(0.5 - 0.2 * 0.3)
-    assert score.errors([]) is None
 
 
 @pytest.mark.parametrize(
@@ -61,9 +71,8 @@ def test_area_under_the_roc_counts_pairs():
 
 
 def test_rankings_are_within_a_model_and_as_many_gpus():
-    rows = [checked(step=s, model=m) for m in "ab" for s in (1.0, 2.0, 3.0, 4.0, 5.0)]
-    rows = [replace(r, row=replace(r.row, step=6 - r.step)) for r in rows]
-    found = score.rankings([*rows, checked(model="c", step=1.0)])
+    points = [point(s, model=m, step=6 - s) for m in "ab" for s in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    found = score.rankings([*points, point(model="c")])
     assert [(r.model, r.rows, round(r.correlation, 9), r.regret) for r in found] == [
         ("a", 5, -1.0, 4.0), ("b", 5, -1.0, 4.0),
     ]  # fmt: skip
@@ -72,20 +81,19 @@ def test_rankings_are_within_a_model_and_as_many_gpus():
 def test_share_of_peak_by_hand():
     """SC21: 138 TFLOP/s of 312 count the recomputed forward pass, a quarter of all; the step is
     rounded, and the source's formula leaves out a little."""
-    one = checked()
-    assert score.mfu(one) == pytest.approx(138 / 312 * 3 / 4, rel=0.01)
-    other = checked(step=2 * ROW.step)
-    assert score.shares_of_peak([one, other]) == {"Megatron-LM": pytest.approx(score.mfu(one))}
-    (baseline,) = score.at_share([one], {"Megatron-LM": score.mfu(one) / 2})
+    share = score.mfu(POINT)
+    assert share == pytest.approx(138 / 312 * 3 / 4, rel=0.01)
+    assert score.shares_of_peak([POINT, POINT]) == {"Megatron-LM": pytest.approx(share)}
+    (baseline,) = score.at_share([POINT], {"Megatron-LM": share / 2})
     assert baseline.ratio == pytest.approx(2)
-    assert score.at_share([one], {"FSDP": 0.5}) == []
+    assert score.at_share([POINT], {"FSDP": 0.5}) == []
 
 
 def test_own_estimates_are_read_from_the_notes():
-    rows = [r for r in tv.published(source="simumax") if "own prediction" in r.notes]
-    assert len(rows) > 10
-    assert score.own_estimate(Checked(replace(ROW, notes="x; own prediction -1.69%; y"))) == 0.9831
-    assert score.own_estimate(Checked(ROW)) is None
+    assert sum("own prediction" in r.notes for r in tv.published(source="simumax")) > 10
+    noted = point(notes="x; own prediction -1.69%; y")
+    (own,) = score.own_estimates([noted, POINT])
+    assert own.ratio == pytest.approx(0.9831)
 
 
 def test_the_ideal_cluster_is_at_its_nominal_rates():
@@ -97,8 +105,8 @@ def test_the_ideal_cluster_is_at_its_nominal_rates():
 @pytest.mark.parametrize(
     "fields, words",
     [
-        ({"step": 20.0}, "too slow"),
-        ({"measured": 1000.0}, "a disturbed run?"),
+        ({"predicted": 20.0}, "too slow"),
+        ({"step": 1000.0}, "a disturbed run?"),
         ({"tp": 16}, "tensor parallelism across nodes"),
         ({"global_batch": 1 << 24}, "kernel launches"),
         ({}, "the pipeline's messages"),
@@ -107,11 +115,7 @@ def test_the_ideal_cluster_is_at_its_nominal_rates():
     ],
 )
 def test_guesses(fields, words):
-    step = fields.pop("step", 8.0)
-    fields["step"] = fields.pop("measured", ROW.step)
-    one = checked()
-    one = replace(one, row=replace(one.row, **fields), step=step)
-    assert words in score.guess(one)
+    assert words in score.guess(point(**{"predicted": 8.0, **fields}))
 
 
 def test_the_page_is_of_this_data_split_and_coefficients():
@@ -143,5 +147,5 @@ def test_the_readme_says_what_the_page_says():
 
 
 def test_only_rows_to_test_on_count_in_the_summary():
-    rows = [checked(part="test", step=ROW.step / 2), checked(part="fit", step=ROW.step)]
+    rows = [replace(CHECKED, row=replace(ROW, part=part)) for part in ("test", "fit")]
     assert summary(rows).startswith("Megatron-LM (1 runs): median absolute error ")

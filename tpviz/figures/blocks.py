@@ -146,9 +146,9 @@ def symbols(frame: "Frame") -> str:
     """ "3bsh/d1", "4h²/(x y)": the payload of the frame's collective, in sizes of the workload."""
     tensor = payload_of(frame)
     letters = [dim.letters for dim in (tensor.rows, tensor.cols)]
-    count = prod(int(name.rstrip("H") or 1) for name in letters if name not in NAMED)
+    count = prod(float(name.rstrip("H") or 1) for name in letters if name not in NAMED)
     names = [NAMED.get(name, "h" * name.endswith("H")) for name in letters]
-    factor = f"{count if count > 1 else ''}{''.join(sorted(names))}".replace("hh", "h²")
+    factor = f"{count:g}" * (count != 1) + "".join(sorted(names)).replace("hh", "h²")
     under = [*(str(n) for n in frame.moved_chunk[1:2]), *tensor.axes]
     below = under[0] if len(under) == 1 else f"({' '.join(under)})"
     return f"{factor}/{below}" if under else factor

@@ -46,7 +46,7 @@ def side(dim: "Dim") -> float:
     """Pixels of a dim; widths grow with the root of the multiple of the hidden size."""
     if dim.letters in PIXELS:
         return PIXELS[dim.letters]
-    return HIDDEN * int(dim.letters.rstrip("H") or 1) ** 0.5
+    return HIDDEN * float(dim.letters.rstrip("H") or 1) ** 0.5
 
 
 def size(tensor: "Tensor") -> tuple[float, float]:

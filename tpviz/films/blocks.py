@@ -37,18 +37,19 @@ class _Film:
         self.at, self.frames, self.kept = at, [], {}
         self.parts, self.splits = pieces(at, w), at.splits(w)
         self.sizes = {at.inside: at.i, at.stream: at.s}
-        self.letters = {n * w.hidden: f"{n if n > 1 else ''}H" for n in (1, 3, w.mlp_ratio)}
-        self.tokens, self.hidden, self.ratio = w.batch * w.seq, w.hidden, w.mlp_ratio
-        self.heads = w.heads
+        self.tokens, self.hidden, self.w = w.batch * w.seq, w.hidden, w
+        self.out = {"qkv": w.qkv_features, "up": w.up_features}
+        self.normed = "LN(X)" if w.norm == "layer" else "RMS(X)"
+        self.active = "SwiGLU(U)" if w.gated else "GELU(U)"
 
     # -- the block -----------------------------------------------------------------------------
     def forward(self):
         self.x = self.stream("X", "activations")
         self.start("attention")
         self.norm("norm1")
-        self.linear("qkv", "attention.qkv", 3, "QKV", inner="LN(X)")
-        self.core("A", "activations", 1)
-        self.linear("out", "attention.out", 1, "Z")
+        self.linear("qkv", "attention.qkv", "QKV", inner=self.normed)
+        self.core("A", "activations", self.hidden)
+        self.linear("out", "attention.out", "Z")
         self.join("out")
         self.x = self.x._replace(name="X")  # the residual stream goes on in the same layout
         self.start("mlp")
@@ -56,8 +57,8 @@ class _Film:
         if self.todo and isinstance(self.todo[0], Pipeline):
             self.pipeline()
         else:
-            self.linear("up", "mlp.up", self.ratio, "U", inner="LN(X)")
-            self.linear("down", "mlp.down", 1, "Z", inner="GELU(U)")
+            self.linear("up", "mlp.up", "U", inner=self.normed)
+            self.linear("down", "mlp.down", "Z", inner=self.active)
         self.join("down")
 
     def backward(self):
@@ -68,7 +69,7 @@ class _Film:
         self.x = self.x._replace(name="dZ")
         self.back("out", "attention.out", "dA")
         self.start("core_back")
-        self.core("dQKV", "gradients", 3)
+        self.core("dQKV", "gradients", self.out["qkv"])
         self.back("qkv", "attention.qkv", "dX")
         self.norm_back("norm1")
         assert not self.todo, "the animation has left out operations of the step"
@@ -86,7 +87,7 @@ class _Film:
         return None
 
     def dim(self, size, *axes):
-        letters = "T" if size is None else self.letters.get(size, str(size))
+        letters = "T" if size is None else in_hidden(size, self.hidden)
         return Dim(letters, size or self.tokens, tuple(a for a in axes if self.sizes[a] > 1))
 
     def stream(self, name, kind):
@@ -97,8 +98,8 @@ class _Film:
     def weight(self, name):
         """W[in, out], cut as `Layout.splits` has it; its dims there are (out, in)."""
         cuts = dict(self.splits[f"blocks.0.{name}.weight"])
-        out = {"qkv": 3, "up": self.ratio}.get(name.split(".")[1], 1) * self.hidden
-        into = self.ratio * self.hidden if name == "mlp.down" else self.hidden
+        out = self.out.get(name.split(".")[1], self.hidden)
+        into = self.w.mlp_width if name == "mlp.down" else self.hidden
         return Tensor("W", self.dim(into, cuts[1]), self.dim(out, cuts[0]), "parameters")
 
     def add(self, layer, words, **fields):
@@ -119,13 +120,14 @@ class _Film:
 
     # -- parts of the block --------------------------------------------------------------------
     def norm(self, layer):
-        """Two numbers per token, all-reduced; the normalised x goes into the next layer."""
+        """One or two numbers per token, all-reduced; the normalised x goes into the next layer."""
         move = self.next_move(self.at.stream, "all_reduce")
         if move:
             name = "sums of dX" if self.part.endswith("_back") else "sums of X"
-            two = Tensor(name, self.x.rows, Dim("2", 2), self.x.kind, move.axis)
-            self.collective(layer, move, two)
-            self.frames[-1] = self.frames[-1]._replace(words=say.NORM.format(move.axis))
+            count, words = (2, say.NORM) if self.w.norm == "layer" else (1, say.RMS_NORM)
+            sums = Tensor(name, self.x.rows, Dim(str(count), count), self.x.kind, move.axis)
+            self.collective(layer, move, sums)
+            self.frames[-1] = self.frames[-1]._replace(words=words.format(move.axis))
 
     def norm_back(self, layer):
         self.start(f"{layer}_back")
@@ -133,26 +135,27 @@ class _Film:
         self.norm(layer)
 
     def join(self, layer):
-        """The features gathered, for a LayerNorm of whole tokens."""
+        """The features gathered, for a norm of whole tokens."""
         move = self.next_move(self.at.stream, "all_gather")
         if move:
             self.x = self.collective(layer, move)
 
-    def core(self, name, kind, times):
+    def core(self, name, kind, features):
         """Attention: whole heads, each on its rank."""
         kernel = self.todo.pop(0)
-        cols = self.dim(times * self.hidden)._replace(axes=self.x.cols.axes)
-        heads = self.heads // prod(self.sizes[a] for a in cols.axes)
+        cols = self.dim(features)._replace(axes=self.x.cols.axes)
+        heads = self.w.heads // prod(self.sizes[a] for a in cols.axes)
         result = Tensor(name, self.x.rows, cols, kind)
         twice = "" if self.at.a3 or self.at.s == 1 else " " + say.TWICE.format(self.at.stream)
-        words = say.CORE.format(heads, self.heads) + twice
+        words = say.CORE.format(heads, self.w.heads) + twice
         line = {"line": (self.x, "→ attention →", result), "active": (0, 3)}
         self.add("core", words, product=(self.x, result), kernels=(kernel,), **line)
         self.x = result
 
     def gathered(self, layer, inner, weight):
         """The input of a layer: all-gathered, or sharded without communication."""
-        self.x = self.x._replace(name=inner or self.x.name)
+        cols = weight.rows._replace(axes=self.x.cols.axes)  # an activation may have changed them
+        self.x = self.x._replace(name=inner or self.x.name, cols=cols)
         missing = [a for a in weight.rows.axes if a not in self.x.cols.axes]
         self.free = f"{say.CUT} " if missing else ""
         for axis in missing:
@@ -162,7 +165,7 @@ class _Film:
             if move:
                 self.x = self.collective(layer, move)
 
-    def linear(self, layer, name, times, result, inner=""):
+    def linear(self, layer, name, result, inner=""):
         """Forward: all-gathers, the GEMM, the all-reduce or reduce-scatter of its result."""
         weight = self.weight(name)
         self.gathered(layer, inner, weight)
@@ -223,10 +226,12 @@ class _Film:
     def pipeline(self):
         """Chunks through up and down: down of a chunk follows up of the next one."""
         up, down = self.weight("mlp.up"), self.weight("mlp.down")
-        self.gathered("up", "LN(X)", up)
+        self.gathered("up", self.normed, up)
         first, first_move, second, second_move, count = self.todo.pop(0)  # pyright: ignore[reportAssignmentType]
         a = self.stage("up", up, self.x, "U", first, first_move)
-        inner = (a.moving[1] if first_move else a.product[-1])._replace(name="GELU(U)")
+        inner = a.moving[1] if first_move else a.product[-1]
+        cols = down.rows._replace(axes=inner.cols.axes)
+        inner = inner._replace(name=self.active, cols=cols)
         b = self.stage("down", down, inner, "Z", second, second_move)
         self.kept |= {"up": self.x, "down": inner}
         order = [(a, 0)]
@@ -264,6 +269,11 @@ class _Film:
             fields["moves"] = (op.move,)  # pyright: ignore[reportArgumentType]
             words += " " + say.AGAIN
         self.add(layer, words, **multiplied(dy, weight, dx, kernel), **fields)  # pyright: ignore[reportArgumentType]
+
+
+def in_hidden(size: int, hidden: int) -> str:
+    """ "H", "4H", "2.69H": a number of features in hidden sizes."""
+    return f"{round(size / hidden, 2):g}H" if size != hidden else "H"
 
 
 def merged(frames: list[Frame], each: int) -> list[Frame]:

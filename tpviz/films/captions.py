@@ -181,6 +181,10 @@ NORM = (
     "LayerNorm needs the mean and variance of all features of a token. The ranks of {0} each hold "
     "some of them, so they all-reduce two numbers per token."
 )
+RMS_NORM = (
+    "RMSNorm needs the mean square of all features of a token. The ranks of {0} each hold some of "
+    "them, so they all-reduce one number per token."
+)
 CUT = "All ranks hold the same tensor, and each takes its part of the features: nothing is sent."
 FORWARD = (
     "Every rank multiplies the blocks it holds. It holds only a part of the contracted dim, so "

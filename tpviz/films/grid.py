@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, num_local_parameters, parts
 from tpviz.step import Collective, Overlapped, Part
 
-from .blocks import block_frames
+from .blocks import block_frames, in_hidden
 from .captions import ALL, HERE, LAYERS, OVER, SAID, TWICE, Dim, Flight, Frame, Tensor, exchanged
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class _Film:
 
     def message(self, tensor):
         """A weight, or its gradient, with the others in the same collective."""
-        return all_four(tensor, self.w.mlp_ratio) if self.together else tensor
+        return all_four(tensor, self.w) if self.together else tensor
 
     def gather(self, phase, payload):
         """An all-gather of weight shards; with OAG the next one is prefetched."""
@@ -253,15 +253,13 @@ def sharded(tensor: Tensor) -> Tensor:
     return tensor.cut("z", "cols")
 
 
-def all_four(tensor: Tensor, ratio: int) -> Tensor:
+def all_four(tensor: Tensor, w: "GPT") -> Tensor:
     """qkv's weight, or its gradient -> those of all four layers, side by side as one matrix.
 
-    ratio : of the MLP. Each is cut over both axes of the plane, this one over qkv's.
+    Each is cut over both axes of the plane, this one over qkv's.
     """
-    count = 4 + 2 * ratio
-    return tensor._replace(
-        cols=tensor.cols._replace(letters=f"{count}H", size=count * tensor.rows.size)
-    )
+    size = w.block_matrices // w.hidden
+    return tensor._replace(cols=tensor.cols._replace(letters=in_hidden(size, w.hidden), size=size))
 
 
 def flat(name: str, numbers: int, axes: Mapping[str, int]) -> Tensor:

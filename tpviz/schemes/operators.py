@@ -216,12 +216,14 @@ class SplitNorm(torch.autograd.Function):
             wide, square = wide - m, square - m * m
         ctx.scale = square.clamp_(min=0).add_(eps).rsqrt_()
         normal = (wide * ctx.scale).to(x.dtype)
-        ctx.save_for_backward(normal, weight)
+        ctx.save_for_backward(x if rms else normal, weight)  # others may keep x, too
         return normal * weight if bias is None else normal * weight + bias
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         normal, weight = ctx.saved_tensors
+        if ctx.rms:
+            normal = (normal * ctx.scale).to(grad.dtype)
         scaled = (grad * weight).to(ctx.scale.dtype)
         along, *mean = _means(ctx.group, scaled * normal, *(() if ctx.rms else (scaled,)))
         for m in mean:

@@ -17,7 +17,7 @@ nanotron)                   stages
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tpviz import clusters
 from tpviz.cluster import Cluster
@@ -229,13 +229,14 @@ def _pipelined(row, assumed):
         assumed.append("sequence parallelism as all-reduces, which send as many bytes")
     if row.zero:
         assumed.append("ZeRO-1 as an all-reduce of gradients, which sends as many bytes")
-    virtual = {"schedule": "interleaved_1f1b", "chunks": row.vpp}
-    plain = {"schedule": "1f1b"}
+    order: dict[str, Any] = {"schedule": "1f1b"}
+    if row.vpp > 1 and row.pp > 1:
+        order = {"schedule": "interleaved_1f1b", "chunks": row.vpp}
     return Merak(
         pp=row.pp,
         tp=row.tp,
         dp=row.dp,
         microbatches=int(row.microbatches),
         recompute="full" if row.recompute == "full" else "none",
-        **(virtual if row.vpp > 1 and row.pp > 1 else plain),
+        **order,
     )

@@ -7,17 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import log
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from tpviz.cost import show_seconds
 from tpviz.labs.report import table
 
 from . import scoreboard as score
-from .rows import FILES, group_of
+from .rows import FILES, group_of, published
 from .rows import table as shipped
 from .split import digest, split
-from .validate import COLUMNS, Checked, Validation, checked_rows, published, validate
+from .validate import Checked, Validation, checked_rows, validate
 
 WORST = 20
+_Row = TypeVar("_Row", Checked, score.Point)
+ERRORS = ("median predicted / measured", "median error", "90th percentile")
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1 << 20)
 """Degrees of an axis are counted together up to each of these."""
 
@@ -34,8 +37,8 @@ class Board(NamedTuple):
 
 def board() -> Board:
     """All published rows, predicted now."""
-    kinds = [validate(published(kind=kind)) for kind in FILES[:3]]
-    return Board(*kinds, checked_rows(published(), score.ideal))
+    steps, failed, memory = (validate(published(kind=kind)) for kind in FILES[:3])
+    return Board(steps, failed, memory, checked_rows(published(), score.ideal))
 
 
 def digests() -> str:
@@ -49,16 +52,17 @@ def digests() -> str:
     return ", ".join(f"{name} `{value}`" for name, value in found.items())
 
 
-def of_part(rows: Iterable[Checked], part: str) -> list[Checked]:
+def of_part(rows: Iterable[_Row], part: str) -> list[_Row]:
     """Those to "fit" on, or to "test" on."""
     return [row for row in rows if row.row.part == part]
 
 
-def summary(steps: Iterable[Checked]) -> str:
-    """The errors of the rows to test on in one sentence for each framework."""
+def summary(rows: Iterable[Checked]) -> str:
+    """The errors of the steps to test on, framework by framework."""
     words = []
-    for framework, own in score.by(of_part(steps, "test"), lambda r: r.row.framework).items():
-        e = score.errors(r.ratio for r in own)
+    tested = score.points(of_part(rows, "test"))
+    for framework, own in score.by(tested, lambda p: p.row.framework).items():
+        e = score.errors(own)
         words.append(
             f"{framework} ({e.rows} runs): median absolute error {_percent(e.median)}, median of "
             f"predicted over measured {e.ratio:.2f}"
@@ -67,31 +71,24 @@ def summary(steps: Iterable[Checked]) -> str:
 
 
 def sources_table(rows: Sequence[Checked]) -> list[list[str]]:
-    """Errors by source, header first; of sources with runs far below the usual rate also without
-    those."""
-    counts = Counter(r.source for r in rows)
-    slow = {r.source for r in rows if r.ratio and score.mfu(r) < score.DISTURBED}
-    usual = (r for r in rows if r.ratio and score.mfu(r) >= score.DISTURBED)
-    found = score.by_source(rows)
-    for source, e in score.by_source(r for r in usual if r.source in slow).items():
-        name = f"{source}, MFU at least {100 * score.DISTURBED:g} %"
-        counts[name], found[name] = e.rows, e
-    return table(
-        (
-            ("source", lambda s, e: s),
-            ("rows", lambda s, e: str(counts[s])),
-            ("modelled", lambda s, e: str(e.rows)),
-            ("median predicted / measured", lambda s, e: f"{e.ratio:.2f}"),
-            ("median error", lambda s, e: _percent(e.median)),
-            ("90th percentile", lambda s, e: _percent(e.p90)),
-        ),
-        sorted(found.items()),
-    )
+    """Errors of steps by source, header first; of sources with runs far below the usual rate also
+    without those."""
+    counts, points = Counter(r.source for r in rows), score.points(rows)
+    usual = [p for p in points if score.mfu(p) >= score.DISTURBED]
+    found = score.by_source(points)
+    for source, e in score.by_source(usual).items():
+        if e.rows < found[source].rows:
+            name = f"{source}, MFU at least {100 * score.DISTURBED:g} %"
+            counts[name], found[name] = e.rows, e
+    head = ["source", "rows", "modelled", *ERRORS]
+    lines = ([s, str(counts[s]), str(e.rows), *_told(e)] for s, e in sorted(found.items()))
+    return [head, *lines]
 
 
 def page(b: Board) -> str:
     """The page's text."""
     test = of_part(b.steps.rows, "test")
+    points = score.points(test)
     parts = [
         "# Validation: predictions and published runs",
         "Runs that other people made and published, and what `tv.predict` says of each. The rows "
@@ -113,17 +110,17 @@ def page(b: Board) -> str:
         "## Steps by degree of each axis",
         "Rows to test on; the Ultra-Scale grid is most of them. A row with several axes counts in "
         "each.",
-        _degrees(test),
+        _degrees(points),
         "## Ranking layouts",
         f"Groups of {score.LEAST} or more layouts of one model on as many GPUs. Rank correlation: "
         "Spearman's, of predicted and measured steps. Regret: how much slower than the fastest "
         "measured layout the fastest predicted one is.",
-        *_ranking(test),
+        *_ranking(points),
         "## Baselines",
         "On the same test rows: every kernel and link at its nominal rate; model FLOPs at a "
         "constant share of the peak, one for each framework, fitted on the rows to fit on; and the "
         "errors that a source states of its own prediction.",
-        *_baselines(b, test),
+        *_baselines(b, points),
         "## Memory",
         "Peaks of a rank: exact bytes of Megatron-LM's CI, SimuMax's on B200; and what the notes "
         "of measured steps say (Ultra-Scale: of the process; BigScience: of the fullest node).",
@@ -132,9 +129,9 @@ def page(b: Board) -> str:
         f"## The worst {WORST}",
         "Test rows with the largest ratio, either way. The last column is the first of a few rules "
         "(`tpviz.validation.scoreboard.guess`) that applies: a guess, not a finding.",
-        _worst(test, WORST),
+        _worst(points, WORST),
         "And of each other source the worst two:",
-        _worst(test, 2, each=True),
+        _worst(points, 2, each=True),
         "## Not modelled",
         _reasons([*b.steps.rows, *b.failed.rows, *b.memory.rows]),
     ]
@@ -153,24 +150,27 @@ def _percent(share: float):
     return f"{100 * share:.1f} %"
 
 
-def _degrees(rows: Sequence[Checked]):
+def _told(e: score.Errors):
+    """The cells of `ERRORS`."""
+    return [f"{e.ratio:.2f}", _percent(e.median), _percent(e.p90)]
+
+
+def _degrees(points: Sequence[score.Point]):
     """Errors by axis and degree."""
-    out = [["axis", "degree", "rows", "median predicted / measured", "median error", "90th"]]
+    out = [["axis", "degree", "runs", *ERRORS]]
     for axis in score.AXES:
         binned = score.by(
-            rows, lambda r, axis=axis: next(b for b in BINS if getattr(r.row, axis) <= b)
+            points, lambda p, axis=axis: next(b for b in BINS if getattr(p.row, axis) <= b)
         )
         for own in binned.values():
-            e = score.errors(r.ratio for r in own)
-            values = sorted({getattr(r.row, axis) for r in own})
+            values = sorted({getattr(p.row, axis) for p in own})
             named = f"{values[0]}" if len(values) == 1 else f"{values[0]} to {values[-1]}"
-            told = [str(e.rows), f"{e.ratio:.2f}", _percent(e.median), _percent(e.p90)]
-            out.append([axis, named, *told])
+            out.append([axis, named, str(len(own)), *_told(score.errors(own))])
     return out
 
 
-def _ranking(rows: Sequence[Checked]):
-    found = score.rankings(rows)
+def _ranking(points: Sequence[score.Point]):
+    found = score.rankings(points)
     columns = (
         ("source", lambda r: r.source),
         ("model", lambda r: r.model),
@@ -184,45 +184,32 @@ def _ranking(rows: Sequence[Checked]):
     return table(columns, ((r,) for r in found)), words
 
 
-def _baselines(b: Board, test: Sequence[Checked]):
-    shares = score.shares_of_peak(of_part(b.steps.rows, "fit"))
+def _baselines(b: Board, test: Sequence[score.Point]):
+    shares = score.shares_of_peak(score.points(of_part(b.steps.rows, "fit")))
     words = ", ".join(f"{name} {_percent(share)}" for name, share in shares.items())
     models = {
         "tpviz": test,
-        "ideal devices": of_part(b.ideal.rows, "test"),
+        "ideal devices": score.points(of_part(b.ideal.rows, "test")),
         "share of peak": score.at_share(test, shares),
+        "the source's own": score.own_estimates(test),
     }
-    errors = {name: score.by_source(rows) for name, rows in models.items()}
-    out = [["median error", *models, "the source's own"]]
+    errors = {name: score.by_source(points) for name, points in models.items()}
+    out = [["median error", *models]]
     for source in errors["tpviz"]:
-        own = [r for r in test if r.source == source and r.ratio]
-        stated = score.errors(x for r in own if (x := score.own_estimate(r)))
-        told = [_percent(errors[name][source].median) for name in models]
-        out.append([source, *told, _percent(stated.median) if stated else ""])
-    ranks = [_correlation(rows) for rows in models.values()]
-    out.append(["median rank correlation", *(f"{rank:.2f}" for rank in ranks), ""])
-    return out, f"Shares of the peak: {words}."
-
-
-def _correlation(rows):
-    return median(r.correlation for r in score.rankings(rows))
+        found = (own.get(source) for own in errors.values())
+        out.append([source, *(_percent(e.median) if e else "" for e in found)])
+    ranks = (score.rankings(points) for points in models.values())
+    middle = (f"{median(r.correlation for r in rank):.2f}" if rank else "" for rank in ranks)
+    return [*out, ["median rank correlation", *middle]], f"Shares of the peak: {words}."
 
 
 def _memory(b: Board):
     """Errors of memory by source, both parts, for no coefficient is fitted on them."""
-    out = [["source", "part", "rows", "median predicted / measured", "median error", "90th"]]
-    peaks = [
-        Checked(r.row, memory=r.memory, plan=r.plan, reason=r.reason, peak=True)
-        for r in b.steps.rows
-        if r.row.peak and r.memory
-    ]
-    rows = [*b.memory.rows, *peaks]
-    for (source, kind, part), own in score.by(
-        rows, lambda r: (r.source, r.row.kind == "memory", r.row.part)
-    ).items():
-        e = score.errors(r.ratio for r in own)
-        name = source if kind else f"{source} (notes of steps)"
-        out.append([name, part, str(e.rows), f"{e.ratio:.2f}", _percent(e.median), _percent(e.p90)])
+    out = [["source", "part", "runs", *ERRORS]]
+    for words, rows in (("", b.memory.rows), (" (notes of steps)", b.steps.rows)):
+        points = score.by(score.peaks(rows), lambda p: (p.row.source, p.row.part))
+        for (source, part), own in points.items():
+            out.append([source + words, part, str(len(own)), *_told(score.errors(own))])
     return out
 
 
@@ -245,19 +232,28 @@ def _fits(b: Board):
     )
 
 
-def _worst(rows: Sequence[Checked], most: int, each: bool = False):
-    """The ``most`` worst rows; ``each`` : of every source but that which has most of the rows."""
-    ranked = sorted((r for r in rows if r.ratio), key=lambda r: -abs(log(r.ratio)))
+def _worst(points: Sequence[score.Point], most: int, each: bool = False):
+    """The ``most`` worst steps; ``each`` : of every source but that which has most of them."""
+    ranked = sorted(points, key=lambda p: -abs(log(p.ratio)))
     found = ranked[:most]
     if each:
-        (largest, _), *_ = Counter(r.source for r in ranked).most_common()
-        groups = score.by(ranked, lambda r: r.source)
-        found = [r for source, own in groups.items() if source != largest for r in own[:most]]
-    columns = (*COLUMNS[:-1], ("what may be missing", score.guess))
-    return table(columns, ((r,) for r in found))
+        (largest, _), *_ = Counter(p.row.source for p in ranked).most_common()
+        groups = score.by(ranked, lambda p: p.row.source)
+        found = [p for source, own in groups.items() if source != largest for p in own[:most]]
+    columns = (
+        ("source", lambda p: p.row.source),
+        ("model", lambda p: p.row.model),
+        ("GPUs", lambda p: str(p.row.n_gpus)),
+        ("layout", lambda p: p.row.layout),
+        ("measured", lambda p: show_seconds(p.measured)),
+        ("predicted", lambda p: show_seconds(p.predicted)),
+        ("predicted / measured", lambda p: f"{p.ratio:.3g}"),
+        ("what may be missing", score.guess),
+    )
+    return table(columns, ((p,) for p in found))
 
 
-def _reasons(rows: Sequence[Checked]):
+def _reasons(rows: Iterable[Checked]):
     found = Counter((r.source, r.reason) for r in rows if r.reason)
     columns = (
         ("rows", lambda key, n: str(n)),

@@ -14,7 +14,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import inf, isnan, prod
@@ -46,7 +46,7 @@ GIGA = {"gb": 1e9, "gib": 2.0**30}
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One run of a source; None is what the source does not state.
+    """One run of a source; 0, None or "" is what the source does not state.
 
     kind : of `FILES`. url : repository and file, or page. kv_heads : of grouped queries.
     global_batch, micro_batch : sequences of a step, and of one microbatch of one replica.
@@ -60,19 +60,19 @@ class PublishedRow:
     source: str
     model: str
     gpu: str
-    n_gpus: int | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    global_batch: int | None = None
-    micro_batch: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    dp: int | None = None
-    heads: int | None = None
+    n_gpus: int = 0
+    layers: int = 0
+    hidden: int = 0
+    global_batch: int = 0
+    micro_batch: int = 0
+    tp: int = 0
+    pp: int = 0
+    dp: int = 0
+    heads: int = 0
     kv_heads: int | None = None
     ffn: int | None = None
-    seq: int | None = None
-    vocab: int | None = None
+    seq: int = 0
+    vocab: int = 0
     cp: int = 1
     ep: int = 1
     vpp: int = 1
@@ -93,11 +93,10 @@ class PublishedRow:
         return next(known, "other")
 
     @property
-    def microbatches(self) -> float | None:
-        """Microbatches of a replica in a step; not whole where the sizes do not divide."""
-        if not (self.global_batch and self.micro_batch and self.dp):
-            return None
-        return self.global_batch / (self.dp * self.micro_batch)
+    def microbatches(self) -> float:
+        """Microbatches of a replica in a step; not whole where the sizes do not divide, 0.0 where
+        they are not stated."""
+        return self.global_batch / (self.dp * self.micro_batch or inf)
 
     @property
     def layout(self) -> str:
@@ -156,8 +155,8 @@ def published(
     return PublishedRows(rows)
 
 
-def read(rows: Any) -> list[Mapping[str, str]]:
-    """Rows as texts by column: of a CSV file, gzip'd or not, or of an iterable of mappings.
+def read(rows: Any) -> Sequence[Mapping[str, Any]]:
+    """Rows as cells by column: of a CSV file, gzip'd or not, or of an iterable of mappings.
 
     Raises ``ValueError`` where there are none, or columns are missing; ``OSError`` as opening does.
     """
@@ -283,7 +282,7 @@ def _step(text: Mapping[str, str], found: Mapping[str, Any]):
     """Seconds of a step: the notes say them, or the measured value in its unit."""
     if told := re.search(r"\bstep_s=([^;\s]+)", text.get("notes", "")):
         return _number("step_s", told[1]) or None
-    unit, tokens = text.get("unit", ""), (found["global_batch"] or 0) * (found["seq"] or 0)
+    unit, tokens = text.get("unit", ""), found["global_batch"] * found["seq"]
     if not text.get("measured") or unit not in ("s/step", "ms/step", "tokens/s/gpu"):
         return None
     value = _number("measured", text["measured"])

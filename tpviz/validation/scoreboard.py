@@ -5,19 +5,19 @@
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cost import show_seconds
 
-from .adapter import cluster_of
-from .rows import DATA, FILES, published
+from .adapter import Plan, cluster_of
+from .rows import DATA, FILES, PublishedRow, published
 from .validate import Checked
 
 LEAST = 5
@@ -27,6 +27,21 @@ DISTURBED = 0.01
 GEMMS = 18
 """Matrix products of a layer in a step: 6 forward, with attention's two, and 12 backward."""
 AXES = ("tp", "pp", "dp", "vpp", "micro_batch")
+
+
+class Point(NamedTuple):
+    """A run with a prediction and a measurement: both of its step, in seconds, or both of the
+    memory of a rank, in bytes."""
+
+    row: PublishedRow
+    plan: Plan
+    predicted: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted / self.measured
 
 
 class Errors(NamedTuple):
@@ -52,48 +67,61 @@ class Ranking(NamedTuple):
     regret: float
 
 
-def errors(ratios: Iterable[float]) -> Errors | None:
-    """The `Errors` of ratios; None of none."""
-    ratios = list(ratios)
-    if not ratios:
-        return None
+def points(rows: Iterable[Checked]) -> list[Point]:
+    """Those that have a prediction and a measurement, of what they are rows of."""
+    found = ((r.row, r.plan, r.predicted, r.measured) for r in rows)
+    return [Point(row, plan, p, m) for row, plan, p, m in found if plan and p and m]
+
+
+def peaks(rows: Iterable[Checked]) -> list[Point]:
+    """The same of memory, whatever they are rows of."""
+    found = ((r.row, r.plan, r.memory) for r in rows)
+    return [
+        Point(row, plan, memory.total, row.peak)
+        for row, plan, memory in found
+        if plan and memory and row.peak
+    ]
+
+
+def errors(points: Collection[Point]) -> Errors:
+    """The `Errors` of one point or more."""
+    ratios = [p.ratio for p in points]
     off = [abs(r - 1) for r in ratios]
     return Errors(len(ratios), median(ratios), median(off), float(np.percentile(off, 90)))
 
 
-def by(rows: Iterable[Checked], key: Callable[[Checked], object]) -> dict:
-    """{key: rows with both a prediction and a measurement}, sorted by key."""
+def by(points: Iterable[Point], key: Callable[[Point], Any]) -> dict[Any, list[Point]]:
+    """{key: its points}, sorted by key."""
     found = defaultdict(list)
-    for row in rows:
-        if row.ratio:
-            found[key(row)].append(row)
+    for point in points:
+        found[key(point)].append(point)
     return dict(sorted(found.items()))
 
 
-def by_source(rows: Iterable[Checked]) -> dict[str, Errors]:
+def by_source(points: Iterable[Point]) -> dict[str, Errors]:
     """{source: its `Errors`}."""
-    return {k: errors(r.ratio for r in own) for k, own in by(rows, lambda r: r.source).items()}
+    return {source: errors(own) for source, own in by(points, lambda p: p.row.source).items()}
 
 
-def rankings(rows: Iterable[Checked]) -> list[Ranking]:
-    """The `Ranking` of every (source, model, number of GPUs, GPU) with `LEAST` rows or more."""
-    groups = by(rows, lambda r: (r.source, r.model, r.n_gpus, r.gpu))
+def rankings(points: Iterable[Point]) -> list[Ranking]:
+    """The `Ranking` of every (source, model, number of GPUs, GPU) with `LEAST` points or more."""
     found = []
-    for key, own in groups.items():
+    groups = by(points, lambda p: (p.row.source, p.row.model, p.row.n_gpus, p.row.gpu))
+    for (source, model, n_gpus, gpu), own in groups.items():
         if len(own) >= LEAST:
-            predicted, measured = [r.predicted for r in own], [r.measured for r in own]
-            values = spearman(predicted, measured), regret(predicted, measured)
-            found.append(Ranking(*key, len(own), *values))
+            times = [p.predicted for p in own], [p.measured for p in own]
+            values = spearman(*times), regret(*times)
+            found.append(Ranking(source, model, n_gpus, gpu, len(own), *values))
     return found
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
     """Spearman's rank correlation (1904), ties sharing the mean of their ranks; 0.0 where all of
     one are tied."""
-    ranks = [_ranks(np.asarray(values)) for values in (a, b)]
-    if any(np.ptp(r) == 0 for r in ranks):
+    first, second = _ranks(np.asarray(a)), _ranks(np.asarray(b))
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:
@@ -121,31 +149,30 @@ def _ranks(values):
 # -- memory --------------------------------------------------------------------------------------
 def needs(rows: Iterable[Checked]) -> list[float]:
     """Predicted bytes over the device's memory, of the rows with a prediction."""
-    return [r.memory.total / r.plan.cluster.device.memory for r in rows if r.memory and r.plan]
+    found = ((r.plan, r.memory) for r in rows)
+    return [memory.total / plan.cluster.device.memory for plan, memory in found if plan and memory]
 
 
 # -- baselines -----------------------------------------------------------------------------------
-def shares_of_peak(rows: Iterable[Checked]) -> dict[str, float]:
-    """{framework: median share of the peak FLOP/s that its runs reached}."""
-    return {
-        framework: median(map(mfu, own))
-        for framework, own in by(rows, lambda r: r.row.framework).items()
-    }
-
-
-def mfu(checked: Checked) -> float:
+def mfu(point: Point) -> float:
     """Model FLOPs of a measured step over what its GPUs' peak would do in that time."""
-    plan = checked.plan
-    peak = plan.cluster.device.flops[plan.workload.dtype] * checked.n_gpus
-    return plan.workload.step_flops / (peak * checked.measured)
+    workload, device = point.plan.workload, point.plan.cluster.device
+    peak = device.flops[workload.dtype] * point.row.n_gpus
+    return workload.step_flops / (peak * point.measured)
 
 
-def at_share(rows: Iterable[Checked], shares: Mapping[str, float]) -> list[Checked]:
-    """The same rows, predicted as model FLOPs at a constant share of the peak, by framework."""
+def shares_of_peak(points: Iterable[Point]) -> dict[str, float]:
+    """{framework: median share of the peak FLOP/s that its runs reached}."""
+    frameworks = by(points, lambda p: p.row.framework)
+    return {framework: median(map(mfu, own)) for framework, own in frameworks.items()}
+
+
+def at_share(points: Iterable[Point], shares: Mapping[str, float]) -> list[Point]:
+    """The same steps, predicted as model FLOPs at a constant share of the peak, by framework."""
     return [
-        replace(r, step=r.measured * mfu(r) / shares[r.row.framework])
-        for r in rows
-        if r.ratio and r.row.framework in shares
+        p._replace(predicted=p.measured * mfu(p) / shares[p.row.framework])
+        for p in points
+        if p.row.framework in shares
     ]
 
 
@@ -159,23 +186,29 @@ def ideal(gpu: str, n_gpus: int, source: str) -> Cluster:
     return replace(cluster, device=plain, levels=links)
 
 
-def own_estimate(checked: Checked) -> float | None:
-    """The error that a source states of its own prediction of the row, as a ratio."""
-    words = checked.row.notes.partition("own prediction ")[2].partition("%")[0]
-    return 1 + float(words) / 100 if words else None
+def own_estimates(points: Iterable[Point]) -> list[Point]:
+    """Those of which the source states the error of its own prediction, predicted as it did."""
+    found = []
+    for point in points:
+        words = point.row.notes.partition("own prediction ")[2].partition("%")[0]
+        if words:
+            own = point.measured * (1 + float(words) / 100)
+            found.append(point._replace(predicted=own))
+    return found
 
 
 # -- what may be missing ---------------------------------------------------------------------------
-def guess(checked: Checked) -> str:
-    """What the prediction of a row may miss: the first of a few rules that applies, with the
+def guess(point: Point) -> str:
+    """What the prediction of a step may miss: the first of a few rules that applies, with the
     seconds missing for each layer and microbatch."""
-    row, plan = checked.row, checked.plan
-    reached, node = mfu(checked), plan.cluster.levels[0].units
+    row, plan = point.row, point.plan
+    reached, node = mfu(point), plan.cluster.levels[0].units
     layers = row.layers / row.pp * row.microbatches
-    missing = f"{show_seconds((checked.measured - checked.step) / layers)} a layer and microbatch"
+    each = show_seconds((point.measured - point.predicted) / layers)
+    missing = f"{each} a layer and microbatch"
     gemm = plan.workload.step_flops / row.n_gpus / layers / GEMMS
     seconds = gemm / plan.cluster.device.flops[plan.workload.dtype]
-    if checked.ratio > 1:
+    if point.ratio > 1:
         return "predicted too slow: overlap that the framework has and the strategy has not"
     if reached < DISTURBED:
         return f"a disturbed run? It reached {100 * reached:.2g} % of the peak"

@@ -8,7 +8,7 @@ True
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -37,8 +37,7 @@ class Checked:
     """A row and its prediction.
 
     step : predicted seconds of a step; memory : predicted bytes of a rank, by kind. Both None where
-    the run is not modelled, for the ``reason``. plan : what was predicted. peak : whether
-    ``measured`` and ``predicted`` are of memory: of memory rows, and where asked for.
+    the run is not modelled, for the ``reason``. plan : what was predicted.
     """
 
     row: PublishedRow
@@ -46,7 +45,6 @@ class Checked:
     memory: Memory | None = None
     reason: str = ""
     plan: Plan | None = None
-    peak: bool = False
 
     @property
     def source(self) -> str:
@@ -64,8 +62,8 @@ class Checked:
         return self.row.gpu
 
     @property
-    def n_gpus(self) -> int | None:
-        """Number of GPUs."""
+    def n_gpus(self) -> int:
+        """Number of GPUs; 0 where it is not stated."""
         return self.row.n_gpus
 
     @property
@@ -76,17 +74,12 @@ class Checked:
     @property
     def measured(self) -> float | None:
         """Seconds of a step; of a memory row bytes; None of one that failed."""
-        return self.row.peak if self.of_memory else self.row.step
-
-    @property
-    def of_memory(self) -> bool:
-        """Whether it is bytes that were measured."""
-        return self.peak or self.kind == "memory"
+        return self.row.peak if self.kind == "memory" else self.row.step
 
     @property
     def predicted(self) -> float | None:
         """The same, predicted; None where it is not modelled."""
-        if self.of_memory:
+        if self.kind == "memory":
             return self.memory.total if self.memory else None
         return self.step
 
@@ -125,7 +118,7 @@ class Validation(Report):
         for name, (ink, symbol, dash) in STYLES.items():
             own = [r for r in self.rows if r.row.framework == name and r.ratio]
             words = [f"{r.model}, {r.n_gpus} {r.gpu}: {r.row.layout}" for r in own]
-            x, y = [r.measured for r in own], [r.ratio for r in own]
+            x, y = [r.measured for r in own], [r.ratio for r in own if r.ratio]
             scatter.append(points(name, x, y, ink, symbol, 6, text=words))
             off = sorted(100 * abs(ratio - 1) for ratio in y)
             some = sorted({round(i * (len(off) - 1) / 40) for i in range(41)}) if off else []
@@ -134,9 +127,9 @@ class Validation(Report):
             shares.append(curve)
         measured, ratios = [x for t in scatter for x in t["x"]], self.ratios()
         ticks = log_ticks(ratios or [1.0]), log_ticks(measured or [1.0])
-        unit = "bytes" if any(r.of_memory for r in self.rows) else "seconds a step"
+        unit = "bytes" if any(r.kind == "memory" for r in self.rows) else "seconds a step"
         ratio = axis("predicted / measured", ticks[0])
-        error = axis("absolute error (%)", **FROM_ZERO)
+        error = {"title": "absolute error (%)", **FROM_ZERO}
         rule = {"y": 1.0, "dash": "dash", "text": ""}
         return {
             "title": "Predictions beside published measurements",
@@ -174,7 +167,7 @@ def _show(row: Checked, value: float | None):
     """Seconds or bytes."""
     if value is None:
         return ""
-    return show_bytes(round(value)) if row.of_memory else show_seconds(value)
+    return show_bytes(round(value)) if row.kind == "memory" else show_seconds(value)
 
 
 COLUMNS: Columns = (
@@ -208,12 +201,13 @@ def checked_rows(rows: Any, cluster: Callable[[str, int, str], Cluster]) -> Vali
     return Validation(tuple(_checked(row, cluster) for row in found))
 
 
-def _checked(cells, cluster):
+def _checked(cells: PublishedRow | Mapping[str, Any], cluster: Callable[..., Cluster]):
     try:
         row = cells if isinstance(cells, PublishedRow) else row_of(cells)
     except ValueError as error:
-        named = {name: str(cells.get(name) or "") for name in ("source", "model", "gpu")}
-        return Checked(PublishedRow("measured", **named), reason=str(error))
+        assert isinstance(cells, Mapping)
+        source, model, gpu = (str(cells.get(k) or "") for k in ("source", "model", "gpu"))
+        return Checked(PublishedRow("measured", source, model, gpu), reason=str(error))
     try:
         plan = plan_of(row, cluster)
     except NotModelled as error:

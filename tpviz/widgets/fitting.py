@@ -64,7 +64,7 @@ class Fitting:
             name: min(values, key=_size) for name, values in knobs.items() if name not in menus
         }
         usual = {name: self.values[name] for name in menus}
-        self._least = [{"heads": 1, **least, **usual}]
+        self._least = [{"heads": workload.kv_heads or 1, **least, **usual}]
         self._least += [{**self._least[0], n: v} for n, values in menus.items() for v in values]
         self._moved, self._known = [], {}
         self.move({})

@@ -45,7 +45,8 @@ def activations(at: "Layout", w: "GPT") -> int:
     end = stream + T * H // (n * at.s) * item + statistics(w) * T // n * wide  # the last norm
     loss = (3 if at.i == 1 else 2) * T * V * wide + 16 * T
     head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
-    wide_rows = 2 * T if at.pipelined else T  # the gradient, and GELU once more
+    # the gradient; as one function also GELU once more, or what SwiGLU's backward has at once
+    wide_rows = T * ((5 if w.gated else 2) if at.pipelined else 1)
     enters = stream + w.tied * head_weight + (wide_rows + H // at.s) * F * item
     enters += whole if n > 1 else 0
     return kept + max(end + loss, end + head, enters)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import get_gradient_edge
 
 from tpviz.labels import label
 from tpviz.schemes.collectives import Group, gather_first, own_of, scatter_first
@@ -165,8 +166,8 @@ class Linear(torch.autograd.Function):
 
 
 class PipelinedMLP(torch.autograd.Function):
-    """Up, the activation and down, chunk by chunk: while a chunk of up is summed, the next one's up and the
-    one's before down are computed (our extension; the release stops after each layer).
+    """Up, the activation and down, chunk by chunk: while a chunk of up is summed, the next one's up
+    and the one's before down are computed (our extension; the release stops after each layer).
 
     Backward is that of the two layers without chunks.
     """
@@ -217,10 +218,12 @@ class PipelinedMLP(torch.autograd.Function):
         grad_inner = grad @ down_weight
         finish = summing(grad_inner, None, down.spread) if down.spread.size() > 1 else None
         with torch.enable_grad():
-            active = ctx.activation(inner.detach_().requires_grad_())
-        grad_down, _ = linear_gradients(active.detach(), grad, bias=False)
+            active = ctx.activation(inner.requires_grad_())
+        before, active = get_gradient_edge(active), active.detach()
+        grad_down, _ = linear_gradients(active, grad, bias=False)
+        del active
         grad_inner = finish() if finish else grad_inner
-        (grad_inner,) = torch.autograd.grad(active, inner, grad_inner)
+        (grad_inner,) = torch.autograd.grad(before, inner, grad_inner)
         grad_x = grad_inner @ up_weight
         finish = summing(grad_x, None, up.spread) if up.spread.size() > 1 else None
         grad_up, grad_bias = linear_gradients(x, grad_inner, ctx.biased)

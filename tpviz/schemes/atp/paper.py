@@ -13,8 +13,9 @@ s. Per layer, forward and backward:
     row order: d1 and d2 exchanged                   (4)
     forward alone: payloads 2A/s and (2 + r)A/i      (5)  A1: (3 + r)A/i
 
-Gated MLPs and grouped queries have other widths: 4 + 2r is their `stream_ratio`. With r = 4, (1) is (8 A / N) ((i-1) + 3 (s-1)). Statistics of LayerNorm, embedding and head are not
-counted. An axis of one rank sends nothing: its term is 0, whatever its bandwidth.
+With r = 4, (1) is (8 A / N) ((i-1) + 3 (s-1)); with a gated MLP or grouped queries 4 + 2r is
+`stream_ratio`. Statistics of norms, embedding and head are not counted. An axis of one rank sends
+nothing: its term is 0, whatever its bandwidth.
 
 >>> from tpviz import ATP, GPT
 >>> w = GPT(batch=1, seq=1)

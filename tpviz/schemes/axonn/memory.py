@@ -58,7 +58,8 @@ class _Moments:
         blocks = s.blocks(replace(w, layers=1))  # all are alike
         size = {name: prod(shape) * self.item for name, shape in blocks.items()}
         self.table = size["embed.token.weight"]  # as large as the head
-        self.qkv, self.up = (size[f"blocks.0.{n}.weight"] for n in ("attention.qkv", "mlp.up"))
+        layers = "attention.qkv", "mlp.up", "mlp.down"
+        self.qkv, self.up, self.down = (size[f"blocks.0.{n}.weight"] for n in layers)
         self.block = sum(n for name, n in size.items() if name.startswith("blocks.0."))
         self.cut, self.later = s.z > 1, s.z > 1 and "ors" in s.overlap
         self.keep, self.again = self.cut and s.keep, self.cut and not s.keep
@@ -82,7 +83,7 @@ class _Moments:
         if microbatches > 1:
             yield blocks + self._loss(last=microbatches == 2) + under_way
         if self.bundled:  # forward, where the last block's last weight is copied out
-            yield blocks + self.block + self.again * self.up + self._ahead(self.table)
+            yield blocks + self.block + self.again * self.down + self._ahead(self.table)
         yield blocks + self._head()
         for after in (0, layers - 1):  # from the last block to the first what grows grows evenly
             yield (layers - after) * self.stays + self._block() + scattered(after * self.block)
@@ -132,14 +133,13 @@ class _Moments:
     def _layer(self):
         """Of that layer: its input's gradient, its weight's, what was gathered again for it."""
         wide = self.rows * self.w.mlp_width // self.s.x * self.item
+        down = wide + self.down + self.again * self.down
         if not self.bundled:
-            return wide + self.up + self.again * self.up + self.cut * self.up // self.s.z
+            return down + self.cut * self.down // self.s.z
         message = self.again * self.block
-        into_buffer = self.block - self.keep * self.up  # the layer's input and weight are gone
+        into_buffer = self.block - self.keep * self.down  # the layer's input and weight are gone
         up = self.stream - wide + self.up + self.again * self.up  # backward of the up projection
-        return message + max(
-            wide + self.up + self.again * self.up, into_buffer + max(wide, self.up, up)
-        )
+        return message + max(down, into_buffer + max(wide, self.down, up))
 
     def _end(self):
         return 2 * self.stream + statistics(self.w) * self.rows * self.wide

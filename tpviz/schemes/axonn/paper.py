@@ -13,7 +13,8 @@ elements on the wire of a rank:
 In a transposed layer (every second) x and y are exchanged. Forward's are sent R times, R = 2 with
 recomputation; z gathers R times, once more without ``keep``, for each microbatch. No latency, no
 LayerNorm statistics, embedding or head, and nothing hidden. So a block of GPT sends, r the MLP's
-ratio, a = 2, 3 or 4 passes of weights (`closed_forms`; with r = 4 7R + 5, 2R + 2, 12 h^2):
+ratio, a = 2, 3 or 4 passes of weights (`closed_forms`; with r = 4 7R + 5, 2R + 2, 12 h^2; gated
+MLPs and grouped queries have other widths):
 
     x: 2 (x-1)/x  m h/(z y) (2R + 2)                 z: a (z-1)/z  (4 + 2r) h^2 / (x y)
     y: 2 (y-1)/y  m h/(z x) ((3 + r) R + 1 + r)      data: 2 (d-1)/d  (4 + 2r) h^2 / (x y z)

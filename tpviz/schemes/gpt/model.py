@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpviz.workload import GPT
 
 ROTARY_BASE = 10_000.0
-"""Of the wavelengths (Su et al. 2021, section 3.2.2); later models have other ones, at equal cost."""
+"""Of the wavelengths (Su et al. 2021, section 3.2.2); later models have others, at equal cost."""
 
 
 class Norm(nn.LayerNorm):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ParallelEmbedding(nn.Module):
-    """Token table split by vocabulary, position table, if any, on every rank: (B, S) -> activations.
+    """Token table split by vocabulary, position table (if any) whole: (B, S) -> activations.
 
     width : features of this rank's tables, all of them unless said.
     """

@@ -1,0 +1,205 @@
+"""Models that people train: sizes, blocks by hand, and every scheme on each kind of block."""
+
+import re
+from dataclasses import replace
+from itertools import cycle, product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import TINY, assert_equal, captured
+
+import tpviz as tv
+from tpviz.schemes.gpt.model import Heads, rotary_turns, swiglu, turned
+from tpviz.schemes.operators import SplitNorm
+
+PUBLISHED = {
+    ("gpt3", "175B"): 174_604_259_328,
+    ("llama", "7B"): 6_738_415_616,
+    ("llama", "13B"): 13_015_864_320,
+    ("llama", "65B"): 65_285_660_672,
+    ("llama2", "70B"): 68_976_648_192,
+    ("llama3", "1B"): 1_235_814_400,
+    ("llama3", "8B"): 8_030_261_248,
+    ("llama3", "405B"): 405_853_388_800,
+    ("mistral", "7B"): 7_241_732_096,
+    ("qwen", "7B"): 7_615_616_512 - 28 * (3584 + 2 * 512),  # the biases of q, k and v
+    ("bloom", "176B"): 176_247_271_424 - 2 * 14336,  # the embedding's LayerNorm
+}
+"""Parameters of the released weights; of GPT-3 its 175 billion, as the sizes give them."""
+KINDS = {
+    "ffn": {"ffn": 40},
+    "grouped": {"kv_heads": 4},
+    "gated": {"gated": True},
+    "rms": {"norm": "rms"},
+    "rotary": {"rotary": True},
+    "no bias": {"bias": False},
+}
+STRATEGIES = [
+    tv.Megatron(tp=2, sp=True),
+    tv.ATP(mesh=(2, 2), chunks=4, chunking="pipelined"),
+    tv.ATP(mesh=(1, 2), norm="L2"),
+    tv.AxoNN(x=1, y=2, z=2, gather="block", recompute=True),
+    tv.Merak(pp=2, tp=2, subpipeline=2),
+    tv.T3(tp=2, gather="consumer"),
+    tv.DataParallel(dp=2, zero=3, bucket_mb=0.01),
+]
+AMONG = tuple((s, replace(TINY, **kind)) for s, kind in product(STRATEGIES, KINDS.values()))
+
+
+@pytest.mark.parametrize("family, size", PUBLISHED)
+def test_presets_have_the_published_parameters(family, size):
+    w = tv.models.presets()[family](size)
+    assert w.num_parameters == PUBLISHED[family, size]
+
+
+@pytest.mark.parametrize("family", tv.models.presets())
+def test_every_preset_makes_a_workload(family):
+    made = tv.models.presets()[family]
+    assert made.__doc__ and set(tv.models.SIZES) == set(tv.models.presets())
+    for size in tv.models.SIZES[family]:
+        w = made(size, batch=8, layers=3)
+        assert (w.batch, w.layers, w.dtype) == (8, 3, "bfloat16")
+        assert w.num_tensors == len(w.parameter_shapes())
+        per_layer = 2 * w.block_matrices + 4 * w.seq * w.hidden
+        gemms = 3 * per_layer + 2 * w.hidden * w.vocab
+        assert w.step_flops == 3 * w.batch * w.seq * gemms
+        named = float(size[:-1]) * {"M": 1e6, "B": 1e9}[size[-1]]
+        assert made(size).num_parameters == pytest.approx(named, rel=0.35)
+    with pytest.raises(ValueError, match=f"size='9B' is not possible: use '{size[0]}?"):
+        made("9B")
+
+
+WHOLE = tv.Megatron(tp=4, sp=True), tv.ATP(mesh=(2, 2)), tv.AxoNN(x=4, z=2), tv.T3(tp=4)
+
+
+@pytest.mark.parametrize("family, strategy", [*zip(tv.models.presets(), cycle(WHOLE))])
+def test_at_full_width_predicted_is_simulated(family, strategy):
+    w = tv.models.presets()[family](layers=1, batch=4, seq=1024, vocab=512)
+    program, box = captured(strategy, w), tv.clusters.nvswitch()
+    assert program.ledger(0) == strategy.ledger(w)
+    simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
+    assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.short)
+def test_each_kind_of_block_equals_one_process(strategy, kind):
+    assert_equal(strategy, replace(TINY, **KINDS[kind]), among=AMONG)
+
+
+# -- blocks by hand --------------------------------------------------------------------------------
+def test_rms_norm_is_torchs():
+    x, y = (torch.randn(3, 8, dtype=torch.float64).requires_grad_() for _ in range(2))
+    y.data.copy_(x.data)
+    weight = torch.randn(8, dtype=torch.float64, requires_grad=True)
+    other, grad = weight.detach().clone().requires_grad_(), torch.randn(3, 8, dtype=torch.float64)
+    SplitNorm.apply(x, weight, None, 1e-5, None, True).backward(grad)
+    F.rms_norm(y, (8,), other, 1e-5).backward(grad)
+    torch.testing.assert_close(x.grad, y.grad)
+    torch.testing.assert_close(weight.grad, other.grad)
+
+
+def test_layer_norm_without_a_group_is_torchs():
+    x = torch.randn(3, 8, dtype=torch.float64) + 5
+    weight, bias = torch.randn(2, 8, dtype=torch.float64)
+    found = SplitNorm.apply(x, weight, bias, 1e-5, None)
+    torch.testing.assert_close(found, F.layer_norm(x, (8,), weight, bias, 1e-5))
+
+
+def test_rotary_turns_pairs_by_position():
+    """A score depends on the distance alone, and pair i turns by base^(-2i/D) a position."""
+    w = tv.GPT(hidden=32, heads=4, seq=16, rotary=True)
+    turns = rotary_turns(w, torch.float64, "cpu")
+    assert turns.shape == (16, 4) and turns[:, 0].angle()[1] == pytest.approx(1.0)
+    assert turns[1].angle().tolist() == pytest.approx([10_000 ** (-i / 4) for i in range(4)])
+    q, k = torch.randn(2, 1, 8, dtype=torch.float64)
+    scores = turned(q.expand(16, 8), turns) @ turned(k.expand(16, 8), turns).T
+    for distance in range(1, 16):
+        torch.testing.assert_close(
+            scores.diagonal(distance), scores[0, distance].expand(16 - distance)
+        )
+    torch.testing.assert_close(scores[3, 3], (q * k).sum())
+
+
+def test_grouped_queries_are_those_of_repeated_keys():
+    """Rows of qkv: of each group its queries, a key, a value."""
+    w = tv.GPT(hidden=32, heads=4, kv_heads=2, seq=6)
+    x = torch.randn(2, 6, w.qkv_features, dtype=torch.float64)
+    q1, k1, v1, q2, k2, v2 = x.split([16, 8, 8] * 2, -1)
+    heads = [
+        (q1[..., :8], k1, v1),
+        (q1[..., 8:], k1, v1),
+        (q2[..., :8], k2, v2),
+        (q2[..., 8:], k2, v2),
+    ]
+    by_hand = [F.scaled_dot_product_attention(*head, is_causal=True) for head in heads]
+    attend = Heads(w, torch.float64, "cpu")
+    torch.testing.assert_close(attend(x), torch.cat(by_hand, -1))
+    torch.testing.assert_close(attend(x.transpose(0, 1), True).transpose(0, 1), attend(x))
+
+
+def test_a_gate_is_the_neighbour_of_its_feature():
+    x = torch.randn(3, 8)
+    assert torch.equal(swiglu(x), F.silu(x[:, 1::2]) * x[:, ::2])
+    assert torch.equal(swiglu(x)[:, 2:], swiglu(x[:, 4:]))  # a rank's part
+
+
+def test_shapes_and_counts_of_a_llama_by_hand():
+    w = tv.GPT(
+        layers=1, hidden=32, heads=4, kv_heads=2, ffn=40, gated=True, norm="rms", rotary=True,
+        bias=False, vocab=64, tied=False,
+    )  # fmt: skip
+    assert w.parameter_shapes() == {
+        "embed.token.weight": (64, 32),
+        "blocks.0.norm1.weight": (32,),
+        "blocks.0.attention.qkv.weight": (64, 32),
+        "blocks.0.attention.out.weight": (32, 32),
+        "blocks.0.norm2.weight": (32,),
+        "blocks.0.mlp.up.weight": (80, 32),
+        "blocks.0.mlp.down.weight": (32, 40),
+        "norm.weight": (32,),
+        "head.weight": (64, 32),
+    }
+
+
+# -- what is refused -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "sizes, message",
+    [
+        ({"kv_heads": 3}, "heads=4 does not split evenly over kv_heads=3: use kv_heads=2 or 4"),
+        ({"kv_heads": 0}, "kv_heads=0 is too small: the least that works is 1"),
+        ({"ffn": 2.5}, "ffn must be a whole number, not 2.5"),
+        ({"norm": "batch"}, "norm='batch' is not possible: use 'layer' or 'rms'"),
+        ({"gated": 1}, "gated=1 is not possible: use True or False"),
+        ({"hidden": 36, "rotary": True}, "hidden=36 does not split evenly over 2 * heads=8"),
+    ],
+)
+def test_bad_workloads(sizes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tv.GPT(**sizes)
+
+
+GROUPED, SPLIT = replace(TINY, kv_heads=2), " does not split evenly over "
+
+
+@pytest.mark.parametrize(
+    "strategy, workload, message",
+    [
+        (tv.Megatron(tp=4), GROUPED, "kv_heads=2 / tp=4: use tp=2, or kv_heads=4"),
+        (tv.T3(tp=4), GROUPED, "kv_heads=2 / tp=4: use tp=2, or kv_heads=4"),
+        (tv.Merak(pp=2, tp=4), GROUPED, "kv_heads=2 / tp=4: use tp=2, or kv_heads=4"),
+        (tv.AxoNN(x=4), GROUPED, "kv_heads=2 / x=4: use x=2, or kv_heads=4"),
+        (
+            tv.ATP(mesh=(2, 2)),
+            GROUPED,
+            "kv_heads=2 / d1*d2=4: use d1*d2=2, or kv_heads=4; or attention='A1'",
+        ),
+        (tv.ATP(mesh=(4, 1), attention="A1"), GROUPED, "kv_heads=2 / d1=4: use d1=2"),
+        (tv.DataParallel(dp=2) * tv.Megatron(tp=4), GROUPED, "kv_heads=2 / tp=4: use tp=2"),
+        (tv.Megatron(tp=4), replace(TINY, ffn=42), "ffn=42 / tp=4: use tp=2, or ffn=40 or 44"),
+    ],
+)
+def test_what_does_not_split_is_refused_with_what_does(strategy, workload, message):
+    with pytest.raises(ValueError, match=re.escape(message.replace(" / ", SPLIT))):
+        strategy.check(workload)

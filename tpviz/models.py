@@ -1,0 +1,169 @@
+"""Models that people train, each as a `tpviz.GPT`: published sizes, one sequence a step, bfloat16.
+
+Any field of the workload may be given besides: ``llama2("70B", batch=1024, seq=8192)``. What a GPT
+of ours has not is said of each. For time, memory and bytes the two stand-ins that are used, rotary
+positions for ALiBi and GELU for squared ReLU, are as large as what they stand for. A vocabulary
+that does not split over the ranks is to be padded, as frameworks do: ``gpt3(vocab=51200)``.
+
+>>> llama2("7B").num_parameters
+6738415616
+>>> llama3("8B", layers=2, batch=4).short
+"GPT(layers=2, hidden=4096, heads=32, seq=8192, batch=4, vocab=128256, tied=False, \
+dtype='bfloat16', ffn=14336, kv_heads=8, gated=True, norm='rms', rotary=True, bias=False)"
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from .checks import one_of
+from .workload import GPT
+
+COLUMNS = ("layers", "hidden", "heads", "ffn", "kv_heads")
+"""Of `SIZES`. Where they are not said, ``ffn`` is 4 ``hidden`` and every head has its own key."""
+SIZES: dict[str, dict[str, tuple[int, ...]]] = {
+    "gpt3": {
+        "125M": (12, 768, 12),
+        "350M": (24, 1024, 16),
+        "760M": (24, 1536, 16),
+        "1.3B": (24, 2048, 16),
+        "2.7B": (32, 2560, 32),
+        "6.7B": (32, 4096, 32),
+        "13B": (40, 5120, 40),
+        "175B": (96, 12288, 96),
+    },
+    "llama": {
+        "7B": (32, 4096, 32, 11008),
+        "13B": (40, 5120, 40, 13824),
+        "33B": (60, 6656, 52, 17920),
+        "65B": (80, 8192, 64, 22016),
+    },
+    "llama2": {
+        "7B": (32, 4096, 32, 11008),
+        "13B": (40, 5120, 40, 13824),
+        "34B": (48, 8192, 64, 22016, 8),
+        "70B": (80, 8192, 64, 28672, 8),
+    },
+    "llama3": {
+        "1B": (16, 2048, 32, 8192, 8),
+        "3B": (28, 3072, 24, 8192, 8),
+        "8B": (32, 4096, 32, 14336, 8),
+        "70B": (80, 8192, 64, 28672, 8),
+        "405B": (126, 16384, 128, 53248, 8),
+    },
+    "mistral": {"7B": (32, 4096, 32, 14336, 8), "123B": (88, 12288, 96, 28672, 8)},
+    "qwen": {
+        "0.5B": (24, 896, 14, 4864, 2),
+        "1.5B": (28, 1536, 12, 8960, 2),
+        "3B": (36, 2048, 16, 11008, 2),
+        "7B": (28, 3584, 28, 18944, 4),
+        "14B": (48, 5120, 40, 13824, 8),
+        "32B": (64, 5120, 40, 27648, 8),
+        "72B": (80, 8192, 64, 29568, 8),
+    },
+    "mpt": {
+        "125M": (12, 768, 12),
+        "350M": (24, 1024, 16),
+        "760M": (24, 1536, 12),
+        "1B": (24, 2048, 16),
+        "3B": (32, 2560, 20),
+        "7B": (32, 4096, 32),
+        "13B": (40, 5120, 40),
+        "30B": (48, 7168, 56),
+        "70B": (80, 8192, 64),
+    },
+    "bloom": {
+        "560M": (24, 1024, 16),
+        "1.1B": (24, 1536, 16),
+        "1.7B": (24, 2048, 16),
+        "3B": (30, 2560, 32),
+        "7.1B": (30, 4096, 32),
+        "176B": (70, 14336, 112),
+    },
+    "nemotron4": {"15B": (32, 6144, 48, 24576, 8), "340B": (96, 18432, 96, 73728, 8)},
+}
+"""{family: {size: `COLUMNS`}}"""
+_LLAMA = {"tied": False, "gated": True, "norm": "rms", "rotary": True, "bias": False}
+
+
+def gpt3(size: str = "175B", **changes: Any) -> GPT:
+    """GPT-3 (Brown et al. 2020, arXiv 2005.14165, table 2.1).
+
+    13B has 40 heads of 128, so 5120 features (the table says 5140); 1.3B has 16 heads (the table's
+    24 do not divide 2048). Without: attention that is sparse in every second layer.
+    """
+    return _gpt("gpt3", size, changes, seq=2048, vocab=50257)
+
+
+def llama(size: str = "65B", **changes: Any) -> GPT:
+    """Llama 1 (Touvron et al. 2023, arXiv 2302.13971, table 2; MLP widths of the released
+    weights)."""
+    return _gpt("llama", size, changes, seq=2048, vocab=32000, **_LLAMA)
+
+
+def llama2(size: str = "70B", **changes: Any) -> GPT:
+    """Llama 2 (Touvron et al. 2023, arXiv 2307.09288; MLP widths of the released weights, for 34B
+    Code Llama's, Roziere et al. 2023, arXiv 2308.12950)."""
+    return _gpt("llama2", size, changes, seq=4096, vocab=32000, **_LLAMA)
+
+
+def llama3(size: str = "8B", **changes: Any) -> GPT:
+    """Llama 3 and 3.1 (Grattafiori et al. 2024, arXiv 2407.21783, table 3); 1B and 3B are Llama
+    3.2 (configurations of the released weights), whose head has the embedding's matrix.
+
+    Rotary positions have our base (10,000, not 500,000), which changes no cost.
+    """
+    more = _LLAMA | {"tied": size in ("1B", "3B")}
+    return _gpt("llama3", size, changes, seq=8192, vocab=128256, **more)
+
+
+def mistral(size: str = "7B", **changes: Any) -> GPT:
+    """Mistral 7B (Jiang et al. 2023, arXiv 2310.06825, table 1) and Mistral Large 2 (123B;
+    configuration of the released weights).
+
+    Without the sliding window of 7B, 4096 tokens: attention is over the whole sequence, of which
+    4096 are the default here.
+    """
+    vocab = 32768 if size == "123B" else 32000
+    return _gpt("mistral", size, changes, seq=4096, vocab=vocab, **_LLAMA)
+
+
+def qwen(size: str = "7B", **changes: Any) -> GPT:
+    """Qwen 2.5 (Yang et al. 2024, arXiv 2412.15115, table 1; MLP widths and padded vocabularies of
+    the released weights). Without the biases of queries, keys and values, its only ones."""
+    small = size in ("0.5B", "1.5B", "3B")
+    more = _LLAMA | {"tied": small, "vocab": 151936 if small else 152064}
+    return _gpt("qwen", size, changes, seq=4096, **more)
+
+
+def mpt(size: str = "7B", **changes: Any) -> GPT:
+    """MPT (MosaicML 2023; configurations of llm-foundry, MIT-licensed code: no biases, vocabulary
+    padded to 50368). Rotary positions stand for ALiBi."""
+    return _gpt("mpt", size, changes, seq=2048, vocab=50368, rotary=True, bias=False)
+
+
+def bloom(size: str = "176B", **changes: Any) -> GPT:
+    """BLOOM (BigScience 2022, arXiv 2211.05100, table 3). Rotary positions stand for ALiBi; without
+    the LayerNorm after the embedding."""
+    return _gpt("bloom", size, changes, seq=2048, vocab=250880, rotary=True)
+
+
+def nemotron4(size: str = "15B", **changes: Any) -> GPT:
+    """Nemotron-4 15B (Parmar et al. 2024, arXiv 2402.16819) and 340B (NVIDIA 2024, arXiv
+    2406.11704, table 1). GELU stands for squared ReLU; its LayerNorm has a bias, ours, as of every
+    model without biases, has none."""
+    more = {"tied": False, "rotary": True, "bias": False}
+    return _gpt("nemotron4", size, changes, seq=4096, vocab=256000, **more)
+
+
+def presets() -> dict[str, Callable[..., GPT]]:
+    """{family: function} of all presets, for menus; each works without arguments."""
+    made = (gpt3, llama, llama2, llama3, mistral, qwen, mpt, bloom, nemotron4)
+    return {preset.__name__: preset for preset in made}
+
+
+def _gpt(family: str, size: str, changes: dict[str, Any], **fields: Any) -> GPT:
+    """Raises ``ValueError`` for a size that the family has not, ``TypeError`` for a field that a
+    `GPT` has not."""
+    table = SIZES[family]
+    sizes = dict(zip(COLUMNS, table[one_of("size", size, tuple(table))]))
+    return GPT(**{"batch": 1, "dtype": "bfloat16", **fields, **sizes, **changes})
