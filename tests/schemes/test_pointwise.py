@@ -97,7 +97,7 @@ def test_a_scheme_that_does_not_say_is_refused():
         axes = {"tp": 1}
 
     with pytest.raises(
-        ValueError, match='Unsaid does not say .* use a device with pointwise="free"'
+        ValueError, match=r'Unsaid does not say .* use a device with pointwise="free"'
     ):
         Unsaid().device(tv.GPT(), box(pointwise="fused"))
     assert Unsaid().device(tv.GPT(), BOX) is BOX.device

@@ -69,10 +69,11 @@ def loss(found: Iterable[tuple[PublishedRow, Plan]], numbers: Mapping[str, float
 
 def fit(found: Runs, numbers: Mapping[str, float]) -> dict[str, float]:
     """Numbers with less `loss` on the rows, from these on."""
-    pipelined = [run for run in found if run[0].framework == "nanotron" and run[0].pp > 1]
-    rest = [run for run in found if run not in pipelined]
-    numbers = _descend(rest, dict(numbers), [name for name in numbers if name != LAST])
-    return _descend(pipelined, numbers, [LAST])
+    sets: dict[bool, Runs] = {False: [], True: []}
+    for run in found:
+        sets[run[0].framework == "nanotron" and run[0].pp > 1].append(run)
+    numbers = _descend(sets[False], dict(numbers), [name for name in numbers if name != LAST])
+    return _descend(sets[True], numbers, [LAST])
 
 
 def _descend(found, numbers, names):

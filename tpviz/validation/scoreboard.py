@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpviz.cluster import Cluster, Device, Level
 from tpviz.cost import show_seconds
 
 from .adapter import Plan, cluster_of

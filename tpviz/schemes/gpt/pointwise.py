@@ -74,7 +74,7 @@ def spread(device: "Device", held: Held) -> "Device":
     """
     alone, dtype = replace(device, pointwise="free", launch=0.0), held.workload.dtype
     gemms, others = _gemms(held), list(passes(device, held))
-    computing = sum(count * alone.time(*work, dtype) for count, *work in gemms)
+    computing = sum(count * alone.time(flops, size, dtype) for count, flops, size in gemms)
     seconds = sum(count * alone.time(0, size) for count, size in others)
     slower = 1 + device.launch_pipelined * held.parts * (held.ends != (True, True))
     launching = device.launch * slower * sum(count for count, *_ in (*gemms, *others))
