@@ -1,6 +1,7 @@
 """Memory by formula against tracked allocations: states exactly, activations within 12 %."""
 
 import gc
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -66,13 +67,28 @@ LAST = [
     for mesh in ((2, 2), (1, 2), (4, 1))
     for chunking in ("tokens", "pipelined")
 ]
+LLAMA = replace(W, ffn=160, kv_heads=2, gated=True, norm="rms", rotary=True, bias=False)
+LIKE = [
+    (strategy, LLAMA)
+    for strategy in (
+        tv.Megatron(tp=1),
+        tv.Megatron(tp=2),
+        tv.Megatron(tp=2, sp=True),
+        tv.DataParallel(dp=2, zero=1, bucket_mb=0.3),
+        tv.ATP(mesh=(1, 2)),
+        tv.ATP(mesh=(2, 2), attention="A1", sp=True),
+        tv.ATP(mesh=(2, 1), chunks=4, chunking="pipelined"),
+        tv.AxoNN(x=1, y=1, z=2, overlap=()),
+    )
+]
 BUCKETS = tv.DataParallel(dp=2, zero=2, bucket_mb=0.02)
 TRACKED = [*((s, W) for s in (*STRATEGIES, BUCKETS)), *((s, SMALL) for s in LAST)]
+TRACKED += LIKE
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=named)
-def test_equals_what_is_tracked(strategy):
-    found, tracked = strategy.memory(W), peaks(strategy, W, TRACKED)
+@pytest.mark.parametrize("strategy, w", [(s, W) for s in STRATEGIES] + LIKE, ids=named)
+def test_equals_what_is_tracked(strategy, w):
+    found, tracked = strategy.memory(w), peaks(strategy, w, TRACKED)
     assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
     assert found["activations"] == pytest.approx(tracked["activations"], rel=0.12)
 
@@ -124,10 +140,23 @@ def test_small_buckets_are_never_undercounted():
     assert tracked["gradients"] <= found["gradients"] <= tracked["gradients"] + largest
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"tied": False},
+        {"norm": "rms"},
+        {"rotary": True},
+        {"bias": False},
+        {"gated": True, "ffn": 20, "kv_heads": 4},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("tp", [1, 2, 4])
-def test_held_parameters_are_the_local_shapes(tp, tied):
-    w = tv.GPT(layers=5, hidden=24, heads=4, seq=10, vocab=36, mlp_ratio=3, tied=tied)
+def test_held_parameters_are_the_local_shapes(tp, kind):
+    w = tv.GPT(
+        **{"layers": 5, "hidden": 24, "heads": 4, "seq": 10, "vocab": 36, "mlp_ratio": 3} | kind
+    )
     shapes = local_shapes(tv.Megatron(tp=tp), w)
     assert num_local_parameters(w, tp) == sum(map(prod, shapes.values()))
     counters = tv.Megatron(tp=tp).memory(w)["optimizer"] - 2 * num_local_parameters(w, tp) * 4

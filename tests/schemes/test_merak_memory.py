@@ -11,6 +11,7 @@ from tpviz.schemes.merak.memory import memory_of
 
 W = tv.GPT(layers=8, hidden=64, heads=4, seq=64, batch=16, vocab=256)
 WIDE = tv.GPT(layers=4, hidden=128, heads=4, seq=32, batch=16, vocab=64, tied=False)
+LLAMA = replace(W, ffn=160, kv_heads=2, gated=True, norm="rms", rotary=True, bias=False)
 EXACT = ("parameters", "gradients", "optimizer")
 
 
@@ -44,6 +45,8 @@ def ratios(strategy, w, least=0.88, tries=8):
         (W, {"dp": 2, "schedule": "gpipe"}),
         (W, {"tp": 2, "schedule": "1f1b", "recompute": "none", "subpipeline": 2}),
         (W, {"schedule": "zb_h1", "recompute": "none"}),
+        (LLAMA, {"schedule": "1f1b"}),
+        (LLAMA, {"tp": 2, "schedule": "1f1b", "recompute": "none", "subpipeline": 2}),
         (W, {"schedule": "zb_v", "recompute": "none"}),
     ],
     ids=str,

@@ -23,7 +23,7 @@ def captured(strategy: tv.Strategy, workload: tv.GPT) -> Capture:
 def named(value: Any) -> str | None:
     """The id of a test's parameter that is a strategy or a workload."""
     if isinstance(value, tv.GPT):
-        return "tied" if value.tied else "untied"
+        return ("tied" if value.tied else "untied") + "-llama" * value.gated
     return getattr(value, "short", None)
 
 

@@ -216,7 +216,8 @@ def row_of(cells: Mapping[str, Any]) -> PublishedRow:
         cases = re.findall(r"(\d+) \((\w+)\)", told[1])  # "8 (70b) or 16 (405b)"
         given = [int(n) for n, label in cases if label in found["model"]]
         found["kv_heads"] = given[0] if given else None if cases else int(told[1])
-    return PublishedRow(**found | {"step": _step(text, found), "peak": _peak(text)})
+    found["step"], found["peak"] = _step(text, found), _peak(text)
+    return PublishedRow(**found)
 
 
 def group_of(row: Mapping[str, str]) -> Group:
