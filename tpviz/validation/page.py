@@ -13,6 +13,7 @@ from tpviz.cost import show_seconds
 from tpviz.tables import table
 
 from . import scoreboard as score
+from .adapter import ideal
 from .rows import FILES, group_of, published
 from .rows import table as shipped
 from .split import digest, split
@@ -38,7 +39,7 @@ class Board(NamedTuple):
 def board() -> Board:
     """All published rows, predicted now."""
     steps, failed, memory = (validate(published(kind=kind)) for kind in FILES[:3])
-    return Board(steps, failed, memory, checked_rows(published(), score.ideal))
+    return Board(steps, failed, memory, checked_rows(published(), ideal))
 
 
 def digests() -> str:

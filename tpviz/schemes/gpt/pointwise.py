@@ -76,7 +76,8 @@ def spread(device: "Device", held: Held) -> "Device":
     gemms, others = _gemms(held), list(passes(device, held))
     computing = sum(count * alone.time(flops, size, dtype) for count, flops, size in gemms)
     seconds = sum(count * alone.time(0, size) for count, size in others)
-    launching = device.launch * sum(count for count, *_ in (*gemms, *others))
+    slower = 1 + device.launch_pipelined * held.parts * (held.ends != (True, True))
+    launching = device.launch * slower * sum(count for count, *_ in (*gemms, *others))
     seconds = max(seconds, launching - computing)
     return replace(alone, spread=seconds / sum(count * flops for count, flops, _ in gemms))
 
