@@ -72,7 +72,7 @@ def box(slow_motion: float = 1000) -> tv.Cluster:
 
 def beside(comparison: tv.Comparison) -> dict[str, Any]:
     """The state of a page's picture of a comparison."""
-    svg = comparison.to_svg(theme="page", width=840)
+    svg = comparison.to_svg(theme="page")
     return {"scene": {"svg": svg, "captions": [comparison.describe()]}}
 
 
