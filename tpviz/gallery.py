@@ -21,15 +21,19 @@ PARALLELISM = {
 }
 ASKED: dict[str, Any] = {"steps": 3, "timeout": 300}
 """Of an emulated run."""
+NUMBERS = 240_000
+"""float32, of an all-reduce: chunks of whole kilobytes on each of its rings."""
 
 
 def microscope() -> str:
     """Ring all-reduces on 2 to 8 ranks."""
 
     def state(ranks):
-        return playing(tv.MicroscopeView(tv.microscope(algorithm="ring", world_size=ranks)))
+        made = tv.microscope(algorithm="ring", world_size=ranks, elements=NUMBERS)
+        return playing(tv.MicroscopeView(made))
 
-    return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 4})
+    words = {"ranks": "in the ring"}
+    return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 4}, words)
 
 
 def blocks() -> str:

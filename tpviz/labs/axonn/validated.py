@@ -112,7 +112,8 @@ class Validation(Report):
         same = mode != "communication"  # steps on both axes, which are the same then
         both = seconds[mode] + seconds[upward]
         (x, x_axis), (y, y_axis) = (
-            _axis(m, seconds[m], both if same else seconds[m]) for m in (mode, upward)
+            _axis(m, seconds[m], both if same else seconds[m], unit_of(both))
+            for m in (mode, upward)
         )
         traces, marks = [], []
         if same:
@@ -188,9 +189,9 @@ class Validation(Report):
         )
 
 
-def _axis(mode, seconds, reach):
-    """(values in a unit, the axis), which must include ``reach``."""
-    unit, scale = unit_of(reach)
+def _axis(mode, seconds, reach, of):
+    """(values in the unit ``of`` `unit_of`, the axis), which must include ``reach``."""
+    unit, scale = of
     values, title = [s / scale for s in seconds], f"{TITLES[mode]} ({unit})"
     if min(reach) <= 0 or max(reach) / min(reach) <= FAR:
         return values, axis(title)
