@@ -95,7 +95,7 @@ def mesh() -> str:
 
     def state(strategy):
         s = strategies[strategy]
-        return playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt), s.short, "counted, not run"))
+        return playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt)))
 
     return swept("mesh", {"strategy": strategies}, state)
 
