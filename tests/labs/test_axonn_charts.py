@@ -59,9 +59,8 @@ def test_bars_are_the_parts_of_the_step():
     shapes = [trace.marker.pattern.shape for trace in figure.data]
     assert len(set(shapes)) == 4 and figure.layout.barmode == "stack"
     gains = [a.text for a in figure.layout.annotations if a.text.endswith(" %")]
-    assert gains == [
-        f"{100 * found.gain(s):+.0f} %" if found.gain(s) else "0 %" for s in found.subsets
-    ]
+    percents = [round(100 * found.gain(s)) for s in found.subsets]
+    assert gains == [f"{p:+d} %" if p else "0 %" for p in percents]
 
 
 def points(figure, column):

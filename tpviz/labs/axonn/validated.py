@@ -170,7 +170,8 @@ class Validation(Report):
         """Definitions of the models, their agreement, the paper's claim, and warnings."""
         notes = [
             "communication: bytes over bandwidth, without overlap or compute, as the papers rank. "
-            "predicted: the whole step, with overlap. Memory is not checked."
+            "predicted: the whole step, with overlap. Memory is not checked. Grids are written x y "
+            "z data; its first: the fastest by the model on the horizontal axis."
             + (" measured: median step on the emulated cluster." if self.measured else "")
         ]
         if self.measured and len(self.measured) < len(self.rows):
