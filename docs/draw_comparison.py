@@ -18,7 +18,7 @@ def main() -> None:
     comparison = tv.compare(strategy, gallery.WORKLOAD, cluster, **asked)
     path = Path(__file__).parent / "img" / "comparison.svg"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(comparison.to_svg(theme="light", width=1100))
+    path.write_text(comparison.to_svg(width=840))
     tv.shutdown()
     print(comparison.describe())
     print(path.relative_to(Path.cwd()))

@@ -12,7 +12,7 @@ def main() -> None:
     trace = tv.run(strategy, gallery.WORKLOAD, gallery.box(), steps=1)
     path = Path(__file__).parent / "img" / "first_run.svg"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(tv.Timeline(trace).to_svg(theme="light", width=1100))
+    path.write_text(tv.Timeline(trace).to_svg(width=840))
     tv.shutdown()
     print(f"{path.relative_to(Path.cwd())}: {len(trace)} events, {trace.badge}")
 

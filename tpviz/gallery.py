@@ -21,15 +21,19 @@ PARALLELISM = {
 }
 ASKED: dict[str, Any] = {"steps": 3, "timeout": 300}
 """Of an emulated run."""
+NUMBERS = 240_000
+"""float32, of an all-reduce: chunks of whole kilobytes on each of its rings."""
 
 
 def microscope() -> str:
     """Ring all-reduces on 2 to 8 ranks."""
 
     def state(ranks):
-        return playing(tv.MicroscopeView(tv.microscope(algorithm="ring", world_size=ranks)))
+        made = tv.microscope(algorithm="ring", world_size=ranks, elements=NUMBERS)
+        return playing(tv.MicroscopeView(made))
 
-    return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 4})
+    words = {"ranks": "in the ring"}
+    return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 4}, words)
 
 
 def blocks() -> str:
@@ -72,7 +76,7 @@ def box(slow_motion: float = 1000) -> tv.Cluster:
 
 def beside(comparison: tv.Comparison) -> dict[str, Any]:
     """The state of a page's picture of a comparison."""
-    svg = comparison.to_svg(theme="page", width=840)
+    svg = comparison.to_svg(theme="page")
     return {"scene": {"svg": svg, "captions": [comparison.describe()]}}
 
 
@@ -91,7 +95,7 @@ def mesh() -> str:
 
     def state(strategy):
         s = strategies[strategy]
-        return playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt), s.short, "counted, not run"))
+        return playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt)))
 
     return swept("mesh", {"strategy": strategies}, state)
 

@@ -99,6 +99,11 @@ class GPT:
         return f"GPT({', '.join(words)})"
 
     @property
+    def words(self) -> str:
+        """In short words, for titles."""
+        return f"GPT of {self.layers} layer{'s' * (self.layers > 1)}, hidden size {self.hidden}"
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one element of ``dtype``."""
         return DTYPES[self.dtype]

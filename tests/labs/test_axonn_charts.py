@@ -50,7 +50,7 @@ def test_bars_are_the_parts_of_the_step():
     found = overlaps()
     figure, times = found.figure(), list(found.times["predicted"].values())
     unit, scale = unit_of([t.step for t in times])
-    assert figure.layout.annotations[0].text == f"predicted step ({unit})"
+    assert figure.layout.annotations[0].text.startswith(f"predicted step ({unit}); ")
     stacks = {trace.name: np.array(trace.y) * scale for trace in figure.data}
     assert list(stacks) == ["kernels", *(f"waiting for {a}" for a in ("data", "z", "x"))]
     assert sum(stacks.values()) == pytest.approx([t.step for t in times])
@@ -59,9 +59,8 @@ def test_bars_are_the_parts_of_the_step():
     shapes = [trace.marker.pattern.shape for trace in figure.data]
     assert len(set(shapes)) == 4 and figure.layout.barmode == "stack"
     gains = [a.text for a in figure.layout.annotations if a.text.endswith(" %")]
-    assert gains == [
-        f"{100 * found.gain(s):+.0f} %" if found.gain(s) else "0 %" for s in found.subsets
-    ]
+    percents = [round(100 * found.gain(s)) for s in found.subsets]
+    assert gains == [f"{p:+d} %" if p else "0 %" for p in percents]
 
 
 def points(figure, column):
@@ -79,17 +78,15 @@ def test_points_are_the_grids_that_were_run():
     found = measured()
     figure, run = found.figure(), found.measured
     both = [s for r in run for s in (r.predicted, r.measured)]
-    scales = {
-        1: (unit_of(both)[1],) * 2,
-        2: tuple(unit_of([getattr(r, m) for r in run])[1] for m in ("communication", "measured")),
-    }
+    others = [s for r in run for s in (r.communication, r.measured)]
+    scales = {1: unit_of(both)[1], 2: unit_of(others)[1]}  # one unit on both axes
     assert [a.text for a in figure.layout.annotations[:2]] == [
         "predicted step against measured step",
         "communication model against measured step",
     ]
     for column, mode in ((1, "predicted"), (2, "communication")):
-        to_right, upward = scales[column]
-        expected = {(getattr(r, mode) / to_right, r.measured / upward) for r in run}
+        scale = scales[column]
+        expected = {(getattr(r, mode) / scale, r.measured / scale) for r in run}
         assert points(figure, column).keys() == expected
     lines = [t for t in figure.data if t.mode == "lines"]
     assert len(lines) == 1 and lines[0].x == lines[0].y

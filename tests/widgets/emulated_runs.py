@@ -13,7 +13,7 @@ class Compared:
     """What the view asks of a comparison."""
 
     def to_svg(self, theme):
-        return f"<svg class='{theme}'/>"
+        return f"<svg width='9' height='9' class='{theme}'/>"
 
     def to_table(self):
         return [["part", "measured"], ["unexplained <>", "0 s"]]

@@ -53,13 +53,14 @@ def test_first_look(view):
     assert repr(view) == "<Explore Megatron(tp=4, sp=False, chunks=1)>"
     assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
     assert "Run to measure it" in view.ledger.value
-    assert repr(view.mesh) == "<MeshView tp 4, rank 0>"
+    assert repr(view.mesh) == "<MeshView tp 4, 4 ranks, rank 0>"
     head, *rows = view.to_table()
     assert len(rows) == len(view.strategy.ledger(tv.GPT()))
     assert "measured" not in head and "measured<" not in view.ledger.value
     assert all(cell for row in rows for cell in row)
     assert view.timeline.layout.display == "none"
-    assert view.to_svg() == view.mesh.to_svg()
+    assert "Megatron(tp=4) on this machine" in view.to_svg()
+    assert "rank 0 and its groups:" in view.to_svg() and "step time" not in view.to_svg()
 
 
 def test_a_knob_redraws_formula_and_mesh_and_starts_nothing(view, monkeypatch):

@@ -19,7 +19,7 @@ def test_it_starts_with_the_strategy_given(view):
     menu = view._inner.controls["mesh"]
     assert {a * b for _, (a, b) in menu.options} == {1, 2, 4, 8}
     assert (8, 1) not in {shape for _, shape in menu.options}  # 4 heads
-    assert repr(view.mesh) == "<MeshView d1 2 x d2 2, rank 0>"
+    assert repr(view.mesh) == "<MeshView d1 2 x d2 2, 4 ranks, rank 0>"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_data_parallelism_around_it():
     both = tv.ATP(mesh=(2, 1), order="row") * tv.DataParallel(dp=2, zero=2)
     view = Explore(tv.GPT(), CLUSTER(), strategy=both)
     assert view.strategy == both
-    assert repr(view.mesh) == "<MeshView dp 2 x d1 2 x d2 1, rank 0>"
+    assert repr(view.mesh) == "<MeshView dp 2 x d1 2 x d2 1, 4 ranks, rank 0>"
     assert [row[0] for row in view.to_table()[1:]].count("dp") >= 1
     view._outer.controls["dp"].value = 1
     assert view.strategy == tv.ATP(mesh=(2, 1), order="row")

@@ -60,7 +60,7 @@ def test_the_questions_are_the_same_widgets_while_nothing_is_committed(view):
 
 def test_the_prediction_can_be_covered_until_the_guess(view):
     view.guesses.cover.value = True
-    assert "step time" not in view.model.picture.value
+    assert "step time" not in view.model.picture.value + view.to_svg()
     assert "exposed" not in view.model.axes.value
     assert "covered until you guess" in view.model.picture.value
     guessed(view)
@@ -80,6 +80,7 @@ def test_after_the_run_guess_model_simulation_and_measurement_stand_together(vie
     comparison = view.results.comparison.value
     assert "class='page'/>" in comparison
     assert "unexplained &lt;&gt;" in comparison
+    assert "class='auto'/>" in view.to_svg()
     assert view.outcome.simulated is not None
     assert "measured: Megatron(tp=4" in view.status.value
 

@@ -10,10 +10,12 @@ import torch
 from synthetic import synthetic_trace
 from test_axonn_charts import MAKERS as AXONN
 from test_charts import MAKERS as ATP
+from test_comparison_figure import RESIDUAL, SEGMENTS, Foreseen, Found, badged
 from test_merak_studies_charts import MAKERS as MERAK
 from test_t3_charts import MAKERS as T3
 
 import tpviz as tv
+from tpviz.figures.comparison import comparison_scene, comparison_svg
 from tpviz.figures.losses import losses_svg
 from tpviz.figures.page import document, place
 from tpviz.labs.study import SOURCES
@@ -53,6 +55,16 @@ def microscope_at_its_end():
     view = tv.MicroscopeView(tv.microscope("all_reduce", "ring", world_size=4))
     view.step = len(view.scene["captions"]) - 1
     return view
+
+
+def wide_ring():
+    return tv.MicroscopeView(tv.microscope("all_reduce", "ring", world_size=8))
+
+
+def comparison():
+    made = Foreseen(SEGMENTS), badged("simulated", 0), badged("emulated", 1), Found(RESIDUAL)
+    title = tv.Megatron(tp=2).title(tv.GPT())
+    return comparison_svg(comparison_scene(*made, title=title, caption="two NVLink pairs"))
 
 
 def microscope_still(algorithm):
@@ -95,6 +107,7 @@ VIEWS = {
     "mesh": mesh,
     "mesh of 1024 ranks": large_mesh,
     "microscope": microscope,
+    "microscope of 8 ranks": wide_ring,
     "microscope at its end": microscope_at_its_end,
     "partition": partition,
     "blocks": lambda: tv.BlocksView(tv.ATP(mesh=(2, 4), chunks=2), tv.GPT(heads=8)),
@@ -112,6 +125,9 @@ PICTURES = {
     "memory of a rank": lambda: memory_svg(STEP.memory(), 3e6, BOX.device.name),
     "memory on a scale model": lambda: memory_svg(STEP.memory(), 3e6, BOX.device.name, scale=2**14),
     "cluster": lambda: BOX.to_svg(),
+    "timeline, without scripts": lambda: tv.Timeline(synthetic_trace()).to_svg(),
+    "comparison": comparison,
+    "explore": lambda: tv.explore(tv.GPT(), BOX).to_svg(),
     "matrix": lambda: tv.communication_matrix(BOX).to_svg(),
     "tree, without scripts": lambda: microscope_still("tree"),
     "losses": lambda: losses_svg([3.0, 2.5, 2.2], [3.0, 2.5, 2.2]),

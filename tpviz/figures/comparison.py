@@ -6,6 +6,7 @@ to end, from 0 to the measured step. Badges name each source and cannot be turne
 """
 
 from collections.abc import Callable, Iterable
+from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from tpviz.trace.steps import median_step
 from .lanes import Axis, bars, exposed, inset, names, outlines
 from .legend import USUAL, legend
 from .palette import INKS, axis_keys, phase_key
-from .svg import badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
+from .svg import VIEW, badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
 from .timeline import timeline_scene
 
 if TYPE_CHECKING:
@@ -43,18 +44,19 @@ def comparison_scene(
     ranks: Iterable[int] | None = None,
     title: str = "",
     caption: str = "",
+    about: str = "",
 ) -> dict[str, Any]:
     """The scene of a `Prediction`, two traces and a `Residual`, ready for JSON.
 
     Parameters
     ----------
     prediction, measured : each None where there is none.
-    title, caption : the strategy, and the cluster.
+    title, caption : the strategy, and the cluster. about : more than the title.
     ranks : ranks to draw; None for those the residual blames and one other, or the first alone.
 
     Returns a dict: ``badges`` (one for each row of a lane), ``foreseen`` (the first row is a
-    prediction), ``title``, ``caption``, ``duration`` (s), ``ranks``, ``rows`` (rank, lane, axis,
-    source: index of ``badges``),
+    prediction), ``title``, ``about``, ``caption``, ``duration`` (s), ``ranks``, ``rows`` (rank,
+    lane, axis, source: index of ``badges``),
     ``bars`` and ``outlines`` (columns row, key, start, end; bars also name), ``exposed`` (row,
     start, end), ``marks`` ([source, step seconds]), ``parts`` (rows of name, seconds, share, start,
     predicted), ``numbers`` ([label, text]), ``verdict``. Raises ``ValueError`` for a rank that is
@@ -81,6 +83,7 @@ def comparison_scene(
         "badges": badges,
         "foreseen": bool(foreseen),
         "title": title,
+        "about": about,
         "caption": caption,
         "duration": float(max(*marks, *(s["duration"] for s in scenes), 1e-12)),
         "ranks": ranks,
@@ -236,7 +239,8 @@ def describe(scene: dict[str, Any]) -> str:
     )
     numbers = "; ".join(f"{label}: {text}" for label, text in scene["numbers"])
     return (
-        f"One step of {scene['title']} on {scene['caption']}: {steps}. {numbers}. "
+        f"One step of {scene['about'] or scene['title']} on {scene['caption']}: {steps}. "
+        f"{numbers}. "
         f"The {scene['marks'][-1][0]} step is {parts}. {scene['verdict']}"
     )
 
@@ -259,7 +263,7 @@ DASHES = ("2 3", "7 4", "")
 """How the step's end is marked: dotted as predicted, dashed as simulated, solid as measured."""
 
 
-def comparison_svg(scene: dict[str, Any], width: float = 1000, theme: str = "auto") -> str:
+def comparison_svg(scene: dict[str, Any], width: float = VIEW, theme: str = "auto") -> str:
     """Draw a comparison scene.
 
     width in px; theme "light", "dark", "auto" or "page". Raises ValueError on a width that leaves
@@ -307,7 +311,8 @@ def _header(scene, width):
         frame, size = badge(x, 8, words.partition(" (")[0], dash)
         out, x = out + frame, x + size + 8
     out += text(x + 4, 22, _cut(f"on {scene['caption']}", width - x - 20, 6.1))
-    return out + text(10, 44, _cut(scene["title"], width - 20, 6.0), "muted")
+    about = f"<title>{escape(scene['about'])}</title>"
+    return f"{out}<g>{about}{text(10, 44, _cut(scene['title'], width - 20, 6.0), 'muted')}</g>"
 
 
 def _dashes(scene):

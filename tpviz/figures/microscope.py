@@ -169,10 +169,10 @@ def facts(m: "Microscope") -> list[list[str]]:
     low, high = min(m.sent), max(m.sent)
     sent = amount(high) if low == high else f"{amount(low)} to {amount(high)}"
     return [
-        ["S", amount(m.payload)],
+        ["size S", amount(m.payload)],
         ["steps", str(len(m.steps))],
         ["sent per rank", sent],
-        ["t", seconds(m.seconds)],
+        ["time t", seconds(m.seconds)],
         ["algbw", f"{amount(m.algbw)}/s"],
         ["busbw", f"{amount(m.busbw)}/s"],
     ]

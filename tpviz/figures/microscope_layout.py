@@ -3,6 +3,8 @@
 from math import ceil, cos, pi, sin
 from typing import Any
 
+from .svg import VIEW
+
 CELL, HIGH, GAP, PAD, HEAD, PARTING = 50, 40, 3, 6, 20, 15
 COLUMNS = 4
 MARGIN, TOP = 12, 62  # around the picture, and above it for the headline
@@ -30,8 +32,11 @@ def arrange(kind: str, ranks: int, places: int, parts: int = 1) -> dict[str, Any
         "cell": [CELL, HIGH],
         "parting": HEAD + rows * (HIGH + GAP) + 9 if parts > 1 else 0,
     }
-    grow = _tree if kind == "tree" else _ring
-    spots = grow(ranks, box["width"], box["height"], ROOM[kind])
+    sizes = ranks, box["width"], box["height"], ROOM[kind]
+    spots = (_tree if kind == "tree" else _ring)(*sizes)
+    wide = max(x for x, _ in spots) - min(x for x, _ in spots) + box["width"]
+    if kind == "ring" and wide > VIEW - 2 * MARGIN:
+        spots = _around(*sizes)
     left, top = min(x for x, _ in spots), min(y for _, y in spots)
     placed = [
         {"rank": rank, "x": round(x - left + MARGIN, 1), "y": round(y - top + TOP, 1)}
@@ -65,6 +70,18 @@ def _ring(ranks, width, height, room):
         ):
             return spots
         scale += 0.05
+
+
+def _around(ranks, width, height, room):
+    """Clockwise around a rectangle no wider than a view."""
+    across = min((VIEW - 2 * MARGIN + room) // (width + room), ceil(ranks / 2))
+    down = ceil(ranks / 2) - across  # ranks between the top row and the bottom one
+    columns, rows = range(across), range(1, down + 1)
+    right, low = across - 1, down + 1
+    spots = [(i, 0) for i in columns] + [(right, i) for i in rows]
+    spots += [(i, low) for i in columns[::-1]] + [(0, i) for i in rows[::-1]]
+    wide = min(width + 2 * room, (VIEW - 2 * MARGIN - width) / max(across - 1, 1))
+    return [(x * wide, y * (height + room)) for x, y in spots[:ranks]]
 
 
 def _tree(ranks, width, height, room):

@@ -146,16 +146,19 @@ def place(
     *states: dict[str, Any],
     knobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
     start: Sequence[int] = (),
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """A view's place in a page.
 
     states : the traits from which `scripts` make it. knobs : {knob: what its slider stops at}; with
     them there is a state for each combination, the last knob's values first; one that is an
     ``error`` alone leaves the picture as it was. start : where the sliders stand, first by default.
+    words : {knob: what its values are, with their unit}, which stand behind them.
     """
     usual = {"generation": 0, "error": "", "autoplay": False}
     drawn = [{**usual, **state} for state in states]
     whole = {"knobs": dict(knobs), "start": list(start or [0] * len(knobs)), "states": drawn}
+    whole["words"] = dict(words)
     text = packed(json.dumps(whole, separators=(",", ":")))
     script = f"<script type='text/plain'>{text}</script>"
     return f"<div class='tpv-place' data-view='{name}'>{script}</div>"
@@ -166,12 +169,13 @@ def swept(
     sweep: Mapping[str, Iterable[Any]] | None,
     state: Callable[..., dict[str, Any]],
     start: Mapping[str, Any] = MappingProxyType({}),
+    words: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
     """`place` with a slider for each knob of ``sweep``, {knob: values}.
 
     state : called with each combination, ``state(**values)``. start : values at which sliders stand
-    first, if they have them. Raises ``ValueError`` where a knob has no values, and where no
-    combination has a picture.
+    first, if they have them. words : as of `place`. Raises ``ValueError`` where a knob has no
+    values, and where no combination has a picture.
     """
     values = {knob: list(several) for knob, several in (sweep or {}).items()}
     if not all(values.values()):
@@ -180,7 +184,8 @@ def swept(
     if all("scene" not in one for one in states):
         raise ValueError(states[0]["error"])
     at = [v.index(start[k]) if start.get(k) in v else 0 for k, v in values.items()]
-    return place(name, *states, knobs={k: list(map(str, v)) for k, v in values.items()}, start=at)
+    stops = {k: list(map(str, v)) for k, v in values.items()}
+    return place(name, *states, knobs=stops, start=at, words=words)
 
 
 def packed(text: str) -> str:

@@ -78,6 +78,16 @@ def document(
     )
 
 
+def stacked(pictures: Iterable[str], label: str, theme: str = "auto") -> str:
+    """Pictures that stand alone, one below the other under their ``label``, as one."""
+    out, wide, y = [text(10, 20, label, size=14, weight=700)], width_of(label, 14) + 20, 30.0
+    for svg in pictures:
+        width, height = (float(side) for side in re.findall(r" (?:width|height)='(\d+)'", svg)[:2])
+        out.append(svg.replace("<svg ", f"<svg y='{y:g}' ", 1))
+        wide, y = max(wide, width), y + height + 8
+    return document(wide, y, out, label, theme)
+
+
 def image(svg: str, words: str, least: float = 0) -> str:
     """A picture as an HTML ``<img>``, with ``words`` for those who cannot see it.
 

@@ -26,7 +26,7 @@ from tpviz.trace.steps import median_number, median_step, step_spans
 from .lanes import Axis, bars, exposed, names
 from .legend import legend
 from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
-from .svg import amount, document, head, pattern_defs, seconds, shape, text
+from .svg import VIEW, amount, document, head, pattern_defs, seconds, shape, text
 from .timeline_bars import Bars, at_window
 
 MEMORY_SAMPLES, LEAST_SAMPLES = 1500, 50  # of all steps together; of one
@@ -40,7 +40,7 @@ def timeline_scene(trace: Trace, critical: bool = False) -> dict[str, Any]:
 def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any], Bars]:
     """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
 
-    The scene is a dict, ready for JSON: ``badge``, ``title``, ``whole`` (the title with all
+    The scene is a dict, ready for JSON: ``badge``, ``title``, ``about`` (the title with all
     options), ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis), ``bars`` (columns of equal
     length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts index ``strings``), ``exposed``
     (lane, start, end), ``steps`` ([start, end] in s), ``first`` ([start, end] in s: what to show at
@@ -72,7 +72,7 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     scene = {
         "badge": trace.badge,
         "title": trace.fact("title") or whole,
-        "whole": whole,
+        "about": whole,
         "ranks": np.unique(trace["rank"][rows]).tolist(),
         "duration": duration,
         "lanes": lanes,
@@ -256,7 +256,7 @@ MARKS = 100  # more beginnings and ends of steps than that would hatch the pictu
 
 def timeline_svg(
     scene: dict[str, Any],
-    width: float = 960,
+    width: float = VIEW,
     theme: str = "auto",
     rank: int | None = None,
     window: Sequence[float] | None = None,

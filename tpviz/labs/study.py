@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("predicted", "simulated", "measured")
 KINDS = ("bars", "exposed", "curve")
+GAIN = "Gain in speed: the first's seconds over its own, less 1; +50 % takes a third less time."
 SHAPES = {"axis0": "/", "axis1": ".", "axis2": "\\", "axis3": "x", "axis4": "+"}
 """{ink of an axis: its pattern}, so that colour is never the only sign."""
 
@@ -173,10 +174,11 @@ class Study(Report):
         ]
 
     def notes(self) -> list[str]:
-        """Runs that were not faithful, and omissions."""
+        """What a gain is, runs that were not faithful, and omissions."""
         formula = [self.name(r.label) for r in self.rows if "predicted" not in r.times]
         asked = "predicted" in self.sources
         return [
+            *[GAIN] * (len(self.rows) > 1),
             *too_late(self.late()),
             *[f"No formula, so not predicted: {', '.join(formula)}."] * bool(asked and formula),
             *(f"Left out: {self.name(label)} ({why})." for label, why in self.left_out.items()),
@@ -208,7 +210,7 @@ class Study(Report):
         if over not in self.times[source]:
             return ""
         gain = self.speedup(label, over, source)
-        return f"{100 * gain:+.{digits}f} %" if gain or digits else "0 %"
+        return f"{100 * gain:+.{digits}f} %" if round(100 * gain, digits) or digits else "0 %"
 
     def __repr__(self):
         source = self.sources[0]
@@ -259,14 +261,12 @@ class Study(Report):
         self,
         styles: dict[str, tuple[str, str, str]],
         parts: Callable[[Any], dict[str, float]],
-        top: Callable[[Any, str], str],
     ) -> dict[str, Any]:
-        """A panel of stacks for each source. parts : `Outcome` -> {part: seconds}. top : (label,
-        source) -> what stands above the stack. styles : as `tpviz.figures.charts.stacks` takes
-        them."""
+        """A panel of stacks for each source, each with its speedup over the first. parts :
+        `Outcome` -> {part: seconds}. styles : as `tpviz.figures.charts.stacks` takes them."""
         steps = {
             source: {
-                self.tick(label): (one.step, top(label, source), parts(one))
+                self.tick(label): (one.step, self.percent(label, source, digits=0), parts(one))
                 for label, one in times.items()
             }
             for source, times in self.times.items()
@@ -274,7 +274,7 @@ class Study(Report):
         return stacks(steps, styles)
 
     def _exposed(self):
-        """Stacks of kernels and waits, each with its speedup over the first."""
+        """Stacks of kernels and waits."""
         meshes = [axis for row in self.rows for axis in row.strategy.axes]
         inks = axis_keys(list(dict.fromkeys([*meshes, *self.axes])))
         styles, free = {"kernels": ("kernels", "forward", "")}, ["-", "|", *SHAPES.values()]
@@ -284,7 +284,7 @@ class Study(Report):
             free = [other for other in free if other != shape]
             styles[name] = (f"waiting for {name}", inks[name], shape)
         parts = lambda one: {"kernels": one.step - one.waits, **one.exposed}
-        return self.stacked(styles, parts, lambda x, source: self.percent(x, source, digits=0))
+        return self.stacked(styles, parts)
 
 
 # -- asking ----------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
         {
             "strategy": repr(strategy),
             "workload": repr(workload),
-            "title": f"{strategy.short} on {workload.short}",
+            "title": strategy.title(workload),
             "mesh": {"axes": strategy.axes},
             "ownership": ownership(strategy, workload),
             "detail": detail,

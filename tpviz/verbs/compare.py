@@ -230,7 +230,8 @@ class Comparison:
             self.simulated,
             self.measured,
             self.residual,
-            title=f"{self.strategy.short} on {self.workload.short}",
+            title=self.strategy.title(self.workload),
+            about=f"{self.strategy.short} on {self.workload.short}",
             caption=self.cluster.caption,
         )
 

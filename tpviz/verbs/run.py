@@ -91,7 +91,7 @@ def run(
         traces,
         strategy=repr(strategy),
         workload=repr(workload),
-        title=f"{strategy.short} on {workload.short}",
+        title=strategy.title(workload),
         mesh={"axes": strategy.axes},
         ownership=ownership(strategy, workload),
         losses=mean_losses(losses),

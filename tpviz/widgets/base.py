@@ -303,7 +303,8 @@ class Framed(Still, ipywidgets.VBox):
                 start = {name: self.controls[name].value for name in sweep}
                 for name in sweep:
                     stack.enter_context(_borrowed(name, self.controls[name]))
-                return swept(self.picture.kind, sweep, self._state_at, start)
+                words = {name: self.controls[name].tooltip or "" for name in sweep}
+                return swept(self.picture.kind, sweep, self._state_at, start, words)
         finally:
             with suppress(ValueError):
                 self._read()  # what it remembers is that of its own knobs

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tpviz.figures.ledger import ledger_html, ledger_table
 from tpviz.figures.mesh import mesh_scene, mesh_svg
 from tpviz.figures.page import swept, write_view
-from tpviz.figures.svg import scrolled
+from tpviz.figures.svg import scrolled, stacked
 from tpviz.mesh import Mesh
 from tpviz.runtime.bar import viewer
 from tpviz.runtime.launch import check_world_size, max_ranks
@@ -31,7 +31,7 @@ from .base import check_names, shown
 from .fitting import Fitting, Sizes
 from .job import Job, Latest
 from .knobs import Knobs, knob_fields, small_html
-from .model import model_html
+from .model import model_html, model_svgs
 from .panel import Panel
 from .pins import Plan
 from .results import Outcome, run
@@ -186,9 +186,8 @@ class Explore(Panel):
             self.setting.say(scale)
             self.guesses.ask(choice, slowly=prediction is not None)
             whole = escape(f"{choice.words} for {choice.workload!r}", quote=True)
-            place = choice.cluster.name if choice.cluster else HERE
-            words = escape(f"{strategy.short} on {place}")
-            self.facts.value = f"<b title='{whole}' style='line-height:1.4'>{words}</b>"
+            words = f"<b title='{whole}' style='line-height:1.4'>{escape(self._name())}</b>"
+            self.facts.value = words
             self._draw(rows)
             self.pins.show(Plan(choice, prediction))
             self._enable()
@@ -342,7 +341,7 @@ class Explore(Panel):
                 show.close()
             cluster = self.setting.cluster
             title = title or f"{self.menu.value} on {cluster.name if cluster else HERE}"
-            return write_view(path, title, view, self.mesh.to_svg(), title)
+            return write_view(path, title, view, self.to_svg(), title)
 
     def _state_at(self, values):
         """What the page draws of these values of the knobs; or the error alone."""
@@ -365,9 +364,24 @@ class Explore(Panel):
         with self._lock:
             return ledger_table(self._expected, self._measured())  # pyright: ignore[reportArgumentType]
 
-    def to_svg(self, **options: Any) -> str:
-        """The timeline of the last run, or the mesh before any."""
-        return (self.timeline if self.trace is not None else self.mesh).to_svg(**options)
+    def to_svg(self, theme: str = "auto") -> str:
+        """The prediction's step and memory, and the mesh; after a run also how it compares with
+        the prediction, or its timeline."""
+        with self._lock:
+            covered, ahead = self.guesses.covering, self.prediction
+            drawn = model_svgs(ahead, covered, theme) if ahead else []
+            drawn.append(self.mesh.to_svg(theme=theme))
+            if self.trace is not None:
+                run = self.outcome.comparison or self.timeline
+                drawn.append(run.to_svg(theme=theme))
+            return stacked(filter(None, drawn), self._name(), theme)
+
+    def _name(self):
+        """The strategy, and where."""
+        if self.choice is None:
+            return self.menu.value
+        place = self.choice.cluster.name if self.choice.cluster else HERE
+        return f"{self.choice.strategy.short} on {place}"
 
     def describe(self) -> str:
         """The choice, its prediction and measurement, in words."""

@@ -39,15 +39,19 @@ class Host {
   }
 
   /** A slider for each knob; the states are all combinations, the last knob's values first. */
-  sliders(knobs, at, el) {
+  sliders(knobs, at, el, words) {
     const names = Object.keys(knobs);
     if (!names.length) return;
     const row = make("div", { class: "tpv-knobs" }, el);
     names.forEach((name, i) => {
       const values = knobs[name], label = make("label", {}, row, name);
       const input = make("input", { type: "range", min: 0, max: values.length - 1, value: at[i], "aria-label": name }, label);
-      const shown = make("b", {}, label);
-      const say = () => { shown.textContent = values[at[i]]; input.setAttribute("aria-valuetext", values[at[i]]); };
+      const shown = make("b", {}, label), unit = words[name] ?? "";
+      make("span", { class: "tpv-title" }, label, unit);
+      const say = () => {
+        shown.textContent = values[at[i]];
+        input.setAttribute("aria-valuetext", `${values[at[i]]} ${unit}`.trim());
+      };
       input.addEventListener("input", () => {
         at[i] = Number(input.value);
         say();
@@ -63,9 +67,9 @@ const place = (knobs, at) => Object.values(knobs).reduce((number, values, i) => 
 
 const hosts = [];
 for (const el of document.querySelectorAll(".tpv-place")) {
-  const { knobs, start, states } = await unpacked(el.querySelector("script").textContent).json();
+  const { knobs, start, states, words } = await unpacked(el.querySelector("script").textContent).json();
   const host = new Host(states, place(knobs, start));
-  host.sliders(knobs, start, el);
+  host.sliders(knobs, start, el, words);
   const source = await unpacked(document.getElementById(`tpv-module-${el.dataset.view}`).textContent).text();
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const view = await import(url);

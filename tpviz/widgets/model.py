@@ -63,13 +63,17 @@ def model_html(
     prediction: "Prediction", mesh: "Mesh", covered: bool = False
 ) -> tuple[str, str, str]:
     """What `ModelPane` shows, as HTML: pictures of time and memory, a warning, `axes_html`."""
-    device, memory = prediction.cluster.device, prediction.memory()
-    slow = prediction.cluster.slow_motion
-    drawn = COVERED if covered else scrolled(parts_svg(prediction.parts, prediction.badge, slow))
-    scale = stands_for(prediction.cluster)["memory"]
-    drawn += scrolled(memory_svg(memory, device.memory, device.name, scale=scale))
-    warning = memory_warning(sum(memory.values()), device)
+    drawn = COVERED * covered + "".join(map(scrolled, model_svgs(prediction, covered)))
+    warning = memory_warning(sum(prediction.memory().values()), prediction.cluster.device)
     return drawn, warning, axes_html(prediction, mesh, covered)
+
+
+def model_svgs(prediction: "Prediction", covered: bool = False, theme: str = "page") -> list[str]:
+    """The pictures of its step, unless it is ``covered``, and of a rank's memory."""
+    cluster, device = prediction.cluster, prediction.cluster.device
+    step = parts_svg(prediction.parts, prediction.badge, cluster.slow_motion, theme)
+    scale, memory = stands_for(cluster)["memory"], prediction.memory()
+    return [step] * (not covered) + [memory_svg(memory, device.memory, device.name, theme, scale)]
 
 
 def memory_warning(total: float, device: "Device") -> str:

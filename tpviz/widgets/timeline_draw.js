@@ -150,7 +150,6 @@ export class TimelineDrawing extends Zoomed(Player) {
   drawWords() {
     const { scene } = this;
     this.drawHead(scene, scene.metrics);
-    this.title.title = scene.whole;
     const items = scene.keys.map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
     if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed" }, "exposed communication"]);
     if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));

@@ -10,7 +10,7 @@ from tpviz.cluster import Cluster
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import words_of
 from tpviz.labs.report import not_knobs, too_late
-from tpviz.labs.study import Study, ask
+from tpviz.labs.study import GAIN, Study, ask
 from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
 from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
@@ -84,6 +84,7 @@ class Overlaps(Study):
         return [
             "oar: the input gradient's all-reduce overlaps the weight's GEMM. ors: weight "
             "gradients' reduce-scatters overlap later kernels. oag: the next weight is prefetched.",
+            GAIN,
             CLAIM,
             *too_late(self.late(), "; "),
         ]

@@ -114,7 +114,8 @@ class Validation(Report):
         same = mode != "communication"  # steps on both axes, which are the same then
         both = seconds[mode] + seconds[upward]
         (x, x_axis), (y, y_axis) = (
-            _axis(m, seconds[m], both if same else seconds[m]) for m in (mode, upward)
+            _axis(m, seconds[m], both if same else seconds[m], unit_of(both))
+            for m in (mode, upward)
         )
         traces, marks = [], []
         if same:
@@ -171,7 +172,8 @@ class Validation(Report):
         """Definitions of the models, their agreement, the paper's claim, and warnings."""
         notes = [
             "communication: bytes over bandwidth, without overlap or compute, as the papers rank. "
-            "predicted: the whole step, with overlap. Memory is not checked."
+            "predicted: the whole step, with overlap. Memory is not checked. Grids are written x y "
+            "z data; its first: the fastest by the model on the horizontal axis."
             + (" measured: median step on the emulated cluster." if self.measured else "")
         ]
         if self.measured and len(self.measured) < len(self.rows):
@@ -190,9 +192,9 @@ class Validation(Report):
         )
 
 
-def _axis(mode, seconds, reach):
-    """(values in a unit, the axis), which must include ``reach``."""
-    unit, scale = unit_of(reach)
+def _axis(mode, seconds, reach, of):
+    """(values in the unit ``of`` `unit_of`, the axis), which must include ``reach``."""
+    unit, scale = of
     values, title = [s / scale for s in seconds], f"{TITLES[mode]} ({unit})"
     if min(reach) <= 0 or max(reach) / min(reach) <= FAR:
         return values, axis(title)

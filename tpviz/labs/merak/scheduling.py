@@ -10,7 +10,7 @@ from tpviz.cost import show_bytes, show_seconds
 from tpviz.figures.charts import words_of
 from tpviz.figures.schedule_measured import measured as bars_of
 from tpviz.labs.report import not_knobs, some, too_late
-from tpviz.labs.study import Outcome, Study, Variant, ask, outcome
+from tpviz.labs.study import GAIN, Outcome, Study, Variant, ask, outcome
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES
 from tpviz.schedules.formulas import bubble, makespan
@@ -102,16 +102,9 @@ class Schedules(Study):
         return label.replace("_", " ")
 
     def drawing(self) -> dict[str, Any]:
-        """Stacked bars: the step of the average rank by part; above each bar its step relative to
-        the first's."""
-        first = self.rows[0].label
-
-        def top(name, source):
-            step, other = (self.outcome(x, source).step for x in (name, first))
-            more = round(100 * (step / other - 1))
-            return f"{more:+d} %" if more else "0 %"
-
-        drawn = self.stacked(STACK, lambda t: mean(t.places)._asdict(), top)
+        """Stacked bars: the step of the average rank by part; above each bar its speedup over the
+        first."""
+        drawn = self.stacked(STACK, lambda t: mean(t.places)._asdict())
         return {**drawn, "title": f"{self.head}, by schedule"}
 
     def to_table(self) -> list[list[str]]:
@@ -144,8 +137,8 @@ class Schedules(Study):
     def notes(self) -> list[str]:
         """Definitions of bars and closed forms, the paper's claim, warnings, omissions."""
         notes = [
-            "Bars: the average of the ranks, and the step relative to the first's; bubble: "
-            "neither kernels nor messages in flight."
+            "Bars: the average of the ranks; bubble: neither kernels nor messages in flight. "
+            + GAIN
         ]
         forms = [
             f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} % ({r.uneven:.2f})"
