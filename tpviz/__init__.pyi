@@ -51,6 +51,7 @@ from .verbs.predict import predict as predict
 from .verbs.run import run as run
 from .verbs.search import search as search
 from .verbs.simulate import simulate as simulate
+from .verbs.slow_motion import in_slow_motion as in_slow_motion
 from .verbs.verify import verify as verify
 from .widgets import BlocksView as BlocksView
 from .widgets import GridView as GridView

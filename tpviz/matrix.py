@@ -192,7 +192,7 @@ class CommunicationMatrix:
         return import_module("tpviz.figures.svg").Picture(self.to_svg(mesh), self.describe(mesh))
 
     def _repr_html_(self):
-        return self.show()._repr_html_()  # pyright: ignore[reportPrivateUsage]
+        return self.show().html
 
     def __repr__(self):
         measured = sum(entry.source == "measured" for entry in self.entries.values())

@@ -7,7 +7,7 @@ from lab_page import lab_page, only
 pytestmark = pytest.mark.browser
 SHOWN = (
     "tv.BlocksView(",
-    "matrix.to_svg(",
+    "matrix.show(",
     "predicted = atp.winners(",
     "study = atp.scaling(",
     "x).report",
@@ -20,7 +20,7 @@ def test_atp(chromium, lab):
         block = page.view(".tpv-blocks[data-ready]")
         assert block.locator("[data-rank]").count() == 4
         page.screenshot("atp-blocks.png", block)
-        matrix = page.locator(".jp-OutputArea-output svg", has_text="derived").first
+        matrix = page.locator(".tpv-image[alt^='Communication matrix']")
         page.screenshot("atp-matrix.png", matrix)
         page.charts({"heat map": "gain", "scaling": "ranks"}, "atp")
         report = page.locator(".jp-OutputArea-output", has_text="stays whole").last

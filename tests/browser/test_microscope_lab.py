@@ -5,7 +5,7 @@ import pytest
 from lab_page import lab_page, only
 
 pytestmark = pytest.mark.browser
-SHOWN = "tv.MicroscopeView(", "box.to_svg("
+SHOWN = "tv.MicroscopeView(", "box.show("
 MICROSCOPE = ".tpv-microscope[data-ready]"
 
 
@@ -19,7 +19,7 @@ def test_cost_models(chromium, lab):
         plays_to_the_end(ring)
         tree = page.locator(MICROSCOPE).nth(1)
         page.screenshot("microscope-tree.png", tree)
-        picture = page.locator(".jp-OutputArea-output svg", has_text="described").first
+        picture = page.locator(".tpv-image[alt*='dp (2) gets 17 GB/s']")
         page.screenshot("microscope-described.png", picture)
 
 

@@ -18,6 +18,7 @@ from tpviz.figures.svg import image
 from tpviz.labs import study
 from tpviz.labs.study import KINDS, Outcome, outcome
 from tpviz.simulation import replay
+from tpviz.runtime.bar import viewer
 from tpviz.trace.faithful import badge_words
 
 W = tv.GPT(layers=1, hidden=32, heads=4, seq=16, batch=4, vocab=64)
@@ -161,6 +162,18 @@ def test_measured_on_real_ranks_with_the_badge_of_the_run():
     assert 0 < measured.waits < measured.step
     assert made.to_table()[-1][1] == measured.badge
     assert made.badges == ["predicted", "simulated", "emulated"]
+
+
+def test_one_bar_shows_what_is_simulated_and_run(monkeypatch):
+    def run(strategy, workload, cluster, progress, **options):
+        viewer(progress)(1, 3, "training")
+        return tv.simulate(strategy, workload, cluster)
+
+    monkeypatch.setattr("tpviz.verbs.run.run", run)
+    told, pair = [], {"1D": VARIANTS["1D"], "2D": tv.ATP(mesh=(2, 2))}
+    tv.study(pair, W, NODE, steps=1, progress=lambda *report: told.append(report))
+    first, second = ((n, 2, f"simulating {name}") for n, name in enumerate(pair))
+    assert told == [first, (1, 3, "training"), second, (1, 3, "training")]
 
 
 def test_runs_that_were_not_faithful_are_said(found):

@@ -82,6 +82,10 @@ def test_lessons_end_in_asserts(notebook):
     assert sum("assert " in source for source in code(notebook)) >= 4
 
 
+def test_slow_motion_is_chosen_for_the_reader(notebook):
+    assert not [source for source in code(notebook) if "slow_motion=" in source]
+
+
 def test_each_exercise_is_named_and_two_are_shown_with_their_starters(notebook, path):
     mine = [task for task in exercises() if task.notebook == path.stem]
     cells = code(notebook)

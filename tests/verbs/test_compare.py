@@ -49,6 +49,18 @@ def test_without_a_run_the_simulated_step_is_split():
     assert [row[0] for row in made.to_table()][-1] == "step"
 
 
+def test_progress_begins_before_the_program_is_captured(monkeypatch):
+    told, capture = [], tv.capture
+
+    def slow(*args):
+        assert told == [(0, 5, "capturing the program and simulating it")]
+        return capture(*args)
+
+    monkeypatch.setattr("tpviz.verbs.compare.capture_program", slow)
+    tv.compare(STRATEGY, WORKLOAD, CLUSTER, run=False, progress=lambda *report: told.append(report))
+    assert told
+
+
 def test_parts_made_earlier(prediction, simulated, capture):
     seen = faulty(capture, tv.Faults(stragglers={3: 2.0}))
     made = Comparison.of(prediction, simulated, seen, capture=capture)

@@ -277,7 +277,7 @@ class Cluster:
         return import_module("tpviz.figures.svg").Picture(self.to_svg(mesh, axis), words)
 
     def _repr_html_(self):
-        return self.show()._repr_html_()  # pyright: ignore[reportPrivateUsage]
+        return self.show().html
 
 
 def _mesh(mesh: Mesh | Mapping[str, int]):

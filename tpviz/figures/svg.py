@@ -114,12 +114,17 @@ class Picture(NamedTuple):
     def __repr__(self):
         return self.words
 
-    def _repr_html_(self):
+    @property
+    def html(self) -> str:
+        """The picture as an HTML ``<img>``."""
         return image(self.svg, self.words)
+
+    def _repr_html_(self):
+        return self.html
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         return {
-            "text/html": self._repr_html_(),
+            "text/html": self.html,
             "image/svg+xml": self.svg,
             "text/plain": self.words,
         }

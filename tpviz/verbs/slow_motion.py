@@ -5,7 +5,7 @@
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tpviz.cluster import Cluster
@@ -68,7 +68,7 @@ def in_slow_motion(
     strategies = [strategies] if isinstance(strategies, Strategy) else strategies
     if cluster.slow_motion != 1:
         return cluster
-    found = []
+    found: list[tuple[str, float, float]] = []
     for strategy in strategies:
         try:
             found.append(shortest(predict(strategy, workload, cluster)))
@@ -96,14 +96,14 @@ def shortest(prediction: Prediction) -> tuple[str, float, float]:
     raise ValueError("a step of this workload takes no time on this cluster")
 
 
-def _kernels(prediction):
+def _kernels(prediction: Prediction) -> Iterator[tuple[float, int, str]]:
     """(seconds, count, name) of the kernels of each segment."""
     for segment in prediction.segments:
         if segment.compute:
             yield segment.compute, 1, f"{segment.phase} of {segment.layer or 'all parameters'}"
 
 
-def _collectives(prediction):
+def _collectives(prediction: Prediction) -> Iterator[tuple[float, int, str]]:
     """(seconds, count, name) of the collectives of each row of the ledger, at their mean size."""
     strategy, cluster = prediction.strategy, prediction.cluster
     mesh = Mesh(strategy.axes)
@@ -119,7 +119,7 @@ def _collectives(prediction):
         yield time, row.count, f"{row.collective} on {row.axis}"
 
 
-def _digits(value, rounding):
+def _digits(value: float, rounding: Callable[[float], int]) -> float:
     """Rounded up or down to two digits."""
     power = 10.0 ** (math.floor(math.log10(value)) - 1)
     return round(rounding(round(value / power, 6)) * power, 9)
