@@ -40,10 +40,9 @@ bench: setup  ## measure beside peers; tables on the screen, JSON in out/bench
 versions:  ## run the core of the suite on the lowest and the newest torch, in .versions
 	$(PYTHON) .ci/versions.py $(VERSIONS)
 
-types: setup  ## check types with pyright, what `import tpviz` offers strictly (downloads it on first use)
-	$(BIN)/python -m pip install --quiet pyright
-	$(BIN)/pyright
-	$(BIN)/pyright -p .ci/strict.json
+types: setup  ## check types, what `import tpviz` offers strictly
+	$(BIN)/basedpyright
+	$(BIN)/basedpyright -p .ci/strict.json
 
 lint: setup  ## check code and notebooks with ruff, and that the notebooks carry no outputs
 	$(BIN)/ruff check .

@@ -37,6 +37,18 @@ def test_equals_one_process(strategy, workload):
     assert_equal(strategy, workload, among=ALONE + AROUND)
 
 
+def test_from_stage_two_on_backward_waits_for_the_bucket_before():
+    """Where a bucket's collective takes about as long as the kernels until the next is full."""
+    device = tv.Device({"float32": 1e10}, memory=1e9, memory_bandwidth=1e12)
+    box = tv.Cluster("box", device, (tv.Level("link", 4, 3e8, latency=1e-7),))
+    times = []
+    for zero in (1, 2):
+        times.append(tv.predict(data(4, zero), tv.GPT(), box).step_time)
+        simulated = tv.simulate(data(4, zero), tv.GPT(), box, contention=False).step_time
+        assert times[-1] == pytest.approx(simulated, rel=1e-9)
+    assert times[1] > 1.01 * times[0]
+
+
 def test_padding_where_nothing_divides():
     odd = tv.GPT(layers=1, hidden=10, heads=2, seq=5, batch=3, vocab=33, tied=False)
     assert any(

@@ -96,7 +96,7 @@ def search(
     order, show = _order if by_step else _paper_order, viewer(progress)
 
     def so_far(rows: Sequence[Row]):
-        return Search(workload, cluster, tuple(rows), (), {}, objective)._repr_html_()
+        return Search(workload, cluster, tuple(rows), (), {}, objective)._repr_html_()  # pyright: ignore[reportPrivateUsage]
 
     try:
         rows, rejected, untried = _by_formula(
@@ -223,7 +223,7 @@ def _by_simulation(
     chosen, found = list(dict.fromkeys((*(plan[0] for plan in tops), *rivals(rows)))), {}
     top_rows = dict.fromkeys(row for plan in tops for row in plan)
 
-    def ranked():
+    def ranked() -> list[Row]:
         first = sorted((found[row] for row in top_rows if row in found), key=order)
         rest = [found.get(row, row) for row in rows if row not in top_rows or row not in found]
         return [*first, *(sorted(rest, key=order) if found.keys() >= {*chosen} else rest)]
