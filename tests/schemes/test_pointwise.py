@@ -121,6 +121,6 @@ def test_an_emulated_run_has_them_too():
     free = replace(pair, device=replace(pair.device, pointwise="free"))
     strategy = tv.DataParallel(dp=1)
     expected = tv.simulate(strategy, w, pair).step_time
-    assert expected > 1.2 * tv.simulate(strategy, w, free).step_time
+    assert expected > 1.1 * tv.simulate(strategy, w, free).step_time
     run = tv.run(strategy, w, pair, steps=2)
     assert 0.99 * expected <= run.step_time <= 1.1 * expected
