@@ -156,8 +156,8 @@ class GPT:
         """
         h, f = self.hidden, self.mlp_width
 
-        def linear(name, features_in, features_out):
-            weight = {f"{name}.weight": (features_out, features_in)}
+        def linear(name: str, features_in: int, features_out: int) -> dict[str, tuple[int, ...]]:
+            weight: dict[str, tuple[int, ...]] = {f"{name}.weight": (features_out, features_in)}
             return weight | ({f"{name}.bias": (features_out,)} if self.bias else {})
 
         return {

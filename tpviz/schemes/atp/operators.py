@@ -193,7 +193,7 @@ class PipelinedMLP(torch.autograd.Function):
                     y = F.linear(pieces[number], up_weight, up_bias)
                     return lambda: y
                 finish = summing(F.linear(pieces[number], up_weight), None, up.contract)
-                return finish if up_bias is None else lambda: finish() + up_bias
+                return finish if up_bias is None else lambda b=up_bias: finish() + b
 
         def end(number):
             with label(chunk=number):
