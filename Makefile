@@ -8,7 +8,7 @@ STAMP := $(VENV)/.set-up
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab bench lint versions picture gallery validate types binder-check clean
+.PHONY: fit help setup demo test lab bench lint versions picture gallery validate types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ lint: setup  ## check code and notebooks with ruff, and that the notebooks carry
 
 gallery: setup  ## write docs/gallery.html, the views in one file to look at without installation
 	$(BIN)/python docs/draw_gallery.py
+
+fit: setup  ## fit the numbers of tpviz/cluster/coefficients.json, on the rows that may be fitted on
+	$(BIN)/python -m tpviz.validation.fit
 
 validate: setup  ## write docs/validation.md: predictions beside published runs, and the README's figures
 	$(BIN)/python docs/draw_validation.py

@@ -1,7 +1,8 @@
 """What every scheme must pass, also one that is added tomorrow: points of its own search space.
 
 Its program, captured on fake ranks, has the formula's ledger on every rank, and takes in simulation
-as long as `predict` says; on real ranks it equals one process.
+as long as `predict` says, on ideal devices and links and on others; on real ranks it equals one
+process.
 """
 
 import random
@@ -18,6 +19,19 @@ LLAMA = replace(W, tied=False, bias=False, **LIKE_LLAMA)
 CASES = [(name, w) for w in (W, LLAMA) for name in tv.strategies()]
 NAMES = [f"{name}-{'GPT-2' if w is W else 'Llama'}" for name, w in CASES]
 BOX = tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=64)
+SLOW = replace(
+    BOX,
+    device=replace(
+        BOX.device,
+        gemm_efficiency=0.8,
+        memory_efficiency=0.7,
+        unhidden=0.4,
+        startup=2e-6,
+        launch=5e-6,
+        pointwise="eager",
+    ),
+    levels=tuple(replace(level, curve=((1e2, 0.2), (1e5, 0.9))) for level in BOX.levels),
+)
 POINTS, VERIFIED = 5, 4  # of each scheme
 
 
@@ -37,9 +51,11 @@ def test_ledger_and_time_are_those_of_the_program(name, w):
         program = tv.capture(strategy, w)
         for rank in range(strategy.world_size):
             assert program.ledger(rank) == strategy.ledger_of(w, rank), strategy
-        predicted = tv.predict(strategy, w, BOX).step_time
-        simulated = tv.simulate(strategy, w, BOX, capture=program, contention=False).step_time
-        assert predicted == pytest.approx(simulated, rel=1e-9), strategy
+        times = [tv.predict(strategy, w, box).step_time for box in (BOX, SLOW)]
+        for box, predicted in zip((BOX, SLOW), times):
+            simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
+            assert predicted == pytest.approx(simulated, rel=1e-9), (strategy, box)
+        assert times[1] > 1.1 * times[0], strategy
 
 
 @pytest.mark.parametrize("name, w", CASES, ids=NAMES)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .step import RING_SHIFT, Collective, Issue, Kernel, Repeat, Step, Wait, expanded
 
 if TYPE_CHECKING:
-    from .cluster import Cluster
+    from .cluster import Cluster, Device
     from .mesh import Mesh
 
 PARTS = ("compute", "exposed communication", "latency", "bubble")
@@ -60,13 +60,13 @@ def transfer(
 
 @lru_cache(maxsize=64)
 def _ring(cluster, mesh, axis):
-    """Links of neighbours in all rings of an axis, one of each bandwidth and latency."""
+    """Links of neighbours in all rings of an axis, one of each bandwidth, latency and curve."""
     links = (
         cluster.link((a, b), mesh.size, b - a)
         for ring in mesh.groups(axis)
         for a, b in zip(ring, ring[-1:] + ring)
     )
-    return list({link[:2]: link for link in links}.values())
+    return list({(*link[:2], link.curve): link for link in links}.values())
 
 
 class Segment(NamedTuple):
@@ -112,10 +112,12 @@ class Clock:
         mesh: "Mesh",
         dtype: str,
         parent_axis: Mapping[str, str] = MappingProxyType({}),
+        device: "Device | None" = None,
     ) -> "Clock":
         """A cluster's clock. parent_axis : {axis of the step that is none of the mesh: the mesh's
-        axis it is a part of}, which has a queue of its own."""
-        device = cluster.device
+        axis it is a part of}, which has a queue of its own. device : `Strategy.device`, where it is
+        not the cluster's."""
+        device = device or cluster.device
 
         def moved(move):
             axis = parent_axis.get(move.axis, move.axis)

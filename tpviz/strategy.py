@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-    from .cluster import Cluster
+    from .cluster import Cluster, Device
     from .cost import Memory, Segment
+    from .schemes.gpt.pointwise import Held
     from .schemes.gpt.program import Program
     from .step import Step
     from .trace import Ledger
@@ -114,6 +115,7 @@ class Strategy:
     cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, from it;
     ``mesh`` is the strategy's own unless another strategy is around it.
     memory(workload) : the `tpviz.cost.Memory` of one rank, by formula.
+    held(workload, rank) : the `tpviz.schemes.gpt.pointwise.Held` of a rank.
     communication(workload, cluster, mesh) : seconds by the scheme's own formula of its blocks'
     communication alone, which is all that its paper weighs.
     space(workload, world_size) : the strategies of this class that `search` is to try.
@@ -192,9 +194,26 @@ class Strategy:
         self, workload: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None
     ) -> "list[Segment]":
         """Segments of one step of a rank; raises as `step`."""
-        mesh = mesh or Mesh(self.axes)
-        clock = Clock.of(cluster, mesh, workload.dtype, self.parent_axis)
+        mesh, device = mesh or Mesh(self.axes), self.device(workload, cluster)
+        clock = Clock.of(cluster, mesh, workload.dtype, self.parent_axis, device)
         return clock.run(step_of(self, workload))
+
+    def device(self, workload: "GPT", cluster: "Cluster", rank: int = 0) -> "Device":
+        """The cluster's device as the kernels of a rank find it: with memory-bound kernels spread
+        over the others, unless they are free. Raises ``ValueError`` where `held` is not said."""
+        if cluster.device.pointwise == "free":
+            return cluster.device
+        return import_module("tpviz.schemes.gpt.pointwise").spread(
+            cluster.device, self.held(workload, rank)
+        )
+
+    def held(self, workload: "GPT", rank: int = 0) -> "Held":
+        """What a rank has of the tensors that memory-bound kernels pass over. Raises
+        ``ValueError`` where a scheme does not say."""
+        raise ValueError(
+            f"{type(self).__name__} does not say what its memory-bound kernels are: "
+            'use a device with pointwise="free"'
+        )
 
     def memory(self, workload: "GPT") -> "Memory":
         """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""

@@ -56,7 +56,84 @@ def test_a_device_keeps_its_own_rates():
         device.memory = 1
 
 
+LOSSES = {
+    "gemm_efficiency": 0.8,
+    "memory_efficiency": 0.5,
+    "unhidden": 0.25,
+    "startup": 1e-3,
+    "launch": 1e-2,
+}
+
+
+def test_a_device_that_is_not_ideal():
+    real = replace(DEVICE, **LOSSES)
+    assert real.time(8e11, 1e11) == pytest.approx(1.0 + 0.25 * 0.2 + 1e-3)
+    assert real.time(8e9, 1e12) == pytest.approx(2.0 + 1e-3)  # its traffic takes longest
+    assert real.time(1, 1) == 1e-2 and real.time(0, 0) == 0.0
+    assert real != DEVICE and hash(real) != hash(DEVICE)
+    for changed in LOSSES:
+        ideal = replace(real, **{changed: getattr(DEVICE, changed)})
+        assert ideal.losses and ideal.losses != real.losses and hash(ideal) != hash(real)
+    assert DEVICE.losses == ""
+
+
+@pytest.mark.parametrize("flops, bytes", [(1e12, 1e9), (1e12, 1e11), (1e9, 1e8)])
+def test_efficiency_is_that_of_half_performance_by_intensity_and_by_size(flops, bytes):
+    real = replace(DEVICE, unhidden=1.0, startup=1e-3)
+    rate, f_half, F_half = 1e12, 1e12 / 1e12, 1e-3 * 1e12
+    reached = 1 / (1 + f_half / (flops / bytes) + F_half / flops)
+    assert flops / real.time(flops, bytes) == pytest.approx(reached * rate)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"gemm_efficiency": 1.2}, "gemm_efficiency=1.2 is a share: use a number above 0, up to 1"),
+        ({"gemm_efficiency": 0}, "gemm_efficiency=0 must be a number above 0"),
+        ({"memory_efficiency": "all"}, "memory_efficiency='all' must be a number above 0"),
+        ({"unhidden": 2}, "unhidden=2 is a share: use 0 to 1"),
+        ({"unhidden": -1}, "unhidden=-1 must be a number of 0 or more"),
+        ({"startup": inf}, "startup=inf must be a number of 0 or more"),
+        ({"launch": None}, "launch=None must be a number of 0 or more"),
+    ],
+)
+def test_losses_that_cannot_be(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(DEVICE, **change)
+
+
 # -- levels ----
+CURVE = ((1e3, 0.1), (1e5, 0.5), (1e6, 0.9))
+
+
+def test_a_curve_says_what_share_of_the_bandwidth_a_size_reaches():
+    curved = (NODES[0], replace(NODES[1], curve=CURVE))
+    real, ideal = Cluster("two nodes", DEVICE, curved), cluster()
+    for size, reached in (*CURVE, (1e4, 0.3), (10, 0.1), (1e9, 0.9)):
+        parts = [c.collective_parts("send", size, 2, c.link((0, 4), 8, 4)) for c in (ideal, real)]
+        assert parts[1][0] == parts[0][0] and parts[1][1] * reached == pytest.approx(parts[0][1])
+    inside = [c.collective_time("all_reduce", 1e4, 4, c.link(range(4), 8)) for c in (ideal, real)]
+    assert inside[0] == inside[1]  # that level has no curve
+
+
+@pytest.mark.parametrize(
+    "curve, message",
+    [
+        (0.5, r"curve of level 'a'=0.5: give points \(bytes, share of the bandwidth\)"),
+        ((0.5, 0.7), "give points"),
+        (((1e6, 2),), "share in curve of level 'a'=2 is a share"),
+        (((0, 0.5),), "bytes in curve of level 'a'=0 must be a number above 0"),
+        (
+            ((1e6, 0.9), (1e3, 0.5)),
+            r"bytes must grow from point to point, not \[1000000.0, 1000.0\]",
+        ),
+    ],
+)
+def test_curves_that_cannot_be(curve, message):
+    with pytest.raises(ValueError, match=message):
+        Level("a", 2, 1e9, curve=curve)
+
+
 def test_nics_multiply_what_leaves_a_unit():
     assert Level("net", 2, 10e9).group == 10e9
     assert Level("net", 2, 10e9, nics=4).group == 40e9
@@ -205,9 +282,9 @@ levels = st.lists(
 clusters = st.builds(
     Cluster,
     st.just("any"),
-    st.just(DEVICE),
-    levels,
+    levels=levels,
     rings=st.sampled_from(["multi", "single"]),
+    device=st.sampled_from([DEVICE, replace(DEVICE, **LOSSES)]),
     table=st.dictionaries(st.just((1, 2)), bandwidths),
     latencies=st.dictionaries(st.just((1, 2)), st.floats(0, 1)),
 )
@@ -261,12 +338,17 @@ def test_json_with_a_fault(change, message):
         Cluster.from_json(json.dumps(data))
 
 
-def test_a_scale_model_keeps_every_duration_of_a_gemm_and_an_activation():
+@pytest.mark.parametrize("losses", [{}, LOSSES])
+def test_a_scale_model_keeps_every_duration_of_a_gemm_and_an_activation(losses):
     c = cluster(table={(1, 4): 80e9}, latencies={(1, 4): 1e-3})
+    if losses:
+        curved = tuple(replace(level, curve=((1e6, 0.1), (1e10, 0.9))) for level in c.levels)
+        c = replace(c, device=replace(DEVICE, **losses), levels=curved)
     mesh = Mesh({"dp": 2, "tp": 4})
     small = c.scale_model(hidden=4, slow_motion=10)
-    assert small.device.time(1e12 / 16) == pytest.approx(10 * c.device.time(1e12))
-    assert small.device.time(0, 1e9 / 4) == pytest.approx(10 * c.device.time(0, 1e9))
+    for flops, bytes in ((1e12, 0), (0, 1e9), (1e12, 1e11), (1, 0)):
+        full = c.device.time(flops, bytes)
+        assert small.device.time(flops / 16, bytes / 4) == pytest.approx(10 * full)
     for axis, size in mesh.axes.items():
         here, there = c.axis_link(mesh, axis), small.axis_link(mesh, axis)
         full = c.collective_time("all_reduce", 1e9, size, here)
@@ -281,6 +363,8 @@ def test_float32_can_stand_for_16_bits():
     c, mesh = cluster(), Mesh({"dp": 2, "tp": 4})
     small = c.scale_model(hidden=2, dtype="bfloat16")
     assert small.device.time(1e12 / 4, dtype="float32") == c.device.time(1e12, dtype="bfloat16")
+    curved = Level("a", 2, 1e9, curve=CURVE).slower(0.5, 1)
+    assert curved.curve == ((2e3, 0.1), (2e5, 0.5), (2e6, 0.9))  # numbers of twice the bytes
     assert small.bandwidth(mesh, "tp") == c.bandwidth(mesh, "tp")  # twice the bytes, half of them
     assert small.device.memory == 2 * c.device.memory / 4
     # half the width in numbers of twice the bytes: the same traffic of the same kernels

@@ -6,6 +6,7 @@ that runs the tests is small and busy; never is anything allowed to end early.
 
 import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,12 @@ from tpviz.cluster import Cluster, Device, Level
 
 DEVICE = Device({"float32": 1e8}, 1e9, 1e12)
 BOX = Cluster("box", DEVICE, (Level("fast", 2, 4e6, 4e6, 1e-3), Level("slow", 4, 1e6, 2e6, 2e-3)))
+REAL = replace(
+    BOX,
+    device=replace(DEVICE, gemm_efficiency=0.8, startup=0.02, launch=0.05),
+    levels=tuple(replace(level, curve=((1e4, 0.2), (1e6, 0.8))) for level in BOX.levels),
+)
+"""The same, not ideal."""
 CLOSE = 1.10
 """The bench measures how close (bench/bench_emulation.py); here a crowded machine must do."""
 
@@ -43,13 +50,13 @@ def collectives(cluster, size, times):
     return found
 
 
-@pytest.mark.parametrize("world", [2, 4])
-def test_collectives_take_what_the_formula_says(world):
+@pytest.mark.parametrize("world, box", [(2, BOX), (4, BOX), (2, REAL)])
+def test_collectives_take_what_the_formula_says(world, box):
     size = 40_000
-    link = BOX.link(range(world), world)
-    ranks = tv.launch(collectives, BOX, size, 5, world_size=world, timeout=120)
+    link = box.link(range(world), world)
+    ranks = tv.launch(collectives, box, size, 5, world_size=world, timeout=120)
     for name in ranks[0]:
-        model = BOX.collective_time(name, 4 * size, world, link)
+        model = box.collective_time(name, 4 * size, world, link)
         walls = [w for rank in ranks for w in rank[name][0][1:]]
         events = [np.median(rank[name][1]) for rank in ranks]
         assert np.median(walls) > 0.9 * model, name  # host work since the last end is absorbed
@@ -66,9 +73,9 @@ def kernel_times(cluster):
     return list(recorder.trace)
 
 
-def test_kernels_take_flops_over_rate_and_idleness_is_not_absorbed():
-    (events,) = tv.launch(kernel_times, BOX, world_size=1)
-    seconds = 2 * 200**3 / 1e8
+@pytest.mark.parametrize("box, seconds", [(BOX, 0.16), (REAL, 0.22)])
+def test_kernels_take_flops_over_rate_and_idleness_is_not_absorbed(box, seconds):
+    (events,) = tv.launch(kernel_times, box, world_size=1)
     for event in events:
         assert event.end - event.start >= seconds * 0.999
     assert np.median([e.end - e.start for e in events]) <= CLOSE * seconds

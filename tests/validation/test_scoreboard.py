@@ -8,7 +8,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.validation import scoreboard as score
-from tpviz.validation.adapter import cluster_of
+from tpviz.validation.adapter import cluster_of, ideal
 from tpviz.validation.page import digests, markdown, of_part, sources_table, summary
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +98,7 @@ def test_own_estimates_are_read_from_the_notes():
 
 
 def test_the_ideal_cluster_is_at_its_nominal_rates():
-    cluster = score.ideal("A100-SXM-80GB", 16, "")
+    cluster = ideal("A100-SXM-80GB", 16, "")
     plain = tv.clusters.dgx("A100-SXM-80GB", 16)
     assert cluster.levels == plain.levels and cluster.device.time(312e12, 0, "bfloat16") == 1.0
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tpviz as tv
-from tpviz.validation.adapter import NotModelled, memory, plan_of
-from tpviz.validation.scoreboard import ideal
+from tpviz.validation.adapter import NotModelled, ideal, memory, plan_of
 from tpviz.validation.validate import checked_rows
 
 SC21 = tv.published(source="megatron_sc21")[0]

@@ -198,10 +198,14 @@ class Cluster:
     def collective_cost(
         self, collective: str, payload: float, size: int, link: "Link"
     ) -> tuple[int, float]:
-        """(hops, volume) of a collective on a link, by this cluster's algorithm."""
-        if self.algorithm != "auto":
-            return choose(self.algorithm, collective, payload, size, 0.0, 1.0)
-        return choose("auto", collective, payload, size, link.latency, link.bandwidth)
+        """(hops, volume) of a collective on a link, by this cluster's algorithm.
+
+        The volume is what passes at the link's full bandwidth in the time that the bytes take: more
+        than these where a level's ``curve`` says that so few do not reach it.
+        """
+        alone = (link.latency, link.bandwidth) if self.algorithm == "auto" else (0.0, 1.0)
+        hops, volume = choose(self.algorithm, collective, payload, size, *alone)
+        return hops, volume / link.share(volume)
 
     def collective_time(self, collective: str, payload: float, size: int, link: "Link") -> float:
         """Seconds of a collective of ``payload`` bytes (the full tensor), alone on its axis."""

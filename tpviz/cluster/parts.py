@@ -4,7 +4,7 @@ Times in seconds, rates per second, sizes in bytes; bandwidths count one directi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf, isclose
 from numbers import Real
 from sys import float_info
@@ -21,22 +21,51 @@ USUAL_NAMES = {
     "float": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "f16": "float16",
     "half": "float16", "fp8": "float8_e4m3fn", "float8": "float8_e4m3fn",
 }  # fmt: skip
+POINTWISE = ("free", "eager", "fused")
+ATTENTION = ("flash", "softmax")
 
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator: FLOP/s that GEMMs reach, per dtype; memory (bytes) and its bandwidth.
+    """One accelerator: FLOP/s of GEMMs, per dtype; memory (bytes) and its bandwidth.
 
     flops : {dtype: FLOP/s} by torch's names of dtypes. One that is not listed runs at the rate of
-    the slowest that is.
+        the slowest that is.
 
-    Raises ``ValueError`` for unknown dtypes and for rates that are not above 0.
+    An ideal device reaches all of that in kernels of any size. One that is not says how far it is
+    from there; see `time` and docs/adr/0021:
+
+    gemm_efficiency, memory_efficiency : the shares of ``flops`` and of ``memory_bandwidth`` that
+        kernels reach at most.
+    unhidden : share of a kernel's memory traffic that its arithmetic does not hide, 0 to 1.
+    startup : seconds in which a kernel fills and drains the device.
+    launch : seconds from one kernel to the next at least: what the host takes to launch one.
+    launch_pipelined : how much longer, for each rank that shares a matrix, that takes a rank of a
+        pipeline; where memory-bound kernels count.
+    pointwise : what memory-bound kernels cost: nothing ("free"), or that of PyTorch's own operators
+        ("eager"), or of kernels fused as far as Megatron-LM and Transformer Engine have them
+        ("fused"); see `tpviz.schemes.gpt.pointwise`.
+    attention : "flash" (Dao et al. 2022), or "softmax" on scores that pass through memory.
+    spread : seconds of memory-bound kernels for each FLOP of others: of a device as the kernels of
+        a rank find it (`Strategy.device`).
+
+    Raises ``ValueError`` for unknown dtypes, for rates that are not above 0 and for shares that are
+    none.
     """
 
     flops: dict[str, float]
     memory: float
     memory_bandwidth: float
     name: str = "device"
+    gemm_efficiency: float = 1.0
+    memory_efficiency: float = 1.0
+    unhidden: float = 0.0
+    startup: float = 0.0
+    launch: float = 0.0
+    launch_pipelined: float = 0.0
+    pointwise: str = "free"
+    attention: str = "flash"
+    spread: float = 0.0
 
     def __post_init__(self):
         if not isinstance(self.flops, dict) or not self.flops:
@@ -48,23 +77,65 @@ class Device:
         checked_name(self, "device")
         keep(self, "memory", finite)
         keep(self, "memory_bandwidth", positive)
+        for name in ("gemm_efficiency", "memory_efficiency"):
+            keep(self, name, share)
+        keep(self, "unhidden", not_negative)
+        if self.unhidden > 1:
+            raise ValueError(f"unhidden={self.unhidden:g} is a share: use 0 to 1")
+        for name in ("startup", "launch", "launch_pipelined", "spread"):
+            keep(self, name, not_negative)
+        one_of("pointwise", self.pointwise, POINTWISE)
+        one_of("attention", self.attention, ATTENTION)
 
     def __hash__(self):
-        return hash((tuple(self.flops.items()), self.memory, self.memory_bandwidth, self.name))
+        rest = (getattr(self, part.name) for part in fields(self) if part.name != "flops")
+        return hash((tuple(self.flops.items()), *rest))
 
     def time(self, flops: float, bytes: float = 0, dtype: str = "float32") -> float:
-        """Seconds of a kernel: its FLOPs or its memory traffic, whichever takes longer (roofline:
-        Williams, Waterman, Patterson 2009)."""
-        rate = self.flops.get(dtype) or min(self.flops.values())
-        return max(flops / rate, bytes / self.memory_bandwidth)
+        """Seconds of a kernel, a = FLOPs / rate of its arithmetic and m = bytes / bandwidth of its
+        memory traffic, both as far as they are reached: max(a + unhidden m, m) + startup, at least
+        a launch, and its share of what is ``spread``; 0.0 of no work.
 
-    def divided(self, flops: float = 1.0, memory: float = 1.0, bandwidth: float = 1.0) -> "Device":
-        """The same device, smaller by these factors."""
+        An ideal device is the roofline (Williams, Waterman, Patterson 2009). Where arithmetic
+        decides, GEMMs reach 1 / (1 + f_half / f + F_half / F) of their rate at f FLOP/byte and F
+        FLOPs, f_half = unhidden rate / bandwidth, F_half = startup rate: the half-performance
+        intensity of Hockney and Curington (1989) and Hockney's n_half. For 2 m n k FLOPs 1 / f
+        goes as 1/m + 1/n + 1/k: what is narrow in one dim is slow (derived).
+        """
+        if not flops and not bytes:
+            return 0.0
+        rate = self.flops.get(dtype) or min(self.flops.values())
+        traffic = bytes / (self.memory_bandwidth * self.memory_efficiency)
+        arithmetic = flops / (rate * self.gemm_efficiency)
+        alone = max(arithmetic + self.unhidden * traffic, traffic) + self.startup
+        return max(alone, self.launch) + self.spread * flops
+
+    @property
+    def losses(self) -> str:
+        """What keeps it from being ideal, in words; "" of an ideal one."""
+        said = {
+            "GEMMs": self.gemm_efficiency != 1 and f"{100 * self.gemm_efficiency:g} %",
+            "memory": self.memory_efficiency != 1 and f"{100 * self.memory_efficiency:g} %",
+            "traffic not hidden": self.unhidden and f"{100 * self.unhidden:g} %",
+            "start-up": self.startup and f"{1e6 * self.startup:g} us",
+            "launch": self.launch and f"{1e6 * self.launch:g} us",
+            "memory-bound kernels": self.pointwise != "free" and self.pointwise,
+            "attention": self.attention != "flash" and self.attention,
+        }
+        return ", ".join(f"{name} {words}" for name, words in said.items() if words)
+
+    def divided(
+        self, flops: float = 1.0, memory: float = 1.0, bandwidth: float = 1.0, time: float = 1.0
+    ) -> "Device":
+        """The same device, smaller by these factors; ``time`` : its start-up and launch longer."""
         return replace(
             self,
             flops={dtype: rate / flops for dtype, rate in self.flops.items()},
             memory=self.memory / memory,
             memory_bandwidth=self.memory_bandwidth / bandwidth,
+            startup=self.startup * time,
+            launch=self.launch * time,
+            spread=self.spread * flops,
         )
 
 
@@ -80,6 +151,9 @@ class Level:
         not more.
     direct : every unit has links of its own to every other unit (as NVLink between the four A100s
         of a node), so a ring over k units drives k - 1 of them; without, units meet in a switch.
+    curve : ((bytes, share), ...) growing in bytes: the share of the bandwidth that collectives
+        reach whose outermost level this is, by the bytes that pass a rank's port. As measured;
+        between the points by the logarithm of the bytes, beyond them as at the last one.
 
     Raises ``ValueError`` with the numbers that contradict one another.
     """
@@ -91,6 +165,7 @@ class Level:
     latency: float = 0.0
     nics: int | None = None
     direct: bool = False
+    curve: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self):
         checked_name(self, "level")
@@ -105,6 +180,7 @@ class Level:
             object.__setattr__(self, "group", self.p2p * (self.nics or 1))
         keep(self, "group", positive, where)
         self._check_group()
+        keep(self, "curve", _curve, where)
 
     def _check_group(self):
         most = inf if self.nics is None else self.nics * self.p2p
@@ -124,7 +200,11 @@ class Level:
     def slower(self, link: float, time: float) -> "Level":
         """Bandwidth divided by ``link``, latency multiplied by ``time``."""
         return replace(
-            self, p2p=self.p2p / link, group=self.group / link, latency=self.latency * time
+            self,
+            p2p=self.p2p / link,
+            group=self.group / link,
+            latency=self.latency * time,
+            curve=tuple((size * time / link, reached) for size, reached in self.curve),
         )
 
 
@@ -189,6 +269,31 @@ def finite(name: str, value: float) -> float:
     if positive(name, value) == inf:
         raise ValueError(f"{name} must be finite")
     return float(value)
+
+
+def share(name: str, value: float) -> float:
+    """``value`` as a float; ``ValueError`` unless it is above 0 and at most 1."""
+    if positive(name, value) > 1:
+        raise ValueError(f"{name}={value!r} is a share: use a number above 0, up to 1")
+    return float(value)
+
+
+def _curve(name: str, value: Any) -> tuple[tuple[float, float], ...]:
+    """The points of a curve, sizes growing; ``ValueError`` otherwise."""
+    try:
+        points = tuple((bytes, reached) for bytes, reached in value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name}={value!r}: give points (bytes, share of the bandwidth), as in ((1e6, 0.5), )"
+        ) from None
+    points = tuple(
+        (finite(f"bytes in {name}", bytes), share(f"share in {name}", reached))
+        for bytes, reached in points
+    )
+    sizes = [bytes for bytes, _ in points]
+    if sizes != sorted(set(sizes)):
+        raise ValueError(f"{name}: bytes must grow from point to point, not {sizes}")
+    return points
 
 
 def not_negative(name: str, value: float) -> float:

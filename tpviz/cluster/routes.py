@@ -15,8 +15,10 @@ share a port only while they are active: `Link.rate` takes how many.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from math import inf
+from math import inf, log
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from .description import Cluster
@@ -36,7 +38,7 @@ class Link(NamedTuple):
     """What a group's collective meets: bytes/s of a rank's port, seconds of a hop, ports.
 
     limit : bytes/s if nobody else sent anything. family : the first group of its kind, by which
-    those that are counted in ``ports`` already are known.
+    those that are counted in ``ports`` already are known. curve : of its outermost level.
     """
 
     bandwidth: float
@@ -44,6 +46,14 @@ class Link(NamedTuple):
     limit: float
     ports: tuple[Port, ...]
     family: tuple[int, ...] = ()
+    curve: tuple[tuple[float, float], ...] = ()
+
+    def share(self, volume: float) -> float:
+        """The share of its bandwidth that so many bytes through a rank's port reach."""
+        if not self.curve or volume <= 0:
+            return 1.0
+        sizes, shares = zip(*self.curve)
+        return float(np.interp(log(volume), np.log(sizes), shares))
 
     def rate(self, others: Mapping[tuple[int, int, int | str], int]) -> float:
         """Bytes/s while flows of other kinds are active: ``others`` {port key: how many}."""

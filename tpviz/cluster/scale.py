@@ -32,7 +32,7 @@ def scaled(
     if not isinstance(dtype, str) or dtype:
         cluster = _in_float32(cluster, dtype)
     link = hidden * slow_motion
-    device = cluster.device.divided(hidden**2 * slow_motion, hidden**2, link)
+    device = cluster.device.divided(hidden**2 * slow_motion, hidden**2, link, slow_motion)
     return _with(
         cluster,
         device,

@@ -185,6 +185,8 @@ def _captions(cluster):
     if scales["memory"] != 1:
         memory += f" (for {amount(device.memory * scales['memory'])})"
     lines = [f"{device.name}: {rates}; memory {memory}"]
+    if device.losses:
+        lines.append(f"not ideal: {device.losses}")
     if cluster.caption != cluster.name:
         lines.append(f"{cluster.caption}: (for ...) is the value that a number stands for")
     return lines + ([f"source: {cluster.source}"] if cluster.source else [])

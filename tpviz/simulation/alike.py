@@ -61,7 +61,10 @@ class Alike:
         self.count = len(ports), len(booths)
 
     def _refine(self, rank):
-        what = [(q.axis, q.kind[2], q.link[:3], q.factor, len(q.members)) for q in self.queues]  # pyright: ignore[reportIndexIssue]
+        what = [
+            (q.axis, q.kind[2], *q.link[:3], q.link.curve, q.factor, len(q.members))  # pyright: ignore[reportIndexIssue]
+            for q in self.queues
+        ]
         ports, booths = self.count
         colours = [rank, _numbered(what), np.zeros(booths, int), np.zeros(ports, int)]
         (who, side, queue), (user, booth, port, _, load) = self.edges, self.passing

@@ -2,7 +2,7 @@
 
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -33,16 +33,18 @@ def replay(
     steps: int = 1,
     faults: Faults = NONE,
     contention: bool = True,
+    devices: "Mapping[int, Device] | None" = None,
 ) -> "Trace":
     """The `Trace` of ``steps`` steps of every rank of a captured program on a cluster.
 
+    devices : {rank recorded: its device}, where it is not the cluster's.
     Raises ``ValueError`` if the ranks do not fit the cluster or the faults name others, and
     ``RuntimeError`` if the program never ends (with who waits for whom).
     """
     cluster.check_world(capture.world_size)
     faults.check(capture.world_size)
     with _no_collection():
-        return _replay(capture, cluster, steps, faults, contention)
+        return _replay(capture, cluster, steps, faults, contention, devices or {})
 
 
 @contextmanager
@@ -57,9 +59,10 @@ def _no_collection():
             gc.enable()
 
 
-def _replay(capture, cluster, steps, faults, contention):
+def _replay(capture, cluster, steps, faults, contention, devices):
     templates = {
-        rank: Template(trace, rank, cluster.device) for rank, trace in capture.traces.items()
+        rank: Template(trace, rank, devices.get(rank, cluster.device))
+        for rank, trace in capture.traces.items()
     }
     of = [templates[capture.model[rank]] for rank in range(capture.world_size)]
     board = Board(capture, cluster, faults)

@@ -14,21 +14,23 @@ nanotron)                   stages
 ==========================  ================================================================
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tpviz import clusters
 from tpviz.cluster import Cluster
+from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.cost import Memory
 from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
 
-from .rows import PublishedRow
+from .rows import PublishedRow, framework_of
 
 GPU_NAMES = {
     "A100-80GB": "A100-SXM-80GB",
@@ -37,6 +39,8 @@ GPU_NAMES = {
     "B200": "B200-SXM-180GB",
 }
 """Short names of sources -> names of `tpviz.clusters.GPUS`."""
+SOFTMAX = ("bigscience", "megatron_2020", "megatron_jan2021", "megatron_sc21")
+"""Sources whose attention passes its scores through memory, by how their names begin."""
 FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
 """Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
 Omni-Path links of 100 Gbit/s."""
@@ -162,10 +166,28 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
 
 
 @lru_cache(maxsize=256)
-def cluster_of(gpu: str, n_gpus: int, source: str = "") -> Cluster:
-    """The cluster of a row. Raises ``ValueError`` for an unknown GPU and for nodes that are cut."""
+def ideal(gpu: str, n_gpus: int, source: str = "") -> Cluster:
+    """The cluster of a row at nominal rates. Raises ``ValueError`` for an unknown GPU and for nodes
+    that are cut."""
     gpu = GPU_NAMES.get(gpu, gpu)
     return clusters.dgx(gpu, max(n_gpus, 2), *FABRICS.get(source, (None, None)))
+
+
+@lru_cache(maxsize=256)
+def cluster_of(gpu: str, n_gpus: int, source: str = "") -> Cluster:
+    """The same as the framework of that source reaches it."""
+    return real(gpu, n_gpus, source, fitted())
+
+
+def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cluster:
+    """`cluster_of` with other fitted numbers."""
+    framework = framework_of(source)
+    if source.startswith(SOFTMAX):
+        framework = "Megatron-LM before FlashAttention"
+    elif framework not in frameworks():
+        framework = "Megatron-LM"
+    fabric = "Ultra-Scale" if framework == "nanotron" else "InfiniBand"
+    return as_run_by(ideal(gpu, n_gpus, source), framework, fabric, numbers)
 
 
 def memory(plan: Plan, row: PublishedRow) -> Memory:
@@ -219,20 +241,32 @@ def _sharded(row):
     )
 
 
+class SequenceParallel(Merak):
+    """Its memory-bound kernels between layers pass over a rank's part of the sequence, as under
+    Megatron-LM's sequence parallelism."""
+
+    def held(self, workload: GPT, rank: int = 0) -> Held:
+        """What a rank has of them."""
+        found = super().held(workload, rank)
+        return found._replace(stream=found.stream / self.tp)
+
+
 def _pipelined(row, assumed):
     """The strategy of Megatron-LM and of nanotron."""
+    kind = Merak
     if not row.recompute:
         assumed.append("no recomputation, as none is stated")
     if row.recompute == "selective":
         assumed.append("nothing recomputed, for what selective recomputation repeats is small")
     if row.sp != 0 and row.tp > 1:
         assumed.append("sequence parallelism as all-reduces, which send as many bytes")
+        kind = SequenceParallel
     if row.zero:
         assumed.append("ZeRO-1 as an all-reduce of gradients, which sends as many bytes")
     order: dict[str, Any] = {"schedule": "1f1b"}
     if row.vpp > 1 and row.pp > 1:
         order = {"schedule": "interleaved_1f1b", "chunks": row.vpp}
-    return Merak(
+    return kind(
         pp=row.pp,
         tp=row.tp,
         dp=row.dp,

@@ -14,6 +14,7 @@ from tpviz.labs.report import Columns, table
 from tpviz.verbs.simulate import simulate
 
 from . import scoreboard as score
+from .adapter import ideal
 from .rows import FILES, group_of, published
 from .rows import table as shipped
 from .split import digest, split
@@ -56,7 +57,7 @@ def board() -> Board:
         plan = point.plan
         trace = simulate(plan.strategy, plan.workload, plan.cluster)
         simulated.append((point, trace.step_time))
-    return Board(steps, failed, memory, checked_rows(published(), score.ideal), simulated)
+    return Board(steps, failed, memory, checked_rows(published(), ideal), simulated)
 
 
 def digests() -> str:

@@ -89,8 +89,7 @@ class PublishedRow:
     @property
     def framework(self) -> str:
         """Of `FRAMEWORKS`, or "other"."""
-        known = (name for name, starts in FRAMEWORKS.items() if self.source.startswith(starts))
-        return next(known, "other")
+        return framework_of(self.source)
 
     @property
     def microbatches(self) -> float:
@@ -153,6 +152,12 @@ def published(
             raise ValueError(f"no {kind} row has {what}={value!r}: there are {names}")
         rows = [row for row in rows if getattr(row, what) in match]
     return PublishedRows(rows)
+
+
+def framework_of(source: str) -> str:
+    """The framework of a source's runs: of `FRAMEWORKS`, or "other"."""
+    known = (name for name, starts in FRAMEWORKS.items() if source.startswith(starts))
+    return next(known, "other")
 
 
 def read(rows: Any) -> Sequence[Mapping[str, Any]]:

@@ -6,14 +6,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from hashlib import sha256
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpviz.cluster import Cluster, Device, Level
 from tpviz.cost import show_seconds
 
 from .adapter import Plan, cluster_of
@@ -182,16 +180,6 @@ def at_share(points: Iterable[Point], shares: Mapping[str, float]) -> list[Point
         for p in points
         if p.row.framework in shares
     ]
-
-
-def ideal(gpu: str, n_gpus: int, source: str) -> Cluster:
-    """`adapter.cluster_of` with a device that reaches its rates in every kernel, and links theirs
-    in every message."""
-    cluster = cluster_of(gpu, n_gpus, source)
-    device, levels = cluster.device, cluster.levels
-    plain = Device(device.flops, device.memory, device.memory_bandwidth, device.name)
-    links = tuple(Level(o.name, o.units, o.p2p, o.group, o.latency, o.nics) for o in levels)
-    return replace(cluster, device=plain, levels=links)
 
 
 def own_estimates(points: Iterable[Point]) -> list[Point]:

@@ -5,6 +5,7 @@ trace.meta["losses"], trace.ledger(), trace.step_time
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -105,6 +106,7 @@ def _check_pace(
             raise ValueError("faults are those of an emulated cluster: give a cluster too")
         return {}
     check_place(strategy, workload, cluster)
+    strategy.device(workload, cluster)  # raises where its memory-bound kernels are not known
     faults.check(strategy.world_size)
     return {"cluster": cluster, "faults": faults}
 
@@ -143,6 +145,10 @@ def _train(
     for _ in range(warmup):
         train()
         say()
+    if pace and detail == "kernels":  # those that are memory-bound are not among them
+        cluster = pace["cluster"]
+        mine = strategy.device(workload, cluster, dist.get_rank())
+        pace = {**pace, "cluster": replace(cluster, device=mine)}
     dist.barrier()  # so that no rank's first recorded step begins with waiting for a slower start
     with record(detail=detail, **pace) as recorder:
         for _ in range(steps):

@@ -58,7 +58,10 @@ def simulate(
 
         capture = capture_program(strategy, workload, detail=detail)
     _check_capture(capture, strategy, workload, detail)
-    trace = replay(capture, cluster, steps, faults, contention)
+    devices = {}
+    if detail == "kernels":  # those that are memory-bound are not among them
+        devices = {rank: strategy.device(workload, cluster, rank) for rank in capture.traces}
+    trace = replay(capture, cluster, steps, faults, contention, devices)
     return replace(
         trace,
         meta={

@@ -7,6 +7,8 @@ else in this package is written with these two, so the row order is the same cod
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from tpviz.schemes.gpt.pointwise import Held
+
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
@@ -54,6 +56,12 @@ class Layout(NamedTuple):
     def pipelined(self) -> bool:
         """Chunks go through both layers of the MLP without a stop."""
         return self.chunking == "pipelined" and self.chunks > 1 and self.i * self.s > 1
+
+    def held(self, workload: "GPT", shards: int = 0) -> Held:
+        """What a rank's memory-bound kernels pass over; a norm of gathered features (``l2``) counts
+        as if it were split. shards : as of `Held`."""
+        stream = 1 / (self.s * (self.i if self.sp else 1))
+        return Held(workload, self.i * self.s, stream, 1 / self.i, workload.layers, shards=shards)
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """{parameter: [(dim, axis)]}, inner cut first; weights are (out, in)."""

@@ -28,6 +28,7 @@ from .step import step
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cost import Memory
+    from tpviz.schemes.gpt.pointwise import Held
 
 __all__ = ["ATP", "GPT"]
 
@@ -151,6 +152,9 @@ class ATP(Strategy):
 
     def step(self, workload: GPT) -> tuple[Part, ...]:
         return step(self.layout, workload)
+
+    def held(self, workload: GPT, rank: int = 0) -> "Held":
+        return self.layout.held(workload)
 
     def memory(self, workload: GPT) -> "Memory":
         return memory(self.layout, workload)

@@ -26,6 +26,7 @@ from tpviz.workload import GPT
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cost import Memory
+    from tpviz.schemes.gpt.pointwise import Held
     from tpviz.step import Step
 
 
@@ -99,6 +100,10 @@ class AxoNN(Strategy):
     def local(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one rank."""
         return workload.with_batch(workload.batch // (self.data * self.z * self.accumulation))
+
+    def held(self, workload: GPT, rank: int = 0) -> "Held":
+        shards = self.z if self.accumulation > 1 else 0
+        return self.layout.held(self.local(workload), shards)
 
     def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         return self.layout.splits(workload)

@@ -78,8 +78,10 @@ class RowParallelLinear(nn.Linear):
     def forward(self, x: "torch.Tensor") -> "torch.Tensor":
         if self.bare:
             return linear(x, self.weight)
-        if self.group.size() == 1 or self.unsummed:
+        if self.group.size() == 1:
             return linear(x, self.weight, self.bias)
+        if self.unsummed:
+            return linear(x, self.weight) + self.bias
         if self.fused:
             y = self.fused(x, self.weight)
         elif self.chunks > 1:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.memory import memory
+from tpviz.schemes.gpt.pointwise import Held
 from tpviz.step import Part
 from tpviz.strategy import Strategy, knob, register
 from tpviz.workload import GPT
@@ -91,6 +92,10 @@ class Megatron(Strategy):
 
     def step(self, workload: GPT) -> tuple[Part, ...]:
         return step(self, workload)
+
+    def held(self, workload: GPT, rank: int = 0) -> Held:
+        part = 1 / self.tp
+        return Held(workload, self.tp, part if self.sp else 1.0, part, workload.layers)
 
     def memory(self, workload: GPT) -> "Memory":
         return memory(workload, self.tp, self.sp and self.tp > 1)

@@ -107,8 +107,14 @@ def stage_segments(
     s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh"
 ) -> dict[tuple[str, int], list[Segment]]:
     """{(kind of action, stage): `Segment`s} of one microbatch."""
-    clock = Clock.of(cluster, mesh, w.dtype)
-    return {action: clock.run(parts) for action, parts in stage_parts(s, w).items()}
+    places = range(s.pp)
+    devices = [s.device(w, cluster, place * s.dp * s.tp) for place in places]
+    clocks = {d: Clock.of(cluster, mesh, w.dtype, device=d) for d in dict.fromkeys(devices)}
+    of_stage = [clocks[devices[place]] for place in s.schedule_of(w).rank_of]
+    return {
+        (kind, stage): of_stage[stage].run(parts)
+        for (kind, stage), parts in stage_parts(s, w).items()
+    }
 
 
 def clock(

@@ -31,6 +31,7 @@ from .split import TOKENS, layers_of, stage_of
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cost import Memory, Segment
+    from tpviz.schemes.gpt.pointwise import Held
     from tpviz.trace import Ledger
 
 
@@ -195,6 +196,16 @@ class Merak(Strategy):
         from .step import cost
 
         return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def held(self, workload: GPT, rank: int = 0) -> "Held":
+        place, last = rank // (self.dp * self.tp), self.stages - 1
+        stages = self.schedule_of(workload).stages_of(place)
+        counts = _counts(workload, self.stages)
+        return self.inside.held(self.local(workload))._replace(
+            layers=sum(counts[stage] for stage in stages),
+            ends=(0 in stages, last in stages),
+            shards=int(self.microbatches > 1),
+        )
 
     def memory(self, workload: GPT) -> "Memory":
         from .memory import memory

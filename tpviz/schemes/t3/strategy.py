@@ -28,6 +28,7 @@ from .tiles import cut, whole_chunk
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cost import Memory
+    from tpviz.schemes.gpt.pointwise import Held
 
 __all__ = ["GPT", "T3"]
 
@@ -105,6 +106,9 @@ class T3(Strategy):
 
     def step(self, workload: GPT) -> tuple[Part, ...]:
         return step(self, workload)
+
+    def held(self, workload: GPT, rank: int = 0) -> "Held":
+        return self._megatron.held(workload)
 
     def memory(self, workload: GPT) -> "Memory":
         return memory(workload, self.tp, self.split)

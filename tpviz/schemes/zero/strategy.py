@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides
+from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.ownership import local_shapes
 from tpviz.strategy import Strategy, knob, register
 
@@ -111,6 +112,10 @@ class DataParallel(Strategy):
 
     def step(self, workload: "GPT") -> "tuple[Part, ...]":
         return step(self, workload)
+
+    def held(self, workload: "GPT", rank: int = 0) -> Held:
+        local = self.local(workload)
+        return self.inner.held(local) if self.inner else Held(local, 1, 1.0, 1.0, local.layers)
 
     def memory(self, workload: "GPT") -> "Memory":
         return memory(self, workload)

@@ -1,0 +1,137 @@
+"""The memory-bound kernels of a GPT: what they pass over, and how long that takes (derived).
+
+Norms, activations, biases and residual sums, rotary turns, the two ends, the sum of gradients over
+microbatches: kernels that do next to no arithmetic. A step's data and a capture hold the kernels
+that carry FLOPs; these here are spread over them, in proportion to their FLOPs (`spread`), so that
+`predict`, `simulate` and an emulated run take as long for them, under every schedule, whatever is
+recomputed. A rank's sum is exact by the table below; where in a block they run is not followed.
+
+Passes are reads and writes of a whole tensor, by kernel. x is a tensor of the residual stream (a
+token's h numbers), q queries and keys, a the MLP's width, u what its first layer gives (a, or 2a if
+gated), z the logits, S S the scores of a head; backward behind the stroke:
+
+=================  ===========================  =====================================
+                   eager: PyTorch's operators   fused: Megatron-LM, Transformer Engine
+=================  ===========================  =====================================
+LayerNorm          2x | 3x, 2x                  2x | 3x
+RMSNorm            2x 1x 2x 2x | as often       2x | 3x
+joining a branch   3x, a bias apart 2x | 3x     3x | 3x
+biases' gradients  | 1 of each output           | none: part of a GEMM
+packing q, k, v    | 2 2 of the three           | none: in place
+GELU               2a | 3a                      2a | 3a
+SwiGLU             2a 3a | 3a 3a 3a             3a | 5a
+rotary             2q 4q 2q 3q | the same       2q | 2q
+scores             2 2 2 | 3 2 2 (of S S)       2 | 3
+loss               3z | 1z 3z                   1z | 2z
+tokens' rows       2x, positions 3x | 2x        the same
+=================  ===========================  =====================================
+
+Eager counts follow the operators that PyTorch calls, fused ones those projects' kernels: each
+tensor read or written once in a kernel. In 16 bits an eager loss casts to float32 and back, one
+kernel more each way; and gradients are added up in float32: 10 bytes a parameter and microbatch,
+where it is three passes otherwise. Scores count only where attention="softmax", with the passes of
+its GEMMs over them: 2 | 4 more. No dropout.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from .step import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tpviz.cluster import Device
+    from tpviz.workload import GPT
+
+
+class Held(NamedTuple):
+    """What a rank has of one microbatch.
+
+    workload : that of the microbatch. parts : of its matrices, how many ranks share one. stream,
+    inside : the shares of tensors between layers, and within attention and MLP, that the rank's
+    kernels pass over. layers : its blocks. ends : whether it has the embedding, and the head.
+    shards : ranks that share the sum of gradients, 0 where there is none to build.
+    """
+
+    workload: "GPT"
+    parts: int
+    stream: float
+    inside: float
+    layers: int
+    ends: tuple[bool, bool] = (True, True)
+    shards: int = 0
+
+
+@lru_cache(maxsize=4096)
+def spread(device: "Device", held: Held) -> "Device":
+    """The device with the seconds of a rank's memory-bound kernels spread over the FLOPs of its
+    other ones.
+
+    The host launches kernels ahead of the device, so ``launch`` bounds a microbatch as a whole: it
+    takes at least as long as to launch all its kernels, and what that adds is spread as well.
+    """
+    alone, dtype = replace(device, pointwise="free", launch=0.0), held.workload.dtype
+    gemms, others = _gemms(held), list(passes(device, held))
+    computing = sum(count * alone.time(flops, size, dtype) for count, flops, size in gemms)
+    seconds = sum(count * alone.time(0, size) for count, size in others)
+    slower = 1 + device.launch_pipelined * held.parts * (held.ends != (True, True))
+    launching = device.launch * slower * sum(count for count, *_ in (*gemms, *others))
+    seconds = max(seconds, launching - computing)
+    return replace(alone, spread=seconds / sum(count * flops for count, flops, _ in gemms))
+
+
+def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
+    """(how many kernels, bytes that each reads and writes) of forward and backward of a rank's
+    microbatch: the table above."""
+    w, k, fused = held.workload, kernels(held.workload), device.pointwise == "fused"
+    tokens, item, half = w.batch * w.seq, w.itemsize, w.itemsize == 2
+    wide, inside = 2 * w.hidden, held.inside * item  # FLOPs of a number between layers
+    qkv, up, a = (inside * kernel.flops / wide for kernel in (k.qkv[0], k.up[0], k.down[0]))
+    x, z = tokens * w.hidden * held.stream * item, tokens * w.vocab * held.inside
+    stream = tokens * w.hidden * inside
+    scores = tokens * w.seq * w.heads * inside * (device.attention == "softmax")
+    norm, loss, biases = (2, 3), (item, 2 * item), ()
+    activation, turn, softmax = (3, 5) if w.gated else (2, 3), (2, 2), (2, 3)
+    join, packing = (3, 3), ()
+    if not fused:
+        norm = 2 * (2, 1, 2, 2) if w.norm == "rms" else (2, 3, 2)
+        activation = (2, 3, 3, 3, 3) if w.gated else (2, 3)
+        join = (*join, 2) if w.bias and held.parts > 1 else join
+        biases = (qkv, x, up, x) * w.bias
+        packing = (2, 2)
+        turn, softmax = 2 * (2, 4, 2, 3), (2, 2, 2, 3, 2, 2)
+        number = max(item, 4)
+        loss = (*half * (6,), 3 * number, number, 3 * number, *half * (6,))
+    block = [
+        *((2, n * x) for n in (*norm, *join)),
+        *((1, n * a) for n in activation),
+        *((1, n * (qkv + stream) / 2) for n in turn if w.rotary),
+        *((1, n * scores) for n in (*softmax, 2, 4) if scores),
+        *((1, n * qkv) for n in packing),
+        *((1, size) for size in biases),
+    ]
+    matrices = sum(layer[0].flops for layer in (k.qkv, k.out, k.up, k.down)) / (2 * tokens)
+    if held.shards:
+        summed = (10 if half else 3 * item) / (held.parts * held.shards)
+        block.append((4, matrices / 4 * summed))
+        yield sum(held.ends), w.vocab * w.hidden * summed
+    yield from ((held.layers * count, size) for count, size in block)
+    if held.ends[0]:
+        yield from ((1, n * x) for n in (*(2, 2), *(() if w.rotary else (3,))))
+    if held.ends[1]:
+        yield from ((1, n * x) for n in norm)
+        yield from ((1, n * z) for n in loss)
+
+
+def _gemms(held):
+    """[(how many, FLOPs, bytes)] of the other kernels: a rank's part of the whole model's."""
+    k, n = kernels(held.workload), held.parts
+    layers = [(held.layers, layer) for layer in (k.qkv, k.core, k.out, k.up, k.down)]
+    ends = [(1, k.head)] if held.ends[1] else []
+    return [
+        (count, kernel.flops / n, kernel.bytes / n)
+        for count, layer in (*layers, *ends)
+        for kernel in layer
+    ]

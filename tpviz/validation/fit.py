@@ -1,0 +1,109 @@
+"""``make fit``: the fitted numbers of `coefficients.json`, from the rows that may be fitted on.
+
+The error of a row is |log(predicted / measured)|, at most `MOST`, so that a disturbed run counts
+once and no more. Rows are averaged within a set, one for each framework and generation of GPU, of
+the Ultra-Scale grid one for each degree of tensor parallelism, at a weight of `GRID`; the sum over
+the sets is made small one number at a time, in steps that shrink.
+
+The grid's runs in pipelines are left out, but for ``launch_pipelined``, which is fitted to them
+alone when the others stand: a third of them took a second and more longer for each microbatch, and
+the same run twice differs by more than 2 in a quarter of the pairs.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from math import log
+from statistics import fmean
+
+from tpviz.cluster.profiles import FILE, coefficients, fitted
+from tpviz.verbs.predict import predict
+
+from .adapter import NotModelled, Plan, plan_of, real
+from .rows import PublishedRow, published
+
+MOST, GRID = 0.4, 0.5
+STEPS = (1.25, 1.12, 1.06, 1.03)
+"""Factors by which numbers are changed, one round each."""
+LAST = "launch_pipelined"
+SHARES = ("sustained", "sustained_fsdp_h100", "memory_efficiency", "unhidden", "aws_share")
+
+Runs = list[tuple[PublishedRow, Plan]]
+
+
+def runs() -> Runs:
+    """The rows to fit on that are modelled: steps whose ``part`` is "fit"."""
+    found = []
+    for row in published():
+        if row.part != "fit" or not row.step:
+            continue
+        try:
+            found.append((row, plan_of(row)))
+        except NotModelled:
+            continue
+    return found
+
+
+def ratio(row: PublishedRow, plan: Plan, numbers: Mapping[str, float]) -> float:
+    """Predicted over measured, with these fitted numbers."""
+    cluster = _cluster(row.gpu, row.n_gpus, row.source, tuple(sorted(numbers.items())))
+    return predict(plan.strategy, plan.workload, cluster).step_time / row.step  # pyright: ignore[reportOperatorIssue]
+
+
+@lru_cache(maxsize=256)
+def _cluster(gpu, n_gpus, source, numbers):
+    return real(gpu, n_gpus, source, dict(numbers))
+
+
+def loss(found: Iterable[tuple[PublishedRow, Plan]], numbers: Mapping[str, float]) -> float:
+    """The sum over the sets of rows of their mean errors."""
+    sets: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row, plan in found:
+        grid = row.framework == "nanotron"
+        name = row.framework, f"tp {row.tp}" if grid else row.gpu[:4]
+        sets[name].append(min(abs(log(ratio(row, plan, numbers))), MOST))
+    return sum(fmean(v) * (GRID if name[0] == "nanotron" else 1) for name, v in sets.items())
+
+
+def fit(found: Runs, numbers: Mapping[str, float]) -> dict[str, float]:
+    """Numbers with less `loss` on the rows, from these on."""
+    sets: dict[bool, Runs] = {False: [], True: []}
+    for run in found:
+        sets[run[0].framework == "nanotron" and run[0].pp > 1].append(run)
+    numbers = _descend(sets[False], dict(numbers), [name for name in numbers if name != LAST])
+    return _descend(sets[True], numbers, [LAST])
+
+
+def _descend(found, numbers, names):
+    least = loss(found, numbers)
+    for step in STEPS:
+        for name in names:
+            for factor in (step, 1 / step):
+                while True:
+                    tried = {**numbers, name: float(f"{numbers[name] * factor:.3g}")}
+                    if name in SHARES and tried[name] > 1:
+                        break
+                    error = loss(found, tried)
+                    if error > least - 1e-5:
+                        break
+                    numbers, least = tried, error
+        print(f"{step:g}: {least:.4f} {numbers}", flush=True)
+    return numbers
+
+
+def main() -> None:
+    """Fit, from the shipped numbers on or with ``--anew`` from ideal ones, and write the file."""
+    start = fitted()
+    if "--anew" in sys.argv:
+        start = {name: 0.9 if name in SHARES else value for name, value in start.items()}
+    found = fit(runs(), start)
+    known = coefficients()
+    for name, entry in known["fitted"].items():
+        entry["value"] = found[name]
+    FILE.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
