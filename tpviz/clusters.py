@@ -1,6 +1,7 @@
 """Clusters to try things on. Each docstring says where its numbers come from and how sure they are.
 
 *Nominal* is the vendor's number, *measured* a published measurement, *derived* our arithmetic.
+`as_run_by` gives a cluster of `dgx` as it is: what its GPUs and links reach, what kernels cost.
 
 >>> perlmutter(nodes=2).size
 8
@@ -15,6 +16,27 @@ from tpviz import limits
 from tpviz.checks import one_of, whole_number
 
 from .cluster import Cluster, Device, Dimension, Level
+from .cluster.profiles import as_run_by
+
+__all__ = [
+    "A100_PCIE",
+    "A100_SXM",
+    "GPUS",
+    "H100_SXM",
+    "MI250X_GCD",
+    "NODES",
+    "TPU_V3",
+    "as_run_by",
+    "dgx",
+    "frontier",
+    "laptop",
+    "nvlink_pairs",
+    "nvswitch",
+    "nvswitch_nodes",
+    "perlmutter",
+    "presets",
+    "torus",
+]
 
 A100_PCIE = Device(
     {"float16": 250e12, "bfloat16": 250e12, "float32": 19.5e12}, 80e9, 1.935e12, "A100 80GB PCIe"

@@ -166,4 +166,5 @@ def _gpt(family: str, size: str, changes: dict[str, Any], **fields: Any) -> GPT:
     `GPT` has not."""
     table = SIZES[family]
     sizes = dict(zip(COLUMNS, table[one_of("size", size, tuple(table))]))
-    return GPT(**{"batch": 1, "dtype": "bfloat16", **fields, **sizes, **changes})
+    given: dict[str, Any] = {"batch": 1, "dtype": "bfloat16", **fields, **sizes, **changes}
+    return GPT(**given)

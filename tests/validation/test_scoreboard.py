@@ -72,7 +72,8 @@ def test_area_under_the_roc_counts_pairs():
 
 def test_rankings_are_within_a_model_and_as_many_gpus():
     points = [point(s, model=m, step=6 - s) for m in "ab" for s in (1.0, 2.0, 3.0, 4.0, 5.0)]
-    found = score.rankings([*points, point(model="c")])
+    other = [point(model="d", global_batch=n) for n in range(1, 9)]  # no layouts of one workload
+    found = score.rankings([*points, point(model="c"), *other])
     assert [(r.model, r.rows, round(r.correlation, 9), r.regret) for r in found] == [
         ("a", 5, -1.0, 4.0), ("b", 5, -1.0, 4.0),
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tpviz as tv
-from tpviz.validation.adapter import NotModelled, ideal, memory, plan_of
+from tpviz.validation.adapter import NotModelled, cluster_of, ideal, memory, plan_of
 from tpviz.validation.validate import checked_rows
 
 SC21 = tv.published(source="megatron_sc21")[0]
@@ -21,10 +21,11 @@ def test_megatron_is_merak_with_its_schedule():
         pp=2, tp=8, dp=32, microbatches=12, schedule="1f1b", recompute="full"
     )
     assert plan.workload == tv.GPT(48, 8192, 64, 2048, 1536, 51200, dtype="bfloat16", ffn=32768)
-    assert [(level.units, level.group) for level in plan.cluster.levels] == [
+    assert [(level.units, level.group) for level in plan_of(SC21, ideal).cluster.levels] == [
         (8, 300e9), (64, 8 * 25e9),
     ]  # fmt: skip
-    assert plan.cluster.device.flops["bfloat16"] == 312e12
+    device = plan.cluster.device
+    assert (device.flops["bfloat16"], device.attention) == (312e12, "softmax")
     assert plan.assumed == ()
 
 
@@ -77,8 +78,33 @@ def test_what_is_said_in_other_words():
 
 def test_other_nics_of_a_source():
     (row, *_) = tv.published(source="bigscience")[5:]
-    network = plan_of(row).cluster.levels[1]
+    network = plan_of(row, ideal).cluster.levels[1]
     assert (network.nics, network.p2p, network.group) == (4, 12.5e9, 50e9)
+
+
+@pytest.mark.parametrize(
+    "source, pointwise, attention",
+    [
+        ("mosaic_mpt_fsdp", "eager", "flash"),
+        ("ultrascale_playbook_h100", "eager", "flash"),
+        ("nemo_bridge_llama", "fused", "flash"),
+        ("bigscience_a100_384", "fused", "softmax"),
+        ("nobody knows", "fused", "flash"),
+    ],
+)
+def test_clusters_are_as_the_framework_reaches_them(source, pointwise, attention):
+    real, plain = cluster_of("H100-SXM-80GB", 16, source), ideal("H100-SXM-80GB", 16, source)
+    assert (real.device.pointwise, real.device.attention) == (pointwise, attention)
+    assert real.device.time(1e12, 1e9, "bfloat16") > plain.device.time(1e12, 1e9, "bfloat16")
+    assert all(a.p2p < b.p2p for a, b in zip(real.levels, plain.levels))
+
+
+def test_sequence_parallel_norms_are_split():
+    row = replace(SC21, sp=1)
+    plan = plan_of(row)
+    assert plan.strategy.held(plan.workload).stream == 1 / 8
+    assert plan_of(SC21).strategy.held(plan.workload).stream == 1.0
+    assert tv.validate([row]).rows[0].predicted < tv.validate([SC21]).rows[0].predicted
 
 
 @pytest.mark.parametrize(

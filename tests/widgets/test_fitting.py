@@ -12,6 +12,7 @@ from tpviz.widgets import Explore
 from tpviz.widgets.fitting import Fitting
 
 ODD = tv.GPT(layers=3, heads=6, hidden=96, batch=6)
+LLAMA = tv.GPT(heads=8, kv_heads=4, ffn=96, gated=True, norm="rms", rotary=True, bias=False)
 
 
 def fitting(name, workload):
@@ -20,7 +21,7 @@ def fitting(name, workload):
     return Fitting(workload, cls(), None if alone else tv.DataParallel(dp=1), ranks=8)
 
 
-@pytest.mark.parametrize("workload", [tv.GPT(), ODD], ids=["even", "odd"])
+@pytest.mark.parametrize("workload", [tv.GPT(), ODD, LLAMA], ids=["even", "odd", "llama"])
 @pytest.mark.parametrize("name", strategies())
 def test_every_stop_of_every_knob_fits(name, workload):
     """From wherever knobs are after the moves before."""

@@ -1,7 +1,8 @@
 """Which part of each parameter a rank owns, and how that is written.
 
 W[F_tp, D] has its rows cut over the axis tp, b[3D_d1d2] is cut over d1 and each part over d2. D
-hidden, F MLP width, V vocabulary, S sequence; weights are (out, in).
+hidden, F MLP width, V vocabulary, S sequence, Q queries, keys and values where queries share keys;
+weights are (out, in).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -36,8 +37,13 @@ def ownership(strategy: "Strategy", workload: "GPT") -> list[dict[str, Any]]:
     splits = strategy.splits(workload)
     flat = getattr(strategy, "flat_ranges", lambda workload: {})(workload)
     homes = getattr(strategy, "homes", lambda workload: {})(workload)
+    letters = dict(LETTERS)
+    if workload.num_kv_heads < workload.heads:
+        letters |= {"qkv.weight": ("Q", "D"), "qkv.bias": ("Q",)}
+    if workload.gated:
+        letters |= {"up.weight": ("2F", "D"), "up.bias": ("2F",)}
     return [
-        _row(name, shape, splits.get(name, ()), flat.get(name), homes.get(name))
+        _row(name, shape, letters, splits.get(name, ()), flat.get(name), homes.get(name))
         for name, shape in workload.parameter_shapes().items()
     ]
 
@@ -52,8 +58,8 @@ def local_shapes(strategy: "Strategy | None", workload: "GPT") -> dict[str, tupl
     return shapes
 
 
-def _row(name, shape, cuts, flat, home):
-    letters = LETTERS.get(name.split(".", name.count(".") - 1)[-1], "D")
+def _row(name, shape, letters, cuts, flat, home):
+    letters = letters.get(name.split(".", name.count(".") - 1)[-1], "D")
     axes = {}  # of a dim cut twice the outer axis first
     for dim, axis in cuts:
         axes[dim] = axis + axes.get(dim, "")

@@ -10,7 +10,8 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 from tpviz.cost import show_seconds
-from tpviz.tables import table
+from tpviz.tables import Columns, table
+from tpviz.verbs.simulate import simulate
 
 from . import scoreboard as score
 from .adapter import ideal
@@ -19,27 +20,44 @@ from .rows import table as shipped
 from .split import digest, split
 from .validate import Checked, Validation, checked_rows, validate
 
-WORST = 20
+WORST, SIMULATED = 20, 8
 _Row = TypeVar("_Row", Checked, score.Point)
 ERRORS = ("median predicted / measured", "median error", "90th percentile")
+RUN: Columns = (
+    ("source", lambda p, *_: p.row.source),
+    ("model", lambda p, *_: p.row.model),
+    ("GPUs", lambda p, *_: str(p.row.n_gpus)),
+    ("layout", lambda p, *_: p.row.layout),
+    ("measured", lambda p, *_: show_seconds(p.measured)),
+)
+"""Columns of a table of points."""
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1 << 20)
 """Degrees of an axis are counted together up to each of these."""
 
 
 class Board(NamedTuple):
     """Everything that the page shows: published steps, failures and memory peaks, predicted; steps
-    on ideal devices."""
+    on ideal devices; (step to test on, simulated seconds) of a sample."""
 
     steps: Validation
     failed: Validation
     memory: Validation
     ideal: Validation
+    simulated: list[tuple[score.Point, float]]
 
 
 def board() -> Board:
-    """All published rows, predicted now."""
+    """All published rows, predicted now. The sample, simulated: of every source with such rows, the
+    test step on at most `SIMULATED` GPUs that has the fewest layers and microbatches to replay."""
     steps, failed, memory = (validate(published(kind=kind)) for kind in FILES[:3])
-    return Board(steps, failed, memory, checked_rows(published(), ideal))
+    simulated = []
+    small = (p for p in score.points(of_part(steps.rows, "test")) if p.row.n_gpus <= SIMULATED)
+    for own in score.by(small, lambda p: p.row.source).values():
+        point = min(own, key=lambda p: p.row.layers * p.row.microbatches)
+        plan = point.plan
+        trace = simulate(plan.strategy, plan.workload, plan.cluster)
+        simulated.append((point, trace.step_time))
+    return Board(steps, failed, memory, checked_rows(published(), ideal), simulated)
 
 
 def digests() -> str:
@@ -113,15 +131,20 @@ def page(b: Board) -> str:
         "each.",
         _degrees(points),
         "## Ranking layouts",
-        f"Groups of {score.LEAST} or more layouts of one model on as many GPUs. Rank correlation: "
-        "Spearman's, of predicted and measured steps. Regret: how much slower than the fastest "
-        "measured layout the fastest predicted one is.",
+        f"Groups of {score.LEAST} or more layouts of one model and batch on as many GPUs. Rank "
+        "correlation: Spearman's, of predicted and measured steps. Regret: how much slower than "
+        "the fastest measured layout the fastest predicted one is.",
         *_ranking(points),
         "## Baselines",
         "On the same test rows: every kernel and link at its nominal rate; model FLOPs at a "
         "constant share of the peak, one for each framework, fitted on the rows to fit on; and the "
         "errors that a source states of its own prediction.",
         *_baselines(b, points),
+        "## Simulated",
+        "`tv.simulate` replays the strategy's own program on a virtual clock, and should agree "
+        "with `tv.predict`. One test row of each source with runs on at most "
+        f"{SIMULATED} GPUs, that with the least to replay:",
+        _simulated(b),
         "## Memory",
         "Peaks of a rank: exact bytes of Megatron-LM's CI, SimuMax's on B200; and what the notes "
         "of measured steps say (Ultra-Scale: of the process; BigScience: of the fullest node).",
@@ -242,16 +265,22 @@ def _worst(points: Sequence[score.Point], most: int, each: bool = False):
         groups = score.by(ranked, lambda p: p.row.source)
         found = [p for source, own in groups.items() if source != largest for p in own[:most]]
     columns = (
-        ("source", lambda p: p.row.source),
-        ("model", lambda p: p.row.model),
-        ("GPUs", lambda p: str(p.row.n_gpus)),
-        ("layout", lambda p: p.row.layout),
-        ("measured", lambda p: show_seconds(p.measured)),
+        *RUN,
         ("predicted", lambda p: show_seconds(p.predicted)),
         ("predicted / measured", lambda p: f"{p.ratio:.3g}"),
         ("what may be missing", score.guess),
     )
     return table(columns, ((p,) for p in found))
+
+
+def _simulated(b: Board):
+    columns = (
+        *RUN,
+        ("predicted", lambda p, s: show_seconds(p.predicted)),
+        ("simulated", lambda p, s: show_seconds(s)),
+        ("simulated / measured", lambda p, s: f"{s / p.measured:.2f}"),
+    )
+    return table(columns, b.simulated)
 
 
 def _reasons(rows: Iterable[Checked]):

@@ -53,8 +53,8 @@ class Errors(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Layouts of one model on as many GPUs: Spearman's rank correlation of predicted and measured
-    steps, and how much slower than the fastest measured the fastest predicted one is."""
+    """Layouts of one model and batch on as many GPUs: Spearman's rank correlation of predicted and
+    measured steps, and how much slower than the fastest measured the fastest predicted one is."""
 
     source: str
     model: str
@@ -102,15 +102,23 @@ def by_source(points: Iterable[Point]) -> dict[str, Errors]:
 
 
 def rankings(points: Iterable[Point]) -> list[Ranking]:
-    """The `Ranking` of every (source, model, number of GPUs, GPU) with `LEAST` points or more."""
+    """The `Ranking` of every source, model, number of GPUs, GPU and batch with `LEAST` points or
+    more: those are layouts of one workload."""
     found = []
-    groups = by(points, lambda p: (p.row.source, p.row.model, p.row.n_gpus, p.row.gpu))
-    for (source, model, n_gpus, gpu), own in groups.items():
+    groups = by(
+        points, lambda p: (p.row.source, p.row.model, p.row.n_gpus, p.row.gpu, *_batch(p.row))
+    )
+    for (source, model, n_gpus, gpu, *_), own in groups.items():
         if len(own) >= LEAST:
             times = [p.predicted for p in own], [p.measured for p in own]
             values = spearman(*times), regret(*times)
             found.append(Ranking(source, model, n_gpus, gpu, len(own), *values))
     return found
+
+
+def _batch(row: PublishedRow):
+    """What all layouts of a group train on."""
+    return row.seq, row.global_batch
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:

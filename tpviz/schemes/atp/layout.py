@@ -69,11 +69,7 @@ class Layout(NamedTuple):
         first = [(0, self.inside), (1, self.stream)]
         second = [(0, self.stream), (1, self.inside)]
         norm = [] if self.l2 else stream
-        block = {
-            "norm1.weight": norm,
-            "norm1.bias": norm,
-            "norm2.weight": norm,
-            "norm2.bias": norm,
+        kinds = {
             "attention.qkv.weight": first,
             "attention.out.weight": second,
             "attention.qkv.bias": stream + inside if self.a3 else inside,
@@ -83,11 +79,13 @@ class Layout(NamedTuple):
             "mlp.down.weight": second,
             "mlp.down.bias": stream,
         }
-        found = {"embed.token.weight": first, "embed.position.weight": [(1, self.stream)]}
+        block = {name: kinds.get(name, norm) for name in workload.block_shapes()}
+        found = {"embed.token.weight": first}
+        if not workload.rotary:
+            found["embed.position.weight"] = [(1, self.stream)]
         for k in range(workload.layers):
-            found |= {f"blocks.{k}.{name}": cuts for name, cuts in block.items()}
-        found |= {"norm.weight": norm, "norm.bias": norm}
+            found |= {f"blocks.{k}.{name}": cuts for name, cuts in block.items() if cuts}
+        found |= dict.fromkeys(workload.norm_shapes("norm"), norm) if norm else {}
         if not workload.tied:
             found["head.weight"] = first
-        shapes = workload.parameter_shapes()
-        return {name: cuts for name, cuts in found.items() if cuts and name in shapes}
+        return found
