@@ -37,7 +37,9 @@ CONSTRUCTORS = {
     tv.GPT: {
         "layers": [1, 2, 4], "hidden": [16, 32, 64], "heads": [2, 4, 8], "seq": [8, 16],
         "batch": [2, 4, 8], "vocab": [32, 64], "dtype": ["float32", "float64", "bfloat16"],
-        "tied": [True, False], "mlp_ratio": [2, 4], "seed": [0, 1]},
+        "tied": [True, False], "mlp_ratio": [2, 4], "seed": [0, 1], "ffn": [None, 40, 64],
+        "kv_heads": [None, 1, 2], "gated": [True, False], "norm": ["layer", "rms"],
+        "rotary": [True, False], "bias": [True, False]},
     tv.Mesh: {"axes": [{"tp": 2}, {"dp": 2, "tp": 2}]},
     tv.Megatron: {"tp": [1, 2, 4], "sp": [True, False], "chunks": [1, 2]},
     tv.ATP: {"mesh": [(2, 2), (1, 4), (4, 1)], "order": ["row", "column"], "chunks": [1, 2]},

@@ -139,8 +139,8 @@ class GPT:
 
     @property
     def divisible(self) -> dict[str, tuple[int, int]]:
-        """{size: (it, what it must divide itself, 0: nothing)}: what ranks that split the features
-        inside attention and MLP must divide."""
+        """{name: (size, what the size itself divides, or 0)} of the sizes that ranks must divide
+        that split the features inside attention and MLP."""
         heads = {"heads": (self.heads, self.hidden)}
         if self.kv_heads:
             heads = {"kv_heads": (self.kv_heads, self.heads)}
@@ -155,9 +155,9 @@ class GPT:
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
         """{name: shape} of a block's parameters, in the order of use; weights are (out, in).
 
-        Rows that belong together are neighbours, so that any equal slices of whole groups are split
-        models: of ``qkv`` those of a key's head (its queries, the key, the value), of a gated
-        ``up`` those of a feature (its up, its gate).
+        Rows that belong together are neighbours, so that a contiguous slice of whole groups is a
+        rank's part of the layer. In ``qkv`` a group is a head of keys: its queries, its key, its
+        value. In a gated ``up`` it is a feature: its up row, its gate row.
         """
         h, f = self.hidden, self.mlp_width
 
