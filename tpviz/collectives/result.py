@@ -13,6 +13,7 @@ from ..cluster import Cluster
 from ..cluster.collectives import cost
 from ..simulation.flows import Flows
 from ..trace import Trace
+from ..trace.ledger import wire_bytes
 
 
 class Message(NamedTuple):
@@ -96,8 +97,7 @@ class Microscope:
     @property
     def bus_factor(self) -> float:
         """busbw / algbw: 2(n-1)/n for an all_reduce, else (n-1)/n."""
-        n = self.world_size
-        return (2 if self.collective == "all_reduce" else 1) * (n - 1) / n
+        return wire_bytes(self.collective, 1, self.world_size)
 
     @property
     def busbw(self) -> float:

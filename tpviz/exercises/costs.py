@@ -12,6 +12,7 @@ from ..cluster.collectives import cost
 from ..mesh import Mesh
 from ..schemes.megatron.strategy import Megatron
 from ..simulation.injected_faults import Faults
+from ..trace.ledger import wire_bytes
 from ..verbs.simulate import simulate
 from ..workload import GPT
 from .checks import Case, Mistake, RankProgram, right_numbers, right_shape, silent, whole_numbers
@@ -68,10 +69,6 @@ RING_TIME = Formula(
 
 
 # --- bus_bandwidth ---
-def _factor(collective, n):
-    return (2 if collective == "all_reduce" else 1) * (n - 1) / n
-
-
 def _draw_bus(rng):
     for collective, n in (
         ("all_reduce", 8),
@@ -96,14 +93,14 @@ BUS = Formula(
     "`return factor * payload / seconds`.",
     success="busbw of different collectives and group sizes can be compared with a link.",
     draw=_draw_bus,
-    solution=lambda collective, payload, n, seconds: _factor(collective, n) * payload / seconds,
+    solution=lambda collective, payload, n, seconds: wire_bytes(collective, payload, n) / seconds,
     mistakes=lambda collective, payload, n, seconds: {
         "that is algbw, S / t. busbw counts the bytes that each rank has to send, which for this "
         "collective is not S.": payload / seconds,
         f"2(n-1)/n is for an all-reduce, which goes round the ring twice; {collective} goes round "
         "once.": 2 * (n - 1) / n * payload / seconds,
         "multiply algbw by the factor, do not divide by it.": (
-            payload / seconds / _factor(collective, n)
+            payload / seconds / wire_bytes(collective, 1, n)
         ),
     },
 )
