@@ -17,8 +17,8 @@ from tpviz.figures.palette import TEXT
 from tpviz.figures.svg import image
 from tpviz.labs import report, study
 from tpviz.labs.study import KINDS, Outcome, outcome
-from tpviz.simulation import replay
 from tpviz.runtime.bar import viewer
+from tpviz.simulation import replay
 from tpviz.trace.faithful import badge_words
 
 W = tv.GPT(layers=1, hidden=32, heads=4, seq=16, batch=4, vocab=64)
