@@ -62,7 +62,7 @@ def test_bars_are_the_parts_of_the_average_rank():
     assert [trace.name for trace in figure.data] == 2 * [
         "kernels",
         "recomputation",
-        "waiting for bytes",
+        "exposed communication",
         "bubble",
     ]
     assert sum(stacks[:4]) == pytest.approx([t.step for t in times])

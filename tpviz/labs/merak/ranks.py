@@ -2,7 +2,7 @@
 
 A place is an index along pp; its ranks run the same actions. By formula (derived): a rank's
 simulated actions, then gradient synchronisation and the optimizer; the rest of the step is bubble.
-While its own message is in flight a rank without work waits for bytes, else it idles, as
+While its own message is in flight a rank without work exposes communication, else it idles, as
 `tpviz.trace.analyses.bubble` counts it.
 """
 

@@ -27,7 +27,7 @@ from .ranks import Parts, clocked, flight, mean, read, sizes_in_words
 STACK = {
     "kernels": ("kernels", "forward", ""),
     "recompute": ("recomputation", "recompute", "."),
-    "exposed": ("waiting for bytes", "exposed", "x"),
+    "exposed": ("exposed communication", "exposed", "x"),
     "bubble": ("bubble", "wait", "/"),
 }
 """{part: (words, ink, pattern)}, bottom first."""
