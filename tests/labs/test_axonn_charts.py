@@ -50,7 +50,7 @@ def test_bars_are_the_parts_of_the_step():
     found = overlaps()
     figure, times = found.figure(), list(found.times["predicted"].values())
     unit, scale = unit_of([t.step for t in times])
-    assert figure.layout.annotations[0].text.startswith(f"predicted step ({unit}); ")
+    assert figure.layout.annotations[0].text.startswith(f"predicted step ({unit}), ")
     stacks = {trace.name: np.array(trace.y) * scale for trace in figure.data}
     assert list(stacks) == ["kernels", *(f"waiting for {a}" for a in ("data", "z", "x"))]
     assert sum(stacks.values()) == pytest.approx([t.step for t in times])

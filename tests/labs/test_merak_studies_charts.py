@@ -54,7 +54,7 @@ def test_bars_are_the_parts_of_the_average_rank():
     found = schedules()
     figure, times = found.figure(), [r.times["predicted"] for r in found.rows]
     unit, scale = unit_of([2 * times[0].step, *(t.step for t in times)])
-    assert [a.text.split(";")[0] for a in figure.layout.annotations[:2]] == [
+    assert [a.text.split(",")[0] for a in figure.layout.annotations[:2]] == [
         f"predicted step ({unit})",
         f"emulated step ({unit})",
     ]

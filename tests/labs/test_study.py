@@ -89,7 +89,7 @@ def test_bars_and_stacks_are_the_numbers(found):
     assert np.concatenate([one.y, other.y]) * scale == pytest.approx(steps)
     assert one.marker.pattern.shape != other.marker.pattern.shape  # not by colour alone
     figure = found.figure(kind="exposed")
-    assert figure.layout.annotations[0].text.startswith(f"predicted step ({unit}); ")
+    assert figure.layout.annotations[0].text.startswith(f"predicted step ({unit}), ")
     stacks = [t for t in figure.data if t.xaxis == "x"]
     assert [t.name for t in stacks] == ["kernels", *(f"waiting for {a}" for a in found.axes)]
     assert sum(np.array(t.y) for t in stacks) * scale == pytest.approx(steps[:4])

@@ -414,10 +414,10 @@ def _cell(rank, frame, grid, eyes):
     if tall:
         top = 19 if wide else 28
         left, width, height = 4, grid.width - 8, grid.height - top - 3
-    for tensor, at_x, at_y, scale in spread(
+    for tensor, at, under, scale in spread(
         frame.product or frame.moving, x + left, y + top, width, height
     ):
-        out += small(tensor, at_x, at_y, here, scale)
+        out += small(tensor, at, under, here, scale)
     return (
         f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {where}</title>"
         f"{out}</g>"

@@ -371,7 +371,7 @@ class Explore(Panel):
             covered, ahead = self.guesses.covering, self.prediction
             drawn = model_svgs(ahead, covered, theme) if ahead else []
             drawn.append(self.mesh.to_svg(theme=theme))
-            if self.trace is not None:
+            if self.outcome is not None:
                 run = self.outcome.comparison or self.timeline
                 drawn.append(run.to_svg(theme=theme))
             return stacked(filter(None, drawn), self._name(), theme)
@@ -379,7 +379,7 @@ class Explore(Panel):
     def _name(self):
         """The strategy, and where."""
         if self.choice is None:
-            return self.menu.value
+            return str(self.menu.value)
         place = self.choice.cluster.name if self.choice.cluster else HERE
         return f"{self.choice.strategy.short} on {place}"
 

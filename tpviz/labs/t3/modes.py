@@ -14,7 +14,7 @@ from tpviz.cluster import Cluster, Device, Level
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, curves, words_of
 from tpviz.labs.report import some, too_late
-from tpviz.labs.study import Outcome, Study, Variant, ask, outcome
+from tpviz.labs.study import GAIN, Outcome, Study, Variant, ask, outcome
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.t3.hardware import Machine
 from tpviz.schemes.t3.strategy import T3
@@ -69,9 +69,9 @@ class Modes(Study):
             def cell(row, source, t):
                 if source not in first.times:
                     return ""
-                return f"{100 * (getattr(t, what) / getattr(first.times[source], what) - 1):+.1f} %"
+                return f"{100 * self.speedup(row.label, source=source, what=what):+.1f} %"
 
-            return f"over {first.label}'s", cell
+            return f"gain over {first.label}", cell
 
         columns = [
             ("mode", lambda row, source, t: row.label),
@@ -94,6 +94,7 @@ class Modes(Study):
             f"On {self.cluster.caption}. FC-2 is its GEMM with the reduce-scatter and the "
             "all-gather after it, forward, in the average layer. Here the tracker is software, "
             "and the CPU adds; only the simulated GPU has a DMA engine and near-memory reduction.",
+            GAIN,
             *too_late(self.late()),
         ]
 
