@@ -275,11 +275,11 @@ def record(
     the program, so times of such a recording are not to be trusted. detail: "kernels" (GEMMs,
     convolutions, attention, fused optimizers: what carries the FLOPs, cheap) or "all" (every
     operator, slower). cluster: a `Cluster` to emulate: kernels and collectives really run, and last
-    as long as the cluster says; every rank of the world enters together, all on one host, and marks
-    the same steps. faults:
-    `Faults` of that cluster. Collectives are seen on groups of the "tpviz" backend, which
-    `tpviz.launch` starts ranks with; with another backend only compute is seen, and a warning says
-    so.
+    as long as the cluster says (of kernels those seen; what else is memory-bound counts in
+    `tpviz.run`, which knows the workload); every rank of the world enters together, all on one
+    host, and marks the same steps. faults: `Faults` of that cluster. Collectives are seen on groups
+    of the "tpviz" backend, which `tpviz.launch` starts ranks with; with another backend only
+    compute is seen, and a warning says so.
     """
     if not isinstance(cluster, Cluster | None) or not isinstance(faults, Faults | None):
         raise ValueError(
