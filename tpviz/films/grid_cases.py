@@ -104,9 +104,8 @@ KNOWN = (
     Case(
         "near Colossal-AI 3D",
         lambda s: s.x == s.y == s.z > 1,
-        "x = y = z = q: forward, a layer of k x n weights on m tokens sends (q-1)/q³ (kn + 2mn) "
-        "numbers a rank, Colossal-AI's 3D (q-1)/q³ (mk + kn + mn); here q ranks hold each "
-        "activation.",
+        "x = y = z = q: k x n weights on m tokens send (kn + 2mn)(q-1)/q³ numbers forward, "
+        "theirs (mk + kn + mn)(q-1)/q³; q ranks hold each activation.",
         ("derived",),
     ),
 )
