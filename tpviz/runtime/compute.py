@@ -296,7 +296,15 @@ def flops(operator: "Operator", shapes: "Shapes") -> int:
 @lru_cache(4096)  # a step has few different ones, and the counter takes 0.2 ms for each
 def _by_formula(packet, *shapes):
     formula = flop_registry.get(packet) or flop_registry[_SAME_AS[packet]]
+    if "scaled_dot_product" in packet.__name__:  # torch 2.9 counts no keys that queries share
+        heads = max(s[1] for s in shapes if _is_4d(s))
+        shapes = [(s[0], heads, *s[2:]) if _is_4d(s) else s for s in shapes]
     return int(formula(*shapes[:-1], out_val=shapes[-1]))
+
+
+def _is_4d(shape):
+    """Whether this is the shape of a tensor (batch, heads, sequence, features)."""
+    return isinstance(shape, tuple) and len(shape) == 4 and all(isinstance(n, int) for n in shape)
 
 
 def traffic(operator: "Operator", shapes: "Shapes", dtype: torch.dtype | None) -> int:

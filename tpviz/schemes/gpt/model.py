@@ -39,6 +39,12 @@ class Norm(nn.LayerNorm):
         return SplitNorm.apply(x, self.weight, self.bias, self.eps, self.group, self.rms)
 
 
+def norm(w: "GPT", **kw: Any) -> nn.LayerNorm:
+    """A norm of all features. PyTorch's own where that is LayerNorm: under FSDP2 with torch 2.15 a
+    subclass's module outlives its program."""
+    return Norm(w, **kw) if w.norm == "rms" else nn.LayerNorm(w.hidden, bias=w.bias, **kw)
+
+
 class Heads:
     """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's."""
 
@@ -135,9 +141,9 @@ class Block(nn.Module):
 
     def __init__(self, w: "GPT", **kw: Any):
         super().__init__()
-        self.norm1 = Norm(w, **kw)
+        self.norm1 = norm(w, **kw)
         self.attention = Attention(w, **kw)
-        self.norm2 = Norm(w, **kw)
+        self.norm2 = norm(w, **kw)
         self.mlp = MLP(w, **kw)
 
     def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
@@ -153,7 +159,7 @@ class ReferenceGPT(nn.Module):
         w = workload
         self.embed = Embedding(w, **kw)
         self.blocks = nn.ModuleList(Block(w, **kw) for _ in range(w.layers))
-        self.norm = Norm(w, **kw)
+        self.norm = norm(w, **kw)
         self.head = nn.Linear(w.hidden, w.vocab, bias=False, **kw)
         if w.tied:
             self.head.weight = self.embed.token.weight
