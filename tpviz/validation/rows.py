@@ -24,7 +24,7 @@ from typing import Any
 
 from tpviz.checks import one_of
 from tpviz.cost import show_bytes, show_seconds
-from tpviz.tables import html_table
+from tpviz.tables import html_table, text_table
 
 from .split import Group
 
@@ -120,7 +120,7 @@ class PublishedRows(tuple[PublishedRow, ...]):
         return [head, *body]
 
     def __repr__(self):
-        return plain_table(self.to_table(), numbers=(3,))
+        return "\n".join(text_table(self.to_table(), right=(3,)))
 
     def _repr_html_(self):
         return html_table(self.to_table(), "class='tpviz-lab'")
@@ -236,19 +236,6 @@ def table(kind: str) -> tuple[dict[str, str], ...]:
     """All shipped rows of a kind of `FILES`, as text by column."""
     text = gzip.decompress((DATA / f"{kind}.csv.gz").read_bytes()).decode()
     return tuple(csv.DictReader(io.StringIO(text, newline="")))
-
-
-def plain_table(rows: list[list[str]], numbers: Iterable[int] = ()) -> str:
-    """Rows of strings as lines of text; the columns ``numbers`` end below each other."""
-    wide = [max(map(len, column)) for column in zip(*rows)]
-    lines = (
-        "  ".join(
-            cell.rjust(width) if i in numbers else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, wide))
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
 
 
 @lru_cache(maxsize=3)

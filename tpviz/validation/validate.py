@@ -17,11 +17,11 @@ from tpviz.cluster import Cluster
 from tpviz.cost import Memory, show_bytes, show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, line, log_ticks, panel, points
 from tpviz.labs.report import Report
-from tpviz.tables import Columns, table
+from tpviz.tables import Columns, table, text_table
 from tpviz.verbs.predict import predict
 
 from .adapter import NotModelled, Plan, cluster_of, memory, plan_of
-from .rows import PublishedRow, plain_table, published, read, row_of
+from .rows import PublishedRow, published, read, row_of
 
 STYLES = {
     "nanotron": ("backward", "diamond-open", "dot"),
@@ -161,7 +161,7 @@ class Validation(Report):
         return table(COLUMNS, ((row,) for row in self.rows))
 
     def __repr__(self):
-        return f"{plain_table(self.to_table(), numbers=(2,))}\n{self.describe()}"
+        return "\n".join([*text_table(self.to_table(), right=(2,)), self.describe()])
 
 
 def _show(row: Checked, value: float | None):
