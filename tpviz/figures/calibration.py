@@ -27,7 +27,7 @@ FIT = "hops x latency + bytes / bandwidth, fitted to all-reduces and messages", 
 FITS = {
     "all_reduce": FIT,
     "send": FIT,
-    "all_gather": ("the same with half the hops and bytes", "dash"),
+    "all_gather": ("half the hops and bytes, for all-gather and reduce-scatter", "dash"),
 }
 """{collective: (words, dash) of the line through it}; reduce-scatter's is all-gather's."""
 
