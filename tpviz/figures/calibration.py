@@ -100,7 +100,8 @@ def _panel(one, y):
             fitted = charts.line(words, x, y_of_x, ("axis0", dash, ""))
             traces.append(fitted | {"mode": "lines"})
         values = [p["bytes"] for p in own], [p["seconds"] for p in own]
-        traces.append(charts.points(NAMES[name], *values, "fg", marker, 8))
+        size = 12 if "open" in marker else 8  # it lets a full one show through
+        traces.append(charts.points(NAMES[name], *values, "fg", marker, size))
     title = f"{one['title']}\n{seconds(one['alpha'])} a hop, {amount(one['bandwidth'], 'B/s')}"
     return charts.panel(
         title, traces, charts.axis(ticks=sizes) | {"ticktext": list(map(_bytes, sizes))}, y
