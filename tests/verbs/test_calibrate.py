@@ -17,6 +17,7 @@ import tpviz as tv
 from tpviz.cluster.collectives import cost
 from tpviz.cluster.fit import fit_line
 from tpviz.cluster.routes import family
+from tpviz.figures.chart_svg import LEGIBLE
 from tpviz.figures.svg import image
 from tpviz.verbs.calibrate import calibration_of
 
@@ -178,7 +179,7 @@ def test_what_it_says_of_itself():
     assert repr(found) == (
         "<Calibration of 4 ranks, 3 kinds of groups, 4 sizes: measured: this machine, gloo>"
     )
-    assert found._repr_html_() == image(found.to_svg(), found.describe())
+    assert found._repr_html_() == image(found.to_svg(), found.describe(), LEGIBLE)
     assert found.to_table()[0] == [
         "groups",
         "collective",

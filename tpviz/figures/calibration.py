@@ -27,7 +27,7 @@ FIT = "hops x latency + bytes / bandwidth, fitted to all-reduces and messages", 
 FITS = {
     "all_reduce": FIT,
     "send": FIT,
-    "all_gather": ("the same with half the hops and bytes", "dash"),
+    "all_gather": ("half the hops and bytes, for all-gather and reduce-scatter", "dash"),
 }
 """{collective: (words, dash) of the line through it}; reduce-scatter's is all-gather's."""
 
@@ -100,7 +100,8 @@ def _panel(one, y):
             fitted = charts.line(words, x, y_of_x, ("axis0", dash, ""))
             traces.append(fitted | {"mode": "lines"})
         values = [p["bytes"] for p in own], [p["seconds"] for p in own]
-        traces.append(charts.points(NAMES[name], *values, "fg", marker, 8))
+        size = 12 if "open" in marker else 8  # it lets a full one show through
+        traces.append(charts.points(NAMES[name], *values, "fg", marker, size))
     title = f"{one['title']}\n{seconds(one['alpha'])} a hop, {amount(one['bandwidth'], 'B/s')}"
     return charts.panel(
         title, traces, charts.axis(ticks=sizes) | {"ticktext": list(map(_bytes, sizes))}, y

@@ -31,7 +31,7 @@ TOP = 34
 MAX_STAGES, MAX_SHARDS = 16, 160
 SIZES = (
     ("numel", "parameters", "", "parameters"),
-    ("flops", "FLOPs of a forward", "FLOP", "forward"),
+    ("flops", "FLOPs of a forward pass", "FLOP", "forward"),
     ("activation_bytes", "kept for backward (estimate)", "B", "activations"),
 )
 """(key in the dict, label, unit, ink) of the bars of a stage and of a shard."""

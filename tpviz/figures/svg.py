@@ -20,8 +20,9 @@ _IMAGE = "".join(
     f"body[data-jp-theme-light='{light}'] .tpv-image{{color-scheme:{scheme}}}"
     for light, scheme in (("true", "light"), ("false", "dark"))
 )
-VIEW, LETTERS = 828, 131
-"""px of a view's picture, which with its frame fits a page of 860; letters of 12 px in a line."""
+VIEW, LETTERS, COLUMN = 828, 131, 756
+"""px of a view's picture, which with its frame fits a page of 860; letters of 12 px in a line; px
+of a picture that fits the outputs of an exported notebook on a page of 900."""
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 

@@ -82,7 +82,8 @@ class Calibration:
         return self._figure.calibration_svg(self.scene(), theme)
 
     def _repr_html_(self):
-        return import_module("tpviz.figures.svg").image(self.to_svg(), self.describe())
+        least = import_module("tpviz.figures.chart_svg").LEGIBLE
+        return import_module("tpviz.figures.svg").image(self.to_svg(), self.describe(), least)
 
     def __repr__(self):
         kinds, sizes = len(self.fits) - 1, len(self.residual["message"])

@@ -277,7 +277,8 @@ class Search:
         sides = ["left" if head in ("strategy", "same plan") else "right" for head in rows[0]]
         styles = [f"text-align:{side};padding:1px 8px" for side in sides]
         table = html_table(rows, "class='tpviz-search'", styles)
-        return f"<div>{svg.image(self.to_svg(), self.describe())}{table}</div>"
+        least = import_module("tpviz.figures.chart_svg").LEGIBLE
+        return f"<div>{svg.image(self.to_svg(), self.describe(), least)}{table}</div>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None):
         return {
