@@ -438,7 +438,7 @@ def explained(story: Story, eyes: Eyes, words: str, y: float) -> tuple[str, floa
     inks = {key: INKS[key].label for key in phases}
     inks |= {key: f"communication {axis}" for axis, key in eyes.keys.items() if axis in used}
     out, y = legend([*inks.items()], 12.0, y, VIEW, LOOK)
-    marks = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
+    marks = [*LEGEND, ("pale", f"faint: not on rank {eyes.rank}")]
     marks.append(("partial", "hatched: a partial sum, the other ranks' behind it"))
     more, y = legend(marks, 12.0, y + 20, VIEW, LOOK)
     rows = wrapped(f"{words}, H = h hidden size.  Not to scale.", LETTERS)
