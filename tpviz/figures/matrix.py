@@ -134,8 +134,9 @@ def _hops(mesh, shown):
 
 
 def _captions(matrix, shown):
+    unit = "" if matrix.cluster.torus else "; unit: a rank, or a group of the level inside"
     lines = [
-        "block: bandwidth of one pair of ranks; unit: a rank, or a group of the level inside",
+        f"block: bandwidth of one pair of ranks{unit}",
         "of an axis: bus bandwidth of a rank while all groups of the axis are active",
     ]
     if shown < matrix.world_size:
