@@ -174,11 +174,11 @@ class CommunicationMatrix:
 
     def words(self, tier: Tier) -> str:
         """A tier in words."""
-        out = "out of a rank" if self.cluster.torus else "out of one"
+        out = "out of a rank" if self.cluster.torus else "out of one unit"
         of = "ring of " if self.cluster.torus else ""
         return (
             f"{tier.name}: {of}{tier.units}{'' if of else ' units'}, {rate(tier.p2p)} between "
-            f"two, {rate(tier.group)} {out}, {show_seconds(tier.latency)} a hop"
+            f"two ranks, {rate(tier.group)} {out}, {show_seconds(tier.latency)} a hop"
         )
 
     def to_svg(self, mesh: Mesh | Sequence[int] | None = None, theme: str = "auto") -> str:

@@ -23,7 +23,7 @@ def test_block_and_explore(chromium, lab):
         block = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-blocks")).first
         keys_step(page, block)
-        block.look_from(2, "pale: not on rank 2")
+        block.look_from(2, "faint: not on rank 2")
         block.click_step(8)
         block.plays(until=10)
         knobs(page, block, box)

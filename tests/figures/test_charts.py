@@ -82,7 +82,7 @@ def test_chunk_lines_are_the_curves():
     unit, scale = unit_of([t.step for found in curve.times.values() for t in found.values()])
     assert [a.text for a in figure.layout.annotations[:2]] == [
         f"exposed communication ({unit})",
-        f"time of a step, axis cut ({unit})",
+        f"time of a step, truncated axis ({unit})",
     ]
     for source, found in curve.times.items():
         exposed, step = traces(figure, name=words_of(source))
@@ -143,7 +143,7 @@ def test_scaling_lines_are_the_points(fabric):
     unit, scale = unit_of(
         [s for ps in found.points.values() for p in ps for s in (p.seconds, p.seconds_1d)]
     )
-    assert figure.layout.annotations[0].text == f"communication of a layer ({unit})"
+    assert figure.layout.annotations[0].text == f"(a) communication of a layer ({unit})"
     for name, points in found.points.items():
         for start, attribute in (("1D", "seconds_1d"), ("best mesh", "seconds")):
             [trace] = traces(figure, name=f"{start}, {name}")

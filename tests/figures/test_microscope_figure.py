@@ -76,7 +76,9 @@ def test_svg_is_well_formed_in_every_theme(theme):
 def test_arithmetic_with_the_numbers_of_the_run():
     steps, sent, algbw, busbw = swap().arithmetic()
     assert steps == "Steps: 1 recorded; the formula for recursive doubling has 1 hops."
-    assert sent.startswith("Bytes: the busiest rank sent 4 = 1 S, the mean 4; the formula has 4 ")
+    assert sent.startswith(
+        "Bytes: the busiest rank sent 4 = 1 S (S: payload), the mean rank 4; by "
+    )
     assert algbw == "algbw = S / t = 4 bytes / 500 ms = 8 B/s."
     assert busbw == "busbw = algbw x 2 (n-1)/n = 8 B/s x 1 = 8 B/s."
 

@@ -120,7 +120,9 @@ def test_wide_ranges_are_logarithmic_and_pointers_stand_on_their_points():
     assert layout.xaxis2.type is None
     scale = unit_of([s for r in wide.measured for s in (r.predicted, r.measured)])[1]
     least = min(wide.measured, key=lambda r: r.measured)
-    note = next(a for a in layout.annotations if a.text.startswith(("fastest", "its first, the")))
+    note = next(
+        a for a in layout.annotations if a.text.startswith(("fastest", "model's first, and"))
+    )
     assert [10**note.x * scale, 10**note.y * scale] == pytest.approx(
         [least.predicted, least.measured]
     )

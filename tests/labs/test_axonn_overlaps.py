@@ -77,7 +77,7 @@ def test_runs_that_were_not_faithful_are_said(found):
         replace(r, times={**r.times, "measured": other if r.label else none}) for r in found.rows
     ]
     late = replace(found, rows=tuple(rows))
-    assert "Not faithful, events too short for this machine: none. Slower" in late.describe()
+    assert "Not faithful, events too short for this machine: none. More slow" in late.describe()
     assert "Not faithful" not in found.describe() and late.gain(source="measured") == 1.0
     assert late.badges == ["predicted", "emulated"]
 

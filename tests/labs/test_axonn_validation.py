@@ -51,7 +51,7 @@ def test_rankings_by_hand(found):
     assert other.tau("communication", "measured") == pytest.approx(-1)
     assert other.hits("communication", 2).found == 0
     words = other.describe()
-    assert "Of the first 3 by communication, 1 are among the 3 fastest measured of 5 (by" in words
+    assert "The first 3 by communication include 1 of the 3 fastest measured of 5 (by" in words
     assert "Kendall's tau of communication and measured: -1.00." in words
     assert "Only the first 5 of 20 grids by the communication model were run." in words
     assert "measured of 5 (by chance 1.8)" in words and "first 10 by" not in words
@@ -71,7 +71,7 @@ def test_words_without_runs(found):
         {r.strategy for r in found.order(m)[:10]} for m in ("communication", "predicted")
     )
     assert found.hits(top=10) == Hits(10, len(first & fastest), 20)
-    assert f"{len(first & fastest)} are among the 10 fastest predicted of 20 (by" in words
+    assert f"include {len(first & fastest)} of the 10 fastest predicted of 20 (by" in words
     assert found.hits("predicted", 10).found == 10 and "first 10 by predicted" not in words
     assert repr(found).endswith(f"{found.tau():.2f}; predicted>")
     table = found.to_table()

@@ -28,7 +28,7 @@ def test_numbers_by_hand():
 def test_it_says_where_everything_is_from():
     words = MADE.describe()
     assert "takes 2.50 times as long" in words and "(this machine, gloo)" in words
-    assert "1.5 to 2.1 on A100s, analysis of the authors' traces" in words
+    assert "1.5 to 2.1 (analysis of the authors' traces, A100 80GB PCIe)" in words
     assert "not the paper's" in words and "emulated clusters kappa is 1 by construction" in words
     assert "Only" not in words
     table = MADE.to_table()

@@ -182,7 +182,7 @@ def test_runs_that_were_not_faithful_are_said(found):
     ran = Outcome(1.0, {"tp": 0.5}, faithful=False, badge=badge)
     first = replace(found.rows[0], times={**found.rows[0].times, "measured": ran})
     again = replace(found, rows=(first, *found.rows[1:]))
-    assert again.late() == ["1D"] and "too short for this machine: 1D. Slower" in again.describe()
+    assert again.late() == ["1D"] and "too short for this machine: 1D. More" in again.describe()
     assert again.to_table()[3][1] == badge and "not faithful (30 %" in badge
     assert again.badges == ["predicted", "simulated", "emulated"]
 

@@ -353,9 +353,9 @@ def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
         here = first <= i < last
         token, weight = ("fg", 700) if here else ("muted", 400)
         spans.append(f"<tspan class='f-{token}' font-weight='{weight}'>{words}</tspan>")
-    out = f"<text x='12' y='{LINE + 10}' font-size='14' xml:space='preserve'>"
+    out = f"<text x='12' y='{LINE + 10}' font-size='13' xml:space='preserve'>"
     out += f"{' '.join(spans)}</text>"
-    return out + lines(12, WORDS + 12, wrapped(frame.words, LETTERS), 16, "muted", 12)
+    return out + lines(12, WORDS + 12, wrapped(frame.words, LETTERS - 9), 16, "muted", 12)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def panel(
     totals: list[dict[str, float]],
     x: float = PANEL,
     y: float = GRID[1] - 20,
-    width: float = 130,
+    width: float = 100,
 ) -> str:
     """FLOPs and bytes of the frame, its payload in words, and the running total of every axis.
 
@@ -438,7 +438,7 @@ def explained(story: Story, eyes: Eyes, words: str, y: float) -> tuple[str, floa
     inks = {key: INKS[key].label for key in phases}
     inks |= {key: f"communication {axis}" for axis, key in eyes.keys.items() if axis in used}
     out, y = legend([*inks.items()], 12.0, y, VIEW, LOOK)
-    marks = [*LEGEND, ("pale", f"pale: not on rank {eyes.rank}")]
+    marks = [*LEGEND, ("pale", f"faint: not on rank {eyes.rank}")]
     marks.append(("partial", "hatched: a partial sum, the other ranks' behind it"))
     more, y = legend(marks, 12.0, y + 20, VIEW, LOOK)
     rows = wrapped(f"{words}, H = h hidden size.  Not to scale.", LETTERS)

@@ -163,7 +163,7 @@ def _words(cluster, part):
     wired = ", all connected to each other" if part["direct"] else ""
     return (
         f"{part['name']}: {part['units']} units{wired}, {_rate(part['p2p'], scale)} between "
-        f"two, {_rate(part['group'], scale)} out of one{nics}, {delay}"
+        f"two ranks, {_rate(part['group'], scale)} out of one unit{nics}, {delay}"
     )
 
 

@@ -184,8 +184,9 @@ def arithmetic(m: "Microscope") -> list[str]:
     factor = f"{'2 ' if m.collective == 'all_reduce' else ''}(n-1)/n"
     lines = [
         f"Steps: {len(m.steps)} recorded; the formula for {_plain(m.formula)} has {hops} hops.",
-        f"Bytes: the busiest rank sent {max(m.sent):,} = {max(m.sent) / m.payload:.4g} S, the mean "
-        f"{sum(m.sent) / n:,.0f}; the formula has {volume:,.0f} through the busiest port.",
+        f"Bytes: the busiest rank sent {max(m.sent):,} = {max(m.sent) / m.payload:.4g} S (S: "
+        f"payload), the mean rank {sum(m.sent) / n:,.0f}; by the formula {volume:,.0f} through the "
+        "busiest port.",
         f"algbw = S / t = {m.payload:,} bytes / {seconds(m.seconds, 4)} = {amount(m.algbw)}/s.",
         f"busbw = algbw x {factor} = {amount(m.algbw)}/s x {m.bus_factor:.4g} = "
         f"{amount(m.busbw)}/s.",

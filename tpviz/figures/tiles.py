@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 BADGE = "simulated"
 Time = TypeVar("Time", float, np.ndarray)
-LEFT, RIGHT, TOP = 110, 180, 84
+LEFT, RIGHT, TOP = 110, 236, 84
 MAX_PARTS, STEPS = 2304, 120
 HIGH, LANE, GAP = 236, 34, 9
 """px: of a GPU's tiles at most; of a lane; between lanes."""

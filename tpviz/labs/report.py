@@ -111,7 +111,7 @@ class Report:
 
 def too_late(names: Sequence[str], separator: str = ", ", noun: str = "") -> list[str]:
     """The note on emulated runs that were not faithful; none where there are none."""
-    words = f"{separator.join(names)}{noun}. Slower motion helps."
+    words = f"{separator.join(names)}{noun}. More slow motion helps."
     return [f"Not faithful, events too short for this machine: {words}"] * bool(names)
 
 

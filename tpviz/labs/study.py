@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("predicted", "simulated", "measured")
 KINDS = ("bars", "exposed", "curve")
-GAIN = "Gain in speed: the first's seconds over its own, less 1; +50 % takes a third less time."
+GAIN = "Gain in speed: the first's time over its own, minus 1; +50 % takes a third less time."
 SHAPES = {"axis0": "/", "axis1": ".", "axis2": "\\", "axis3": "x", "axis4": "+"}
 """{ink of an axis: its pattern}, so that colour is never the only sign."""
 

@@ -21,7 +21,7 @@ from tpviz.verbs.predict import predict
 from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
-SHOWN = ("exposed communication", "time of a step, axis cut")
+SHOWN = ("exposed communication", "time of a step, truncated axis")
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -90,7 +90,9 @@ class Contention(Report):
         theirs = points(SOURCE, AUTHORS, [A100] * 2, "forward", "circle-open", 11)
         theirs |= {"mode": "lines+markers"}
         theirs |= {"line": {"color": "ink:forward", "dash": "dot", "width": 3}}
-        pairs = points("pairs", ratios, [here] * len(ratios), "other", "line-ns-open", 22)
+        pairs = points(
+            "one pair of GEMMs", ratios, [here] * len(ratios), "other", "line-ns-open", 22
+        )
         x = axis("kappa: time during a collective / time alone")
         x["range"] = [min(0.9, *ratios) - 0.05, max(*ratios, *AUTHORS) * 1.05]
         y = {"type": "category", "autorange": "reversed", "categoryarray": [here, A100]}
@@ -128,7 +130,7 @@ class Contention(Report):
     def notes(self) -> list[str]:
         """The authors' range, and the limits of ours."""
         notes = [
-            f"For comparison: {AUTHORS[0]} to {AUTHORS[1]} on A100s, {SOURCE}; not the paper's.",
+            f"For comparison, not the paper's numbers: {AUTHORS[0]} to {AUTHORS[1]} ({SOURCE}).",
             "On emulated clusters kappa is 1 by construction: ranks sleep while they wait for a "
             "collective, which slows no GEMM.",
         ]

@@ -109,7 +109,7 @@ class Scaling(Report):
                     p.fraction(kind == "weak", mesh == "1D") for p in points
                 ]
             texts[f"best mesh, {kind}"] = texts[f"best mesh, {fabric}"]
-        titles = "communication of a layer", f"its share of the step (%), {fabric} bandwidth"
+        titles = "(a) communication of a layer", f"(b, c) share of step (%), {fabric} bandwidth"
         texts = {name: texts.get(name) for name in STYLES}
         x = axis("ranks N", self.sizes)
         return {

@@ -95,7 +95,7 @@ class Winners(Report):
         gains = (g for rows in percent.values() for row in rows for g in row if g is not None)
         limit = min(max(1.0, *map(abs, gains)), 100.0)
         columns, rows = list(self.clusters), [_row(s) for s in self.strategies]
-        name, y = f"gain in %, from -{limit:.0f} to {limit:.0f}", {"autorange": "reversed"}
+        name, y = f"gain in %, colours from -{limit:.0f} to {limit:.0f}", {"autorange": "reversed"}
         panels = []
         for mode in modes:
             trace = heat_map(columns, rows, percent[mode], self._cells(mode), limit, name)

@@ -120,7 +120,7 @@ class Scaling(Report):
         }
         seconds = {name: [c.step for c in choices] for name, choices in both.items()}
         texts = {name: [c.words for c in both.get(name, fastest)] for name in STYLES}
-        titles = "a step", "of the vendor's peak, and of the step (%)"
+        titles = "a step", "HFU and MFU (% of peak), exposed (% of step)"
         x = axis("devices", [p.devices for p in points])
         panels = growth(x, titles, seconds, shares, STYLES, texts)
         if theirs:
@@ -175,9 +175,10 @@ class Scaling(Report):
         """Definitions, the papers' claims, and omissions."""
         notes = [
             f"By formula, every grid with recomputation and as few microbatches as memory "
-            f"allows (weights, gradients and moments in {self.workload.dtype}). HFU counts "
-            f"recomputation, MFU does not, both of {self.peak / 1e12:.4g} TFLOP/s; all "
-            "matrix products run at the rate of the device's best."
+            f"allows (weights, gradients and moments in {self.workload.dtype}). HFU "
+            "(hardware FLOPs utilization) counts recomputation, MFU (model FLOPs utilization) does "
+            f"not; both are of the vendor's peak, {self.peak / 1e12:.4g} TFLOP/s. Every matrix "
+            "product is taken to run at the device's best rate."
         ]
         notes += [f"Theirs, not reproduced: {run.words}." for run in self.claims]
         left = [f"{p.devices} ({p.reason})" for p in self.points if not p.first]

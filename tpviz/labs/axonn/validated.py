@@ -122,7 +122,7 @@ class Validation(Report):
             ends = [min(x + y), max(x + y)]
             diagonal = {"color": "ink:other", "dash": "dot", "width": 1.5}
             plain = {"type": "scatter", "mode": "lines", "hoverinfo": "skip", "line": diagonal}
-            traces.append({**plain, "name": "both the same", "x": ends, "y": ends})
+            traces.append({**plain, "name": "both equal", "x": ends, "y": ends})
         for kind, (ink, marker) in KINDS.items():
             own = [n for n, r in enumerate(rows) if kind_of(r.strategy) == kind]
             trace = points(kind, [x[n] for n in own], [y[n] for n in own], ink, marker, 10)
@@ -163,8 +163,8 @@ class Validation(Report):
         for top, mode in product(TOPS, MODES[: 1 + bool(self.measured)]):
             if hits := self.hits(mode, top):
                 lines.append(
-                    f"Of the first {top} by {mode}, {hits.found} are among the {top} "
-                    f"fastest {against} of {hits.of} (by chance {hits.chance:.1f})."
+                    f"The first {top} by {mode} include {hits.found} of the {top} fastest "
+                    f"{against} of {hits.of} (by chance {hits.chance:.1f})."
                 )
         return lines
 
@@ -173,7 +173,8 @@ class Validation(Report):
         notes = [
             "communication: bytes over bandwidth, without overlap or compute, as the papers rank. "
             "predicted: the whole step, with overlap. Memory is not checked. Grids are written x y "
-            "z data; its first: the fastest by the model on the horizontal axis."
+            "z data; colours: which of x and y are above 1; model's first: the "
+            "fastest by the model on the horizontal axis."
             + (" measured: median step on the emulated cluster." if self.measured else "")
         ]
         if self.measured and len(self.measured) < len(self.rows):
@@ -205,8 +206,8 @@ def _pointed(x, y):
     """{number of a point: words}: the model's first, and the fastest."""
     first, fastest = (min(range(len(values)), key=values.__getitem__) for values in (x, y))
     if first == fastest:
-        return {first: "its first, the fastest:"}
-    return {first: "its first:", fastest: "fastest:"}
+        return {first: "model's first, and fastest:"}
+    return {first: "model's first:", fastest: "fastest:"}
 
 
 def kind_of(strategy: AxoNN) -> str:
