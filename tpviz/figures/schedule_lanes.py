@@ -406,6 +406,6 @@ def named(lanes: Iterable[Sequence[Any]]) -> str:
 
 def axis(layout: Layout, unit: str) -> str:
     """The time axis under all lanes."""
-    name = "time" if unit else "time, in the unit of f"
+    name = "time" if unit else "time (unit: f)"
     end, scale = layout.duration, layout.scale
     return axis_below(LEFT, layout.bottom, scale, end, lambda t: say(t, unit), name, NUMBERS)
