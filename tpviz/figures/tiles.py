@@ -327,7 +327,7 @@ def _drawn(panels, panel, what):
         words = [f"at most {tracker.peak} of {tracker.capacity}"]
         words.append(f"{tracker.stalls} update{'s' * (tracker.stalls != 1)} waited")
         return top, [("axis1", "back", series["tracker"])], words
-    busy = f"busy {100 * series['link'].mean():.0f} % of the time"
+    busy = f"busy {100 * series['link'].mean():.0f} %"
     share = np.minimum(series["link"], 1.0)
     return 1.0, [("axis0", "lines", share)], [f"{amount(run.link_bytes)} sent", busy]
 

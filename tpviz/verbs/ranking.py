@@ -272,13 +272,13 @@ class Search:
         )
 
     def _repr_html_(self):
-        svg = import_module("tpviz.figures.svg")
+        svg, chart = (import_module(f"tpviz.figures.{name}") for name in ("svg", "chart_svg"))
         rows = self.to_table()
         sides = ["left" if head in ("strategy", "same plan") else "right" for head in rows[0]]
         styles = [f"text-align:{side};padding:1px 8px" for side in sides]
         table = html_table(rows, "class='tpviz-search'", styles)
-        least = import_module("tpviz.figures.chart_svg").LEGIBLE
-        return f"<div>{svg.image(self.to_svg(), self.describe(), least)}{table}</div>"
+        picture = svg.image(self.to_svg(), self.describe(), chart.LEGIBLE)
+        return f"<div>{picture}{table}</div>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None):
         return {

@@ -31,7 +31,7 @@ def told() -> tuple[str, str]:
         for p, m in ((4, 8), (8, 32))
     )
     return (
-        f"Theirs: at most {models} as fast as 3D-parallel frameworks before it, on 64 GPUs "
+        f"Theirs, at most: {models} over 3D-parallel frameworks before it, on 64 GPUs "
         f"({ABSTRACT}; the gain of each part is not in it; not reproduced here).",
         "Derived: against 1F1B with early recomputation the shifted critical path alone saves "
         f"{saved} (equal stages, backward twice forward): a constant per step, which cannot "

@@ -153,8 +153,8 @@ class Schedules(Study):
         ] * bool(forms)
         if {"shifted_critical_path", "early_recompute"} <= {r.name for r in self.rows}:
             notes.append(
-                f"Here the shifted critical path's step is {100 * self.gain():+.1f} % "
-                "faster than early recomputation's, predicted."
+                "Here the shifted critical path's gain over early recomputation is "
+                f"{100 * self.gain():+.1f} %, predicted."
             )
         notes += [*told(), *too_late(self.late())]
         return notes + [f"Left out: {n}, {why}." for n, why in self.refused.items()]

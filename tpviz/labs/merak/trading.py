@@ -117,7 +117,7 @@ class Tradeoff(Report):
             "title": f"{self._words} on {self.cluster.caption}: recomputation against memory",
             "panels": [
                 panel(f"a step ({unit})", steps, x, marks=marks),
-                panel(f"{size} of the rank that needs most", needs, x, FROM_ZERO, rules=budget),
+                panel(f"{size}: fullest and average rank", needs, x, FROM_ZERO, rules=budget),
             ],
         }
 

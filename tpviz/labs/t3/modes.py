@@ -48,7 +48,7 @@ class Modes(Study):
     def drawing(self) -> dict[str, Any]:
         """Seconds of a step, and of FC-2 in it."""
         s, x = self.rows[0].strategy, axis(type="category")
-        shown = (("step", "a step"), ("sublayer", "FC-2 with its reduce-scatter, forward"))
+        shown = (("step", "a step"), ("sublayer", "FC-2 with its collectives, forward"))
         return {
             "title": f"T3 on {s.tp} ranks, gather {s.gather}: reduce-scatters fused with their "
             "GEMMs, or after them",
@@ -94,7 +94,7 @@ class Modes(Study):
             f"On {self.cluster.caption}. FC-2 is its GEMM with the reduce-scatter and the "
             "all-gather after it, forward, in the average layer. Here the tracker is software, "
             "and the CPU adds; only the simulated GPU has a DMA engine and near-memory reduction.",
-            GAIN,
+            GAIN.replace("Gain", "The table's gain", 1),
             *too_late(self.late()),
         ]
 

@@ -99,10 +99,10 @@ class Paying(Report):
     def notes(self) -> list[str]:
         """The maximum of the closed form, and its omissions."""
         return [
-            f"The closed form is largest, 1.5, at K={self.best:.0f}, where GEMM and "
-            "reduce-scatter take equally long. It leaves out memory: the GEMM's reads, their "
-            "contention with communication, and the traffic that near-memory reduction saves, so "
-            "points may lie on either side."
+            "K is the GEMM's inner dim. The closed form is largest, 1.5, at "
+            f"K={self.best:.0f}, where GEMM and reduce-scatter take equally long. It leaves out "
+            "memory: the GEMM's reads, their contention with communication, and the traffic that "
+            "near-memory reduction saves, so points may lie on either side."
         ]
 
     def __repr__(self):

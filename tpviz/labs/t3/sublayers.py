@@ -176,8 +176,12 @@ class Sublayers(Report):
         )
 
     def notes(self) -> list[str]:
-        """The known numbers of the paper, and the fitted knobs."""
-        return ["We have only means and maxima of the paper's bars. " + FITTED]
+        """The names of the sublayers, the known numbers of the paper, and the fitted knobs."""
+        return [
+            "OP: attention's output projection; FC-1, FC-2: the MLP's layers; IP: the projection "
+            "to queries, keys and values.",
+            "We have only means and maxima of the paper's bars. " + FITTED,
+        ]
 
     def __repr__(self):
         return (
