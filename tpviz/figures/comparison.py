@@ -18,7 +18,7 @@ from tpviz.trace.steps import median_step
 from .lanes import Axis, bars, exposed, inset, names, outlines
 from .legend import USUAL, legend
 from .palette import INKS, axis_keys, phase_key
-from .svg import COLUMN, badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
+from .svg import VIEW, badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
 from .timeline import timeline_scene
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ DASHES = ("2 3", "7 4", "")
 """How the step's end is marked: dotted as predicted, dashed as simulated, solid as measured."""
 
 
-def comparison_svg(scene: dict[str, Any], width: float = COLUMN, theme: str = "auto") -> str:
+def comparison_svg(scene: dict[str, Any], width: float = VIEW, theme: str = "auto") -> str:
     """Draw a comparison scene.
 
     width in px; theme "light", "dark", "auto" or "page". Raises ValueError on a width that leaves

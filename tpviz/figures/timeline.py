@@ -26,7 +26,7 @@ from tpviz.trace.steps import median_number, median_step, step_spans
 from .lanes import Axis, bars, exposed, names
 from .legend import legend
 from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
-from .svg import COLUMN, amount, document, head, pattern_defs, seconds, shape, text
+from .svg import VIEW, amount, document, head, pattern_defs, seconds, shape, text
 from .timeline_bars import Bars, at_window
 
 MEMORY_SAMPLES, LEAST_SAMPLES = 1500, 50  # of all steps together; of one
@@ -256,7 +256,7 @@ MARKS = 100  # more beginnings and ends of steps than that would hatch the pictu
 
 def timeline_svg(
     scene: dict[str, Any],
-    width: float = COLUMN,
+    width: float = VIEW,
     theme: str = "auto",
     rank: int | None = None,
     window: Sequence[float] | None = None,

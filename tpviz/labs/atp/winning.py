@@ -23,7 +23,7 @@ CLAIM = (
     "for its machines, not reproduced here."
 )
 TITLES = {
-    "communication": "communication alone (paper mode)",
+    "communication": "communication alone (the paper's model)",
     "predicted": "whole step (extended)",
     "measured": "whole step, emulated",
 }

@@ -121,41 +121,43 @@ def _kind(kind):
 
 
 _predicted, _fitted, _identity = map(_kind, KINDS)
-_ITERATIONS = [(what, mean) for what in ("training", "prompt") for mean in ("geomean", "max")]
+MEANS = {"geomean": "mean", "max": "max"}
+"""{a method of `Sublayers`: its name in the table; means are geometric}."""
+_ITERATIONS = [(what, mean) for what in ("training", "prompt") for mean in MEANS]
 ANCHORS = (
-    _fitted("ideal overlap, geomean", 35, "note", _speedup("ideal", "geomean")),
+    _fitted("ideal overlap, mean", 35, "note", _speedup("ideal", "geomean")),
     _fitted("ideal overlap, max", 50, "note", _speedup("ideal", "max")),
-    _fitted("near-memory reduction, RS alone, TP 8", 7, "note", _geomean(_near_memory, 8)),
-    _fitted("near-memory reduction, RS alone, TP 16", 3, "note", _geomean(_near_memory, 16)),
+    _fitted("near-memory reduction, reduce-scatter alone, TP 8", 7, "note", _geomean(_near_memory, 8)),
+    _fitted("near-memory reduction, reduce-scatter alone, TP 16", 3, "note", _geomean(_near_memory, 16)),
     _predicted(
         "ideal with near-memory reduction, extra, max",
         4,
         "note",
         _more(lambda found: found.max(_ideal_near_memory)),
     ),
-    _fitted("T3, geomean", 20, "note", _speedup("t3", "geomean")),
+    _fitted("T3, mean", 20, "note", _speedup("t3", "geomean")),
     _fitted("T3, max", 39, "note", _speedup("t3", "max")),
-    _fitted("T3-MCA, geomean", 30, "abstract", _speedup("t3_mca", "geomean")),
+    _fitted("T3-MCA, mean", 30, "abstract", _speedup("t3_mca", "geomean")),
     _fitted("T3-MCA, max", 47, "abstract", _speedup("t3_mca", "max")),
     *(
-        _predicted(f"T3-MCA, large models, {m}", n, source, _speedup("t3_mca", m), small=False)
+        _predicted(f"T3-MCA, large models, {MEANS[m]}", n, source, _speedup("t3_mca", m), small=False)
         for m, n, source in (("geomean", 29, "abstract"), ("max", 35, "note"))
     ),
-    _fitted("memory traffic saved, geomean", 22, "abstract", _saved_geomean),
+    _fitted("memory traffic saved, mean", 22, "abstract", _saved_geomean),
     _fitted("memory traffic saved, max", 36, "abstract", _saved_max, _READS),
     *(
         _identity(f"{what}: how much more sequential makes{at}", number, "note", ours)
         for what, at, number, ours in (
-            ("RS reads", ", TP 8", 150, _geomean(_rs_reads, 8)),
-            ("RS reads", ", TP 16", 120, _geomean(_rs_reads, 16)),
-            ("GEMM and RS writes", "", 10, _geomean(_writes)),
+            ("reduce-scatter reads", ", TP 8", 150, _geomean(_rs_reads, 8)),
+            ("reduce-scatter reads", ", TP 16", 120, _geomean(_rs_reads, 16)),
+            ("GEMM and reduce-scatter writes", "", 10, _geomean(_writes)),
         )
     ),
     _fitted(
         "GEMM reads: how much more sequential makes", 56, "note", _geomean(_gemm_reads), _READS
     ),
     *(
-        _predicted(f"{what}, {name}, {mean}", number, "note", _gain(config, what, mean), _WHOLE)
+        _predicted(f"{what}, {name}, {MEANS[mean]}", number, "note", _gain(config, what, mean), _WHOLE)
         for config, name, numbers in (
             ("t3_mca", "T3-MCA", (10, 12, 12, 15)),
             ("t3", "T3", (7, 9, 9, 12)),

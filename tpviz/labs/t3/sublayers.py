@@ -56,10 +56,11 @@ STYLES = {
 }
 """{configuration: (name, ink, dash, marker)}."""
 FITTED = (
-    "Slices, mixed, policy, starvation and dma_buffer are fitted by hand to four numbers of the "
-    "paper: the small models' geomean and maximum speedup of T3 and of T3-MCA; flops and link are "
-    "from their ideal overlap and the gain of near-memory reduction; replacement is the nearer of "
-    "two to their memory traffic. The large models and all of end to end are predicted."
+    "Means are geometric. Five parameters of `tpviz.Machine` (slices, mixed, policy, starvation, "
+    "dma_buffer) are fitted by hand to four numbers of the paper: the small models' mean and "
+    "maximum speedup of T3 and of T3-MCA; two (flops, link) are from their ideal overlap and the "
+    "gain of near-memory reduction; replacement is the nearer of two to their memory traffic. The "
+    "large models and all of end to end are predicted."
 )
 
 
@@ -172,7 +173,7 @@ class Sublayers(Report):
         )
         return (
             f"{len(self.rows)} sublayers, simulated: against GEMM, reduce-scatter and "
-            f"all-gather one after the other (geomean) {words}. {FITTED}"
+            f"all-gather one after the other, on average {words}. {FITTED}"
         )
 
     def notes(self) -> list[str]:
@@ -185,7 +186,7 @@ class Sublayers(Report):
 
     def __repr__(self):
         return (
-            f"<Sublayers: {len(self.rows)}, T3-MCA {self.geomean('t3_mca'):.3f}x geomean, "
+            f"<Sublayers: {len(self.rows)}, T3-MCA {self.geomean('t3_mca'):.3f}x on average, "
             "simulated>"
         )
 

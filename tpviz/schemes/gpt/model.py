@@ -48,7 +48,7 @@ def norm(w: "GPT", **kw: Any) -> nn.LayerNorm:
 class Heads:
     """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's."""
 
-    def __init__(self, w: "GPT", dtype: torch.dtype, device: "torch.device | str"):
+    def __init__(self, w: "GPT", dtype: torch.dtype, device: "torch.device | str | None" = None):
         self.queries, self.size = w.heads // w.num_kv_heads, w.head_size
         self.turns = rotary_turns(w, dtype, device) if w.rotary else None
 
@@ -67,7 +67,7 @@ class Heads:
         return y.flatten(2)
 
 
-def rotary_turns(w: "GPT", dtype: torch.dtype, device: "torch.device | str") -> torch.Tensor:
+def rotary_turns(w: "GPT", dtype: torch.dtype, device: "torch.device | str | None") -> torch.Tensor:
     """Complex numbers (S, D/2) of length 1: position s turns pair i by s / base^(2i/D)."""
     wide = {"dtype": torch.promote_types(dtype, torch.float32), "device": device}
     rates = ROTARY_BASE ** (torch.arange(0, w.head_size, 2, **wide) / -w.head_size)
