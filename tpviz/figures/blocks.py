@@ -366,7 +366,7 @@ def panel(
     totals: list[dict[str, float]],
     x: float = PANEL,
     y: float = GRID[1] - 20,
-    width: float = 100,
+    width: float = 80,
 ) -> str:
     """FLOPs and bytes of the frame, its payload in words, and the running total of every axis.
 

@@ -216,7 +216,7 @@ def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
     """The product, and beside it the collective in flight meanwhile; or only the collective, scaled
     by ``enlarged``."""
     signs = {3: ("·", "="), 2: ("→",)}
-    out, x = "", 24.0
+    out, x = "", 12.0
     if frame.product:
         chunks = [frame.chunk] * (len(frame.product) == 3 and bool(frame.chunk))
         shown = [(t, *_marks(i, chunks)) for i, t in enumerate(frame.product)]
@@ -224,7 +224,7 @@ def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
     if frame.moving:
         if frame.product:
             assert frame.move is not None
-            key, x = eyes.keys[frame.move.axis], x + 6
+            key, x = eyes.keys[frame.move.axis], x + 4
             looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
             out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
             words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
@@ -234,7 +234,7 @@ def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
         out += more
     if frame.product and frame.moving:
         return out
-    place = f"translate(24 {MIDDLE})scale({enlarged})translate(-24 {-MIDDLE})"
+    place = f"translate(12 {MIDDLE})scale({enlarged})translate(-12 {-MIDDLE})"
     return f"<g transform='{place}'>{out}</g>"  # where there is room
 
 
@@ -263,7 +263,7 @@ def _row(shown, signs, x, eyes):
         )
         out += matrix(tensor, left, top, eyes, chunk, future)
         out += lines(middle, top + height + 14, below, 13, "muted", 11, "middle")
-        x += room + 8 + lift
+        x += room + 6 + lift
     return out, x
 
 
