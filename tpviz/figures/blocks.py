@@ -238,7 +238,7 @@ def describe(story: Story, rank: int, number: int) -> str:
 
 
 STRIP, LINE, WORDS = 60, 130, 152
-GRID, PANEL = (78, 462), 532
+GRID, PANEL = (78, 462), 529
 SHORT = {"norm1": "LN1", "norm2": "LN2"}
 APART = 14  # px between the phases of the strip
 PHASES = {

@@ -229,7 +229,7 @@ def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
             out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
             words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
             out += text(x + 8, MIDDLE + 96, words, key, 12, weight=700)
-            x += 14
+            x += 12
         more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
         out += more
     if frame.product and frame.moving:
@@ -249,7 +249,7 @@ def _row(shown, signs, x, eyes):
     for i, (tensor, chunk, future) in enumerate(shown):
         if i:
             out += text(x + 5, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
-            x += 18
+            x += 17
         width, height = size(tensor)
         below = _below(tensor, eyes)
         room = max(width, 6.1 * _title_length(tensor), 5.5 * max(map(len, below)))
@@ -263,7 +263,7 @@ def _row(shown, signs, x, eyes):
         )
         out += matrix(tensor, left, top, eyes, chunk, future)
         out += lines(middle, top + height + 14, below, 13, "muted", 11, "middle")
-        x += room + 6 + lift
+        x += room + 5 + lift
     return out, x
 
 

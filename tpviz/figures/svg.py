@@ -20,9 +20,9 @@ _IMAGE = "".join(
     f"body[data-jp-theme-light='{light}'] .tpv-image{{color-scheme:{scheme}}}"
     for light, scheme in (("true", "light"), ("false", "dark"))
 )
-VIEW, LETTERS = 756, 119
-"""px of a view's picture, which fits the outputs of an exported notebook on a page of 900, and with
-its frame a page of 800; letters of 12 px in a line."""
+VIEW, LETTERS = 746, 117
+"""px of a view's picture, which with its frame fits the outputs of an exported notebook on a
+page of 900; letters of 12 px in a line."""
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
