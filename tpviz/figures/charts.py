@@ -81,7 +81,11 @@ def line(
         "y": list(y),
         "mode": "lines+markers",
         "line": {"color": f"ink:{ink}", "dash": dash, "width": 2},
-        "marker": {"symbol": marker, "size": 9, "color": f"ink:{ink}"},
+        "marker": {
+            "symbol": marker,
+            "size": 12 if marker == "circle-open" else 9,
+            "color": f"ink:{ink}",
+        },
         **more,
     }
 

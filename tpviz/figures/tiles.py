@@ -292,7 +292,8 @@ def _marks(panels):
 def _lanes(panels, number, layout):
     """A panel's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
     panel, y = panels[number], layout.lanes[number]
-    yield text(12, y - 7, f"{panel.name}, GPU 0 ({panel.run.mode})", size=12, weight=700)
+    which = "GPU 0 for all" if panel.run.mode == "mirror" else "GPU 0"
+    yield text(12, y - 7, f"{panel.name}, {which}", size=12, weight=700)
     yield timed("".join(_ends(panel, layout, y)))
     for what, name in LANES.items():
         yield text(LEFT - 8, y + LANE / 2 + 4, name, anchor="end")

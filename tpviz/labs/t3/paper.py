@@ -127,8 +127,12 @@ _ITERATIONS = [(what, mean) for what in ("training", "prompt") for mean in MEANS
 ANCHORS = (
     _fitted("ideal overlap, mean", 35, "note", _speedup("ideal", "geomean")),
     _fitted("ideal overlap, max", 50, "note", _speedup("ideal", "max")),
-    _fitted("near-memory reduction, reduce-scatter alone, TP 8", 7, "note", _geomean(_near_memory, 8)),
-    _fitted("near-memory reduction, reduce-scatter alone, TP 16", 3, "note", _geomean(_near_memory, 16)),
+    _fitted(
+        "near-memory reduction, reduce-scatter alone, TP 8", 7, "note", _geomean(_near_memory, 8)
+    ),
+    _fitted(
+        "near-memory reduction, reduce-scatter alone, TP 16", 3, "note", _geomean(_near_memory, 16)
+    ),
     _predicted(
         "ideal with near-memory reduction, extra, max",
         4,
@@ -140,7 +144,9 @@ ANCHORS = (
     _fitted("T3-MCA, mean", 30, "abstract", _speedup("t3_mca", "geomean")),
     _fitted("T3-MCA, max", 47, "abstract", _speedup("t3_mca", "max")),
     *(
-        _predicted(f"T3-MCA, large models, {MEANS[m]}", n, source, _speedup("t3_mca", m), small=False)
+        _predicted(
+            f"T3-MCA, large models, {MEANS[m]}", n, source, _speedup("t3_mca", m), small=False
+        )
         for m, n, source in (("geomean", 29, "abstract"), ("max", 35, "note"))
     ),
     _fitted("memory traffic saved, mean", 22, "abstract", _saved_geomean),
@@ -157,7 +163,9 @@ ANCHORS = (
         "GEMM reads: how much more sequential makes", 56, "note", _geomean(_gemm_reads), _READS
     ),
     *(
-        _predicted(f"{what}, {name}, {MEANS[mean]}", number, "note", _gain(config, what, mean), _WHOLE)
+        _predicted(
+            f"{what}, {name}, {MEANS[mean]}", number, "note", _gain(config, what, mean), _WHOLE
+        )
         for config, name, numbers in (
             ("t3_mca", "T3-MCA", (10, 12, 12, 15)),
             ("t3", "T3", (7, 9, 9, 12)),
