@@ -47,17 +47,27 @@ Omni-Path links of 100 Gbit/s."""
 PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
 """Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
 does not depend."""
-CASES = {"swiglu": {"gated": True}, "untie": {"tied": False}, "disable_bias": {"bias": False}}
+CASES = {
+    "swiglu": {"gated": True},
+    "untie": {"tied": False},
+    "uneven_pipeline": {"tied": False},
+    "account_for_embedding_loss": {"tied": False},
+    "disable_bias": {"bias": False},
+}
 """Words in the name of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
 REFUSED = {
     "bert": "BERT",
     "fsdp": "Megatron-LM's own FSDP",
     "frozen": "frozen parameters",
-    "uneven": "uneven pipeline stages that the row does not name",
-    "account_for": "stages that count the embedding and the loss as layers",
     "distill": "distillation",
 }
 """Words in the name of a case that is not modelled -> why."""
+LAYOUTS = {
+    "uneven_pipeline": ("Et*2|(t*4|)*2,t*2L", 1),
+    "account_for_embedding_loss": ("E|(t|)*6,L", 2),
+}
+"""Words in the name of a case -> the layout that its options say, and the stages of a rank. Of 12
+layers 2 are on the first and the last stage; embedding and loss count beside 6 layers."""
 GPT2_VOCAB = 50257
 """Tokens of GPT-2's byte-pair encoding, which Megatron-LM's CI uses and pads."""
 HALF = ("bf16", "fp16", "bfloat16", "float16")
@@ -264,13 +274,38 @@ def _pipelined(row, assumed):
     if row.zero:
         assumed.append("ZeRO-1 as an all-reduce of gradients, which sends as many bytes")
     order: dict[str, Any] = {"schedule": "1f1b"}
-    if row.vpp > 1 and row.pp > 1:
-        order = {"schedule": "interleaved_1f1b", "chunks": row.vpp}
+    layout, vpp = next((s for word, s in LAYOUTS.items() if word in row.model), ("", row.vpp))
+    if vpp > 1 and row.pp > 1:
+        order = {"schedule": "interleaved_1f1b", "chunks": vpp}
     return kind(
         pp=row.pp,
         tp=row.tp,
         dp=row.dp,
         microbatches=int(row.microbatches),
         recompute="full" if row.recompute == "full" else "none",
+        layout=layout or _layout(row, assumed),
         **order,
     )
+
+
+def _layout(row, assumed):
+    """The layout of a row's stages, as its framework cuts them.
+
+    nanotron (``build_model`` in its models/base.py) ends a stage behind the first part with which
+    the cost so far is more than the stage's share: 4 h^2 + 3 h f for a block, h V for the head.
+    Megatron-DeepSpeed counts both ends as layers where BigScience's layers divide only so.
+    """
+    layers, pp = row.layers, row.pp
+    if row.framework == "nanotron" and row.vocab and pp > 1:
+        block, found, stage = 4 * row.hidden + 3 * (row.ffn or 4 * row.hidden), [0] * pp, 0
+        whole = layers * block + row.vocab
+        for number in range(1, layers + 1):
+            found[stage] += 1
+            stage += number * block * pp > (stage + 1) * whole
+        if 0 in found[:-1]:
+            assumed.append("the head on the last stage, behind stages that have nothing")
+        return tuple(found)
+    if row.source.startswith("bigscience") and layers % pp and (layers + 2) % pp == 0:
+        each = (layers + 2) // pp
+        return (each - 1, *(each,) * (pp - 2), each - 1)
+    return "even"
