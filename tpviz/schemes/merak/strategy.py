@@ -61,7 +61,7 @@ class Merak(Strategy):
 
     ``layout``: each stage has as many blocks ("even", the embedding and the head uncounted), as
     many as make the slowest rank fastest, the head's FLOPs counted ("balanced"), or as a layout
-    says: counts, (2, 4, 4, 2), or Megatron-LM's words for it, "Et*2|(t*4|)*2,t*2L" (`split`).
+    says: counts, (2, 4, 4, 2), or Megatron-LM's words for it, "Ett|(t*4|)*2,ttL" (`split`).
     """
 
     pp: int = knob(
