@@ -295,7 +295,7 @@ def test_sliders_stop_at_what_the_layout_takes():
     fitting = Fitting(replace(DEEP, batch=8), tv.Merak(schedule="1f1b"), None, ranks=8)
     assert fitting.stops["pp"] == [1, 2, 3, 4, 5, 6]
     fitting.move({"layout": "Ett|t*4L"})
-    assert fitting.stops["pp"] == [1, 2] and fitting.strategy.layout == "Ett|t*4L"
+    assert fitting.stops["pp"] == [1, 2] and fitting.values["layout"] == "Ett|t*4L"
     fitting.move({"layout": "even"})
     assert fitting.stops["pp"] == [1, 2, 3, 4, 5, 6]
 

@@ -100,7 +100,7 @@ class Merak(Strategy):
         "across blocks",
         choices=(0, 1, 2, 3),
     )
-    layout: str = knob(
+    layout: str | tuple[int, ...] = knob(
         "even",
         help="blocks of each stage: even, balanced (the head counts), counts such as (2, 2), or "
         "Megatron-LM's layout such as Ett|ttL",
