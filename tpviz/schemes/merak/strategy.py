@@ -94,6 +94,14 @@ class Merak(Strategy):
         "across blocks",
         choices=(0, 1, 2, 3),
     )
+    zero: int = knob(
+        0,
+        help="ZeRO stage over dp: 1 shards optimizer states",
+        choices=(0, 1),
+    )
+    sp: bool = knob(
+        False, help="split activations between the matrices, and messages, over tp by sequence"
+    )
 
     shares_batch, alike = "dp", ("dp", "tp")
     parent_axis = MappingProxyType({"ends": "pp"})
@@ -111,7 +119,17 @@ class Merak(Strategy):
     @property
     def inside(self) -> Megatron:
         """How one stage is split."""
-        return Megatron(tp=self.tp)
+        return Megatron(tp=self.tp, sp=self.sp)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether there is a sequence to split: ``sp`` on more than one rank."""
+        return self.sp and self.tp > 1
+
+    @property
+    def zero_stage(self) -> int:
+        """``zero``, or 0 where there is one replica."""
+        return self.zero if self.dp > 1 else 0
 
     def local(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one replica."""
@@ -121,6 +139,11 @@ class Merak(Strategy):
         w, stages = workload, self.stages
         divides("batch", w.batch, "dp*microbatches", self.dp * self.microbatches)
         self.inside.check(self.local(w))
+        if self.sp and self.subpipeline:
+            raise ValueError(
+                f"sp=True and subpipeline={self.subpipeline} are not possible together: use "
+                "subpipeline=0, or sp=False"
+            )
         if w.layers < stages:
             works = [d for d in divisors(stages) if d <= w.layers]
             raise ValueError(

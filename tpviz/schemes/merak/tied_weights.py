@@ -51,5 +51,8 @@ class TiedWeights:
             total = sum(found[1:], found[0]) if found else own[0].new_zeros(own[0].shape)
             if group is not None:
                 (total,) = sum_together([total], group)
-            for number, p in enumerate(own):
-                p.grad = total.clone() if number else total
+            for p in own:  # in place: a gradient may be a part of a flat buffer
+                if p.grad is None:
+                    p.grad = total.clone()
+                else:
+                    p.grad.copy_(total)

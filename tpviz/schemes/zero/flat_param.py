@@ -12,6 +12,7 @@ Every ZeRO stage uses the same layout. A rank's share is its part of the flat bu
            block in use   in flight                     reduce-scatter of gradients
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -85,6 +86,14 @@ class FlatBucket:
         self.whole.untyped_storage().resize_(0)  # pyright: ignore[reportOptionalMemberAccess]
 
     # -- gradients --------------------------------------------------------------------------------
+    def add_up(self) -> None:
+        """From now on gradients are added up in the flat buffer, which begins as zeros."""
+        if self.grads is None:
+            self.grads = self._empty()
+            for parameter, slot in self.slots.items():
+                parameter.grad = self.grads[slot].view_as(parameter)
+        self.grads.zero_()
+
     def collect(self, parameter: torch.nn.Parameter) -> bool:
         """Copy a finished gradient into the flat buffer; whether it was the last one missing."""
         if self.grads is None:
@@ -142,3 +151,11 @@ class FlatBucket:
             name: whole[slot].view(p.shape)
             for name, (p, slot) in zip(self.names, self.slots.items(), strict=True)
         }
+
+
+def gather_updated(buckets: Sequence[FlatBucket]) -> None:
+    """After an update of the shares every rank gets all parameters."""
+    for bucket in buckets:
+        bucket.gather("optimizer")
+    for bucket in buckets:
+        bucket.ready("optimizer")
