@@ -14,9 +14,10 @@ from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept, statistics
 from tpviz.schemes.zero.paper import model_states
 
+from . import sharding
 from .p2p_plan import PREFETCH
 from .split import layers_of
-from .step import message_bytes, num_local_parameters, padded
+from .step import message_bytes, num_local_parameters, numels, units_at
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -40,17 +41,19 @@ def least(s: "Merak", w: "GPT") -> int:
 def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
-    numbers = [num_local_parameters(s, w)[stage] for stage in stages]
+    buckets = [numel for stage in stages for _, numel in numels(s, w, stage)]
+    size, item = sum(buckets) * w.itemsize, w.itemsize
     if s.zero_stage:
-        size = sum(padded(number, s.dp) for number in numbers) * w.itemsize
+        units = [units_at(s, w, stage) for stage in stages]
         share = size // s.dp
+        in_use = max(sharding.in_use(s, w, of) for of in units) if s.zero_stage == 3 else 0
+        whole = max(sharding.in_flight(s, w, of) for of in units) if s.zero_stage > 1 else 0
         return Memory(
-            parameters=size,
-            gradients=size + share,
-            optimizer=2 * share + 4 * len(stages),
+            parameters=share + in_use * item if s.zero_stage == 3 else size,
+            gradients=share + (whole * item if s.zero_stage > 1 else size),
+            optimizer=2 * share + 4 * len(buckets),
             activations=activations(s, w, place),
         )
-    size = sum(numbers) * w.itemsize
     blocks = layers_of(w.layers, s.stages)
     tensors = sum(
         len(w.block_shapes()) * len(blocks[stage])

@@ -35,7 +35,8 @@ class Pipeline:
     rank. drops : layers of each stage of the pipeline that are recomputed. ties : `Tie`s of all
     stages. mesh : a ``DeviceMesh`` over all ranks with the axes pp, dp and tp, perhaps with others
     around them. replicated : parameters of this rank whose gradients tp adds up at the end.
-    buckets : of ZeRO, over dp; none without.
+    buckets : of ZeRO, over dp; none without. Where they reduce every microbatch's gradients, what
+    is added up at the end are shares.
     """
 
     def __init__(
@@ -62,12 +63,16 @@ class Pipeline:
             s: Runner(stage, num_recomputed[s], split, strategy.skip_last_allreduce)
             for s, stage in stages.items()
         }
-        self.replicated, self.buckets = list(replicated), list(buckets)
+        self.buckets = list(buckets)
+        reduced = [bucket for bucket in self.buckets if bucket.adds]
+        self.summed = {name: bucket.shard for bucket in reduced for name in bucket.names}
+        owned = {name: self.summed.get(name, self.named[name]) for name in replicated}
+        self.replicated = list({id(p): p for p in owned.values()}.values())
         self.share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = self._executor(schedule, stages, runners)
         self.tied_weights = TiedWeights(
             tied_weights,
-            stages,
+            {number: stage.own() | self.summed for number, stage in stages.items()},
             schedule.rank_of,
             lambda places: whole.second_group("pp", "ends", places, kind),
         )
@@ -107,7 +112,7 @@ class Pipeline:
 
     def _sum_replicated(self):
         """Over tp, in one message."""
-        found = [self.named[name].grad for name in self.replicated]
+        found = [p.grad for p in self.replicated]
         if found:
             sums = sum_together(found, self.mesh.get_group("tp"))  # pyright: ignore[reportArgumentType]
             torch._foreach_copy_(found, sums)
@@ -115,11 +120,12 @@ class Pipeline:
     def _sum_replicas(self):
         """Over dp: each bucket, or in one message of each dtype, where a gradient that no replica
         has stays none."""
-        for bucket in self.buckets:
-            bucket.reduce()
-        for bucket in self.buckets:
-            bucket.reduced()
         if self.buckets:
+            once = [bucket for bucket in self.buckets if not bucket.adds]
+            for bucket in once:
+                bucket.reduce()
+            for bucket in once:
+                bucket.reduced()
             return
         group = self.mesh.get_group("dp")
         if group.size() == 1:

@@ -5,7 +5,7 @@ their gradients are added up before those of all replicas are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
 from . import subpipeline
 from .pipeline import Pipeline
+from .sharding import groups, units_of
+from .shards import Shards
 from .split import HEAD, TOKENS, layers_of, stage_of
 from .stage import Spec, Stage
 from .tied_weights import Tie
@@ -45,7 +47,9 @@ if TYPE_CHECKING:
 
 class GPTStage(Stage):
     """Some blocks of a GPT, with the reference's names; the first stage embeds, the last one has
-    the loss."""
+    the loss. shards : of ZeRO from stage 2 on."""
+
+    shards: "Shards | None" = None
 
     def __init__(
         self,
@@ -81,6 +85,29 @@ class GPTStage(Stage):
         if number == stages - 1:
             self.norm = Norm(w, **kw)
             self.head = ColumnParallelLinear(w.hidden, w.vocab, group, sp, bias=False, **kw)
+
+    def shard(self, group: "dist.ProcessGroup", s: "Merak", w: "GPT") -> list[FlatBucket]:
+        """Put all parameters into flat buffers over dp, for ZeRO."""
+        first, last = hasattr(self, "embed"), hasattr(self, "head")
+        named, buckets = self.own(), {}
+        for key, of in groups(s, w, {name: tuple(p.shape) for name, p in named.items()}).items():
+            (bucket,) = fill_buckets(of, s.dp, 1, maxsize, 1)
+            buckets[key] = FlatBucket(bucket, named, group, s.zero, s.zero > 1)
+        if s.zero > 1:
+            blocks = list(map(int, self.blocks))
+            self.shards = Shards(units_of(blocks, first, last), buckets, s.zero)
+        if s.zero == 3:
+            ends = [("embed", self.embed, self.embed)] if first else []
+            ends += [("head", self.norm, self.head)] if last else []
+            for unit, enters, leaves in (
+                *ends,
+                *((f"blocks.{number}", block, block) for number, block in self.blocks.items()),
+            ):
+                self.shards.hook_forward(unit, enters, leaves)
+        return list(buckets.values())
+
+    def during(self, action: str, drop: int) -> AbstractContextManager[None]:
+        return self.shards.during(action, drop) if self.shards else nullcontext()
 
     def begin(self, received: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         return received if self.number else (self.embed(inputs[0]),)
@@ -136,7 +163,8 @@ class MerakProgram(Program):
 
     def optimizer_step(self) -> None:
         self.optimizer.step()
-        gather_updated(self.buckets)
+        if self.strategy.zero < 3:
+            gather_updated(self.buckets)
 
     # -- for checking -----------------------------------------------------------------------------
     def watch(self) -> None:
@@ -168,9 +196,13 @@ class MerakProgram(Program):
         return self._whole_batch(found, (w.seq // tp, w.hidden), 0, cut)
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        if not self.buckets:
-            return super().gradients()
-        return self.full({k: v for b in self.buckets for k, v in b.full_gradients().items()})
+        return self._full(FlatBucket.full_gradients) if self.buckets else super().gradients()
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return self._full(FlatBucket.full_parameters) if self.buckets else super().parameters()
+
+    def _full(self, of_bucket):
+        return self.full({k: v for b in self.buckets for k, v in of_bucket(b).items()})
 
     def _whole_batch(self, found, shape, owner, cut):
         """The parts of all microbatches and replicas, of the rank at ``owner``, batch first."""
@@ -215,7 +247,10 @@ def build(
     for stage in stages.values():
         load_parts(stage, workload, splits, mesh, {HEAD: TOKENS} if workload.tied else {})
     named = {name: p for stage in stages.values() for name, p in stage.own().items()}
-    replicated = set(strategy.inside.partial(workload))
+    replicated, buckets = set(strategy.inside.partial(workload)), []
+    if strategy.zero_stage:
+        for stage in stages.values():
+            buckets += stage.shard(mesh.get_group("dp"), strategy, workload)
     tied_weights = [Tie((TOKENS, HEAD), (0, last))] if workload.tied else []
     pipeline = Pipeline(
         strategy,
@@ -225,18 +260,6 @@ def build(
         tied_weights,
         mesh,
         [name for name in named if name in replicated],
-        _buckets(strategy, stages.values(), mesh),
+        buckets,
     )
     return MerakProgram(workload, pipeline, **options)
-
-
-def _buckets(strategy, stages, mesh):
-    """The `FlatBucket`s of ZeRO, one for each stage."""
-    if not strategy.zero_stage:
-        return []
-    group, found = mesh.get_group("dp"), []
-    for named in (stage.own() for stage in stages):
-        shapes = {name: tuple(p.shape) for name, p in named.items()}
-        for bucket in fill_buckets(shapes, strategy.dp, strategy.zero, maxsize, 1):
-            found.append(FlatBucket(bucket, named, group, strategy.zero))
-    return found

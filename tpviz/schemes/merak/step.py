@@ -22,6 +22,7 @@ from tpviz.step import Collective, Part, Repeat, count
 
 from .microbatch import Microbatch
 from .p2p_plan import P2PPlan
+from .sharding import padded, sharded, unit_numels, units_of
 from .split import TOKENS, layers_of, stage_of
 
 if TYPE_CHECKING:
@@ -91,23 +92,30 @@ def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], list[Part]]:
     """{(kind of action, stage): `Part`s} of one microbatch."""
     schedule, num_recomputed = s.schedule_of(w), s.num_recomputed(w)
     made, last, parts = {}, s.stages - 1, {}
+
+    def with_zero(stage, action, of):
+        return sharded(s, w, units_at(s, w, stage), action, of, num_recomputed[stage])
+
     for stage, mine in enumerate(layers_of(w.layers, s.stages)):
         split = schedule.splits(schedule.rank_of[stage])
         m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split, s.sp))
         dropped, kept = list(mine)[: num_recomputed[stage]], list(mine)[num_recomputed[stage] :]
-        parts["F", stage] = [
+        forward = [
             *(m.embed if stage == 0 else ()),
             *m.forward(dropped),
             *m.forward(kept),
             *(m.head if stage == last else ()),
         ]
-        parts["R", stage] = m.forward(dropped, "recompute", s.skip_last_allreduce)
-        parts["I", stage] = [
+        again = m.forward(dropped, "recompute", s.skip_last_allreduce)
+        backward = [
             *(m.head_back if stage == last else ()),
             *m.backward(kept),
             *m.backward(dropped),
             *(m.embed_back if stage == 0 else ()),
         ]
+        parts["F", stage] = with_zero(stage, "forward", forward)
+        parts["R", stage] = with_zero(stage, "recompute", again)
+        parts["I", stage] = with_zero(stage, "backward", backward)
         parts["W", stage] = m.weights(list(mine), stage == last) if split else []
         parts["B", stage] = parts["I", stage] + parts["W", stage]
         parts["RB", stage] = parts["R", stage] + parts["B", stage]
@@ -186,32 +194,48 @@ def end_parts(s: "Merak", w: "GPT", place: int) -> list[Part]:
     """What a rank does behind its last backward: both ends add up the gradients of the weight they
     share, tp those of what it does not split under sequence parallelism, dp all; the update."""
     schedule, item, dp = s.schedule_of(w), w.itemsize, s.dp
-    stages, numbers = schedule.stages_of(place), num_local_parameters(s, w)
-    numel = sum(numbers[stage] for stage in stages)
+    stages = schedule.stages_of(place)
+    tied, replicated = prod(local_shapes(s, w)[TOKENS]), 0
+    if s.sequence_parallel:
+        replicated = sum(num_replicated_parameters(s, w)[stage] for stage in stages)
+    of_stage = [numels(s, w, stage) for stage in stages]
+    buckets = [numel for units in of_stage for _, numel in units]
+    if s.zero_stage > 1:  # shares are added up
+        tied = padded(tied, dp) // dp
+        replicated = sum(n for units in of_stage for kind, n in units if kind == "tp") // dp
     summed = []
     if w.tied and shares_ends(schedule, place):
-        summed.append(Collective("ends", "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item))
-    if s.sequence_parallel:
-        replicated = num_replicated_parameters(s, w)
-        size = sum(replicated[stage] for stage in stages) * item
-        summed.append(Collective("tp", "all_reduce", size))
+        summed.append(Collective("ends", "all_reduce", tied * item))
+    if replicated:
+        summed.append(Collective("tp", "all_reduce", replicated * item))
     if not s.zero_stage:
-        summed.append(Collective("dp", "all_reduce", numel * item))
-        return [Part("sync", "", tuple(summed)), Part("optimizer", "", (update(w, numel),))]
-    buckets = [padded(numbers[stage], dp) for stage in stages]
-    moved = {
-        kind: [Collective("dp", kind, numel * item) for numel in buckets]
-        for kind in ("reduce_scatter", "all_gather")
-    }
+        summed.append(Collective("dp", "all_reduce", sum(buckets) * item))
+        return [Part("sync", "", tuple(summed)), Part("optimizer", "", (update(w, sum(buckets)),))]
+
+    def all_of(kind):
+        return [Collective("dp", kind, numel * item) for numel in buckets]
+
+    if s.zero_stage == 1:
+        summed += all_of("reduce_scatter")
+    updated = all_of("all_gather") if s.zero_stage < 3 else ()
     return [
-        Part("sync", "", (*summed, *moved["reduce_scatter"])),
-        Part("optimizer", "", (update(w, sum(buckets) // dp), *moved["all_gather"])),
+        Part("sync", "", tuple(summed)),
+        Part("optimizer", "", (update(w, sum(buckets) // dp), *updated)),
     ]
 
 
-def padded(numel: int, ranks: int) -> int:
-    """Numbers of a flat buffer that so many ranks share evenly."""
-    return -(-numel // ranks) * ranks
+def numels(s: "Merak", w: "GPT", stage: int) -> list[tuple[str, int]]:
+    """[(kind, numbers)] of the flat buffers of a stage, as `sharding.groups` has them; without ZeRO
+    one of its parameters."""
+    if s.zero_stage < 2:
+        return [("", padded(num_local_parameters(s, w)[stage], s.dp if s.zero_stage else 1))]
+    units = units_at(s, w, stage)
+    return [item for unit in units for item in unit_numels(s, w, unit).items()]
+
+
+def units_at(s: "Merak", w: "GPT", stage: int) -> list[str]:
+    """The `sharding` units of a stage, in order."""
+    return units_of(layers_of(w.layers, s.stages)[stage], stage == 0, stage == s.stages - 1)
 
 
 def end_segments(
@@ -219,8 +243,8 @@ def end_segments(
 ) -> list[Segment]:
     """`end_parts` on the cluster; a rank that shares a weight waits for the other end first."""
     sync, update_part = end_parts(s, w, place)
-    found, (first, *rest) = [], sync.operations
-    if first.axis == "ends":
+    found, (first, *rest) = [], sync.operations or (None,)
+    if first and first.axis == "ends":
         rank_of, members = s.schedule_of(w).rank_of, mesh.group(0, "pp")
         ends = rank_of[0], rank_of[-1]
         late = max(line.end[end][-1] for end in ends) - line.end[place][-1]

@@ -96,8 +96,8 @@ class Merak(Strategy):
     )
     zero: int = knob(
         0,
-        help="ZeRO stage over dp: 1 shards optimizer states",
-        choices=(0, 1),
+        help="ZeRO stage over dp: 1 shards optimizer states, 2 gradients, 3 parameters",
+        choices=(0, 1, 2, 3),
     )
     sp: bool = knob(
         False, help="split activations between the matrices, and messages, over tp by sequence"
@@ -152,6 +152,17 @@ class Merak(Strategy):
                 f"stages, or layers={stages}"
             )
         check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
+        if self.zero_stage < 2:
+            return
+        for name, works, possible in (
+            ("schedule", "1f1b", not self.schedule_of(w).splits(0)),
+            ("subpipeline", 1, self.subpipeline < 2 or self.tp == 1),
+        ):
+            if not possible:
+                raise ValueError(
+                    f"zero={self.zero} and {name}={getattr(self, name)!r} are not possible "
+                    f"together: use {name}={works!r}, or zero=1"
+                )
 
     def schedule_of(self, workload: GPT) -> Schedule:
         """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
@@ -227,7 +238,7 @@ class Merak(Strategy):
         return self.inside.held(self.local(workload))._replace(
             layers=sum(counts[stage] for stage in stages),
             ends=(0 in stages, last in stages),
-            shards=int(self.microbatches > 1),
+            shards=(self.dp if self.zero_stage > 1 else 1) * (self.microbatches > 1),
         )
 
     def memory(self, workload: GPT) -> "Memory":

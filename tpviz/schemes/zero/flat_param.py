@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 class FlatBucket:
     """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
-    0)."""
+    0). adds : several reductions of a step are added up in the gradient of ``shard``."""
 
     def __init__(
         self,
@@ -35,15 +35,16 @@ class FlatBucket:
         named: dict[str, torch.nn.Parameter],
         group: dist.ProcessGroup,
         zero: int,
+        adds: bool = False,
     ):
         self.late, self.block, self.numel = bucket.late, bucket.block, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
-        self.group, self.zero = group, zero
+        self.group, self.zero, self.adds = group, zero, adds
         self.names = [name for name, _, _ in bucket.parts]
         self.slots = {
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
         }
-        self.whole = self.grads = self.shard = self.gathering = self.reducing = None
+        self.whole = self.grads = self.shard = self.gathering = self.reducing = self.part = None
         self.missing = len(self.slots)
         if zero:
             self._take_over()
@@ -87,7 +88,11 @@ class FlatBucket:
 
     # -- gradients --------------------------------------------------------------------------------
     def add_up(self) -> None:
-        """From now on gradients are added up in the flat buffer, which begins as zeros."""
+        """From now on gradients are added up, beginning with zeros: the reduced ones, or those of
+        this rank in the flat buffer."""
+        if self.adds:
+            self.shard.grad.zero_()  # pyright: ignore[reportOptionalMemberAccess]
+            return
         if self.grads is None:
             self.grads = self._empty()
             for parameter, slot in self.slots.items():
@@ -108,7 +113,8 @@ class FlatBucket:
     def reduce(self) -> None:
         """Start to sum the gradients over the ranks."""
         if self.zero:
-            _, self.reducing = scatter_first(self.grads, self.group, self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
+            into = None if self.adds else self.shard.grad  # pyright: ignore[reportOptionalMemberAccess]
+            self.part, self.reducing = scatter_first(self.grads, self.group, into)  # pyright: ignore[reportArgumentType]
         else:
             self.reducing = dist.all_reduce(self.grads, group=self.group, async_op=True)
 
@@ -118,6 +124,9 @@ class FlatBucket:
             return
         self.reducing.wait()
         self.reducing = None
+        if self.adds:
+            self.shard.grad.add_(self.part)  # pyright: ignore[reportOptionalMemberAccess]
+        self.part = None
         if self.zero >= 2:
             self.grads = None
             self._drop()

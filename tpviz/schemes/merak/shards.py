@@ -1,0 +1,103 @@
+"""ZeRO from stage 2 on, at run time, of one stage of a pipeline; `sharding` says what is when.
+
+A hook on each parameter copies its gradient into its unit's flat buffer; the last one of a unit
+starts the reduce-scatter. At stage 3 hooks before and behind each unit gather and free parameters.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from weakref import proxy
+
+from tpviz.labels import current, label
+
+from .sharding import gathered, visits
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tpviz.schemes.zero.flat_param import FlatBucket
+
+
+class Shards:
+    """The flat buffers of a stage.
+
+    units : of the stage, first to last. buckets : {(unit, kind): its `FlatBucket`}. zero : 2 or 3.
+    """
+
+    def __init__(
+        self,
+        units: Sequence[str],
+        buckets: "Mapping[tuple[str, str], FlatBucket]",
+        zero: int,
+    ):
+        self.units, self.zero, self.todo, self.last = list(units), zero, [], None
+        self.buckets = {unit: [] for unit in units}
+        for (unit, _), bucket in buckets.items():
+            self.buckets[unit].append(bucket)
+            self._hook(unit, bucket)
+
+    @contextmanager
+    def during(self, action: str, drop: int) -> Iterator[None]:
+        """Around a "forward", "recompute" or "backward" of the stage."""
+        order = visits(self.units, action, drop)
+        self.todo = gathered(order, action) if self.zero == 3 else []
+        if self.todo:
+            self._gather(self.todo[0])
+        yield
+        with label(phase="sync"):
+            self._wait()
+
+    # -- gradients ---------------------------------------------------------------------------------
+    def _hook(self, unit, bucket):
+        # weakly: a tensor that owns a hook that owns the tensor is never collected
+        self, bucket = proxy(self), proxy(bucket)
+
+        def arrived(parameter):
+            with label(phase="sync"):
+                bucket.collect(parameter)
+                if not any(other.missing for other in self.buckets[unit]):
+                    self._reduce(unit)
+
+        for parameter in bucket.slots:
+            parameter.register_post_accumulate_grad_hook(arrived)
+
+    def _reduce(self, unit):
+        for bucket in self.buckets[unit]:
+            self._wait()
+            if self.zero == 3:
+                bucket.free()
+            bucket.missing = len(bucket.slots)
+            bucket.reduce()
+            self.last = bucket
+
+    def _wait(self):
+        """At most one whole gradient is in flight."""
+        if self.last is not None:
+            self.last.reduced()
+            self.last = None
+
+    # -- parameters, at stage 3 --------------------------------------------------------------------
+    def hook_forward(self, unit: str, first: "nn.Module", last: "nn.Module") -> None:
+        """A unit begins with the module ``first`` and ends with ``last``."""
+        self = proxy(self)
+        first.register_forward_pre_hook(lambda *_: self._enter(unit))
+        last.register_forward_hook(lambda module, args, out: self._leave(unit, out))
+
+    def _enter(self, unit):
+        for bucket in self.buckets[unit]:
+            bucket.ready(current().phase)
+        after = self.todo.index(unit) + 1
+        if after < len(self.todo):
+            self._gather(self.todo[after])
+
+    def _leave(self, unit, out):
+        for bucket in self.buckets[unit]:
+            bucket.free()
+        if out.requires_grad and gathered([unit], "backward"):
+            self = proxy(self)  # a graph that is kept must not keep the program
+            out.register_hook(lambda grad: self._enter(unit))
+
+    def _gather(self, unit):
+        for bucket in self.buckets[unit]:
+            bucket.gather(current().phase)
