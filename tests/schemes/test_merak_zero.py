@@ -118,7 +118,7 @@ def test_sequence_parallel_messages_are_shards():
             {"dp": 2, "tp": 2, "zero": 3, "subpipeline": 3},
             "zero=3 and subpipeline=3 are not possible together: use subpipeline=1, or zero=1",
         ),
-        ({"tp": 8, "sp": True}, "seq=12 does not split evenly over tp=8: use tp=2 or 4"),
+        ({"tp": 8, "sp": True}, "seq=12 does not split evenly over tp=8: use tp=4, or seq=8 or 16"),
         ({"zero": 4}, "zero=4 is not possible: use 0, 1, 2 or 3"),
     ],
 )

@@ -14,8 +14,8 @@ from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept, statistics
 from tpviz.schemes.zero.paper import model_states
 
-from . import sharding
 from .p2p_plan import PREFETCH
+from .sharding import most_whole
 from .split import layers_of
 from .step import message_bytes, num_local_parameters, numels, units_at
 
@@ -42,15 +42,14 @@ def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
     buckets = [numel for stage in stages for _, numel in numels(s, w, stage)]
-    size, item = sum(buckets) * w.itemsize, w.itemsize
+    size = sum(buckets) * w.itemsize
     if s.zero_stage:
-        units = [units_at(s, w, stage) for stage in stages]
-        share = size // s.dp
-        in_use = max(sharding.in_use(s, w, of) for of in units) if s.zero_stage == 3 else 0
-        whole = max(sharding.in_flight(s, w, of) for of in units) if s.zero_stage > 1 else 0
+        share, whole = size // s.dp, size
+        if s.zero_stage > 1:
+            whole = max(most_whole(s, w, units_at(s, w, stage)) for stage in stages) * w.itemsize
         return Memory(
-            parameters=share + in_use * item if s.zero_stage == 3 else size,
-            gradients=share + (whole * item if s.zero_stage > 1 else size),
+            parameters=share + whole if s.zero_stage == 3 else size,
+            gradients=share + whole,
             optimizer=2 * share + 4 * len(buckets),
             activations=activations(s, w, place),
         )

@@ -132,8 +132,8 @@ def sharded(
         add(action)
         found += of_unit.get(unit, [])
         if action == "backward":
+            made.wait(last)
             for move in collectives("reduce_scatter", unit):
-                made.wait(last)
                 last = made.issue(move)
             add("sync")
     made.wait(last)
@@ -141,14 +141,8 @@ def sharded(
     return found
 
 
-def in_use(s: "Merak", w: "GPT", units: Sequence[str]) -> int:
-    """Numbers of whole parameters at stage 3: of a unit and of the next one, which is in flight."""
+def most_whole(s: "Merak", w: "GPT", units: Sequence[str]) -> int:
+    """Numbers that are whole at once, of a stage: those of a unit and of the next one. At stage 3
+    the next one's parameters are in flight; from stage 2 on the gradients of the one before."""
     sizes = [0, *(sum(unit_numels(s, w, unit).values()) for unit in units)]
     return max(map(sum, pairwise(sizes)))
-
-
-def in_flight(s: "Merak", w: "GPT", units: Sequence[str]) -> int:
-    """Numbers of whole gradients from stage 2 on: of a unit, and of the last buffer of the one that
-    backward came through before."""
-    numels = [list(unit_numels(s, w, unit).values()) for unit in units]
-    return max(sum(b) + (a[-1] if a else 0) for a, b in pairwise([[], *reversed(numels)]))

@@ -31,7 +31,7 @@ class Shards:
         buckets: "Mapping[tuple[str, str], FlatBucket]",
         zero: int,
     ):
-        self.units, self.zero, self.todo, self.last = list(units), zero, [], None
+        self.units, self.zero, self.todo, self.reducing = list(units), zero, [], []
         self.buckets = {unit: [] for unit in units}
         for (unit, _), bucket in buckets.items():
             self.buckets[unit].append(bucket)
@@ -63,19 +63,19 @@ class Shards:
             parameter.register_post_accumulate_grad_hook(arrived)
 
     def _reduce(self, unit):
-        for bucket in self.buckets[unit]:
-            self._wait()
+        self._wait()
+        self.reducing = self.buckets[unit]
+        for bucket in self.reducing:
             if self.zero == 3:
                 bucket.free()
             bucket.missing = len(bucket.slots)
             bucket.reduce()
-            self.last = bucket
 
     def _wait(self):
-        """At most one whole gradient is in flight."""
-        if self.last is not None:
-            self.last.reduced()
-            self.last = None
+        """At most one unit's whole gradients are in flight."""
+        for bucket in self.reducing:
+            bucket.reduced()
+        self.reducing = []
 
     # -- parameters, at stage 3 --------------------------------------------------------------------
     def hook_forward(self, unit: str, first: "nn.Module", last: "nn.Module") -> None:
