@@ -77,8 +77,8 @@ def num_local_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
 def num_replicated_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
     """(numbers of those that tp does not split) by stage; sequence parallelism adds up their
     gradients."""
-    one, shapes = replace(w, layers=1), w.parameter_shapes()
-    block, ends = 0, [0] * s.stages
+    one = replace(w, layers=1)
+    shapes, block, ends = one.parameter_shapes(), 0, [0] * s.stages
     for name in s.inside.partial(one):
         if name.startswith("blocks."):
             block += prod(shapes[name])
@@ -195,7 +195,7 @@ def end_parts(s: "Merak", w: "GPT", place: int) -> list[Part]:
     share, tp those of what it does not split under sequence parallelism, dp all; the update."""
     schedule, item, dp = s.schedule_of(w), w.itemsize, s.dp
     stages = schedule.stages_of(place)
-    tied, replicated = prod(local_shapes(s, w)[TOKENS]), 0
+    tied, replicated = w.vocab // s.tp * w.hidden, 0
     if s.sequence_parallel:
         replicated = sum(num_replicated_parameters(s, w)[stage] for stage in stages)
     of_stage = [numels(s, w, stage) for stage in stages]

@@ -256,7 +256,8 @@ class Merak(Strategy):
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every (pp, tp, dp) that has a pipeline; one, two and four microbatches a stage; 1F1B
         without and with recomputation, Merak's schedule, interleaved stages and zero bubble; with
-        tp also all-reduces during the other half's kernels."""
+        tp also sequence parallelism, or all-reduces during the other half's kernels; with dp
+        ZeRO-1, which sends as many bytes as none."""
         if world_size == 1:
             yield cls(pp=1, microbatches=1, **ORDERS[0])
         for pp, tp in product(divisors(world_size), repeat=2):
@@ -265,8 +266,10 @@ class Merak(Strategy):
                 continue
             rows = workload.batch // dp
             counts = [n for n in (pp, 2 * pp, 4 * pp) if rows >= n and rows % n == 0]
-            for count, order, level in product(counts, ORDERS, (0, 2) if tp > 1 else (0,)):
-                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, subpipeline=level, **order)
+            inside = ({}, {"subpipeline": 2}, {"sp": True})[: 3 if tp > 1 else 1]
+            for count, order, more in product(counts, ORDERS, inside):
+                more = {**order, **more, "zero": int(dp > 1)}
+                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, **more)
                 with suppress(ValueError):  # the schedule may ask for more microbatches
                     made.check(workload)
                     yield made
