@@ -110,9 +110,9 @@ def sharded(
         of_unit.setdefault(unit_of(part.layer), []).append(part)
     todo = gathered(order, action) if s.zero == 3 else []
 
-    def add(phase):
+    def add():
         if made:
-            found.append(Part(phase, "", tuple(made)))
+            found.append(Part(action, "", tuple(made)))
             made.clear()
 
     def collectives(kind, unit):
@@ -129,15 +129,14 @@ def sharded(
             made.wait(gathering[unit])
             if (after := todo.index(unit) + 1) < len(todo):
                 gather(todo[after])
-        add(action)
+        add()
         found += of_unit.get(unit, [])
         if action == "backward":
             made.wait(last)
             for move in collectives("reduce_scatter", unit):
-                last = made.issue(move)
-            add("sync")
+                last = made.issue(move, "sync")
     made.wait(last)
-    add("sync")
+    add()
     return found
 
 

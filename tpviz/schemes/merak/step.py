@@ -130,10 +130,13 @@ def stage_segments(
     devices = [s.device(w, cluster, place * s.dp * s.tp) for place in places]
     clocks = {d: Clock.of(cluster, mesh, w.dtype, device=d) for d in dict.fromkeys(devices)}
     of_stage = [clocks[devices[place]] for place in s.schedule_of(w).rank_of]
-    return {
-        (kind, stage): of_stage[stage].run(parts)
-        for (kind, stage), parts in stage_parts(s, w).items()
-    }
+    parts, found = stage_parts(s, w), {}
+    for stage, mine in enumerate(of_stage):
+        for kind in "FRIW":  # nothing is in flight between them, so backward is their sum
+            found[kind, stage] = mine.run(parts[kind, stage])
+        found["B", stage] = found["I", stage] + found["W", stage]
+        found["RB", stage] = found["R", stage] + found["B", stage]
+    return found
 
 
 def clock(
