@@ -134,3 +134,16 @@ def test_without_anything_to_split_nothing_changes():
     same = replace(plain, zero=3, sp=True)
     assert same.ledger(DEEP) == plain.ledger(DEEP)
     assert same.memory(DEEP) == plain.memory(DEEP)
+
+
+def test_who_keeps_what_of_a_parameter():
+    """At stage 3 replicas share a stage's parameters, and both ends a copy of the tied one."""
+    from tpviz.figures.mesh import mesh_scene, share
+    from tpviz.schemes.ownership import ownership
+
+    strategy = tv.Merak(pp=2, dp=2, zero=3, schedule="1f1b")
+    scene = mesh_scene(tv.Mesh(strategy.axes), ownership(strategy, DEEP))
+    owned = {p["name"]: [share(p, rank) for rank in range(4)] for p in scene["parameters"]}
+    assert sum(owned["embed.token.weight"]) == pytest.approx(2)
+    assert sum(owned["blocks.0.mlp.up.weight"]) == pytest.approx(1)
+    assert owned["blocks.0.mlp.up.weight"][2:] == [0, 0] == owned["norm.bias"][:2]

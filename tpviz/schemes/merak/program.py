@@ -6,7 +6,6 @@ their gradients are added up before those of all replicas are.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from sys import maxsize
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,12 +24,11 @@ from tpviz.schemes.gpt.program import (
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 from tpviz.schemes.megatron.layers import ColumnParallelLinear, RowParallelLinear
 from tpviz.schemes.megatron.program import ParallelBlock
-from tpviz.schemes.zero.buckets import fill_buckets
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
 from . import subpipeline
 from .pipeline import Pipeline
-from .sharding import groups, units_of
+from .sharding import flat_buckets, units_of
 from .shards import Shards
 from .split import HEAD, TOKENS, layers_of, stage_of
 from .stage import Spec, Stage
@@ -89,10 +87,11 @@ class GPTStage(Stage):
     def shard(self, group: "dist.ProcessGroup", s: "Merak", w: "GPT") -> list[FlatBucket]:
         """Put all parameters into flat buffers over dp, for ZeRO."""
         first, last = hasattr(self, "embed"), hasattr(self, "head")
-        named, buckets = self.own(), {}
-        for key, of in groups(s, w, {name: tuple(p.shape) for name, p in named.items()}).items():
-            (bucket,) = fill_buckets(of, s.dp, 1, maxsize, 1)
-            buckets[key] = FlatBucket(bucket, named, group, s.zero, s.zero > 1)
+        named = self.own()
+        buckets = [
+            FlatBucket(bucket, named, group, s.zero, s.zero > 1)
+            for bucket in flat_buckets(s, w, {name: tuple(p.shape) for name, p in named.items()})
+        ]
         if s.zero > 1:
             blocks = list(map(int, self.blocks))
             self.shards = Shards(units_of(blocks, first, last), buckets, s.zero)
@@ -104,7 +103,7 @@ class GPTStage(Stage):
                 *((f"blocks.{number}", block, block) for number, block in self.blocks.items()),
             ):
                 self.shards.hook_forward(unit, enters, leaves)
-        return list(buckets.values())
+        return buckets
 
     def during(self, action: str, drop: int) -> AbstractContextManager[None]:
         return self.shards.during(action, drop) if self.shards else nullcontext()

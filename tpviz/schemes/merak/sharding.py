@@ -20,9 +20,11 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, TypeVar
+from sys import maxsize
+from typing import TYPE_CHECKING
 
 from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.zero.buckets import Bucket, fill_buckets
 from tpviz.step import Collective, Operations, Part
 
 from .split import HEAD, TOKENS
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
     from .strategy import Merak
 
-_Shape = TypeVar("_Shape")
-
 
 def unit_of(name: str) -> str:
     """The unit of a parameter or layer: "embed", "blocks.3" or "head"."""
@@ -42,18 +42,24 @@ def unit_of(name: str) -> str:
 
 
 def groups(
-    s: "Merak", w: "GPT", named: Mapping[str, _Shape]
-) -> dict[tuple[str, str], dict[str, _Shape]]:
-    """{(unit, "ends", "tp" or ""): {parameter: what ``named`` has of it}}, each one flat buffer; of
-    a stage's parameters. At stage 1 there is one, ("", "")."""
-    found = {("", ""): dict(named)}
+    s: "Merak", w: "GPT", shapes: Mapping[str, tuple[int, ...]]
+) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
+    """{(unit, "ends", "tp" or ""): {parameter: shape}}, each one flat buffer; of a stage's
+    parameters. At stage 1 there is one, ("", "")."""
+    found = {("", ""): dict(shapes)}
     if s.zero_stage > 1:
         replicated, found = set(s.inside.partial(w)), {}
-        for name, value in named.items():
+        for name, shape in shapes.items():
             ends = "ends" if w.tied and name in (TOKENS, HEAD) else ""
             kind = ends or ("tp" if name in replicated else "")
-            found.setdefault((unit_of(name), kind), {})[name] = value
+            found.setdefault((unit_of(name), kind), {})[name] = shape
     return dict(sorted(found.items()))
+
+
+def flat_buckets(s: "Merak", w: "GPT", shapes: Mapping[str, tuple[int, ...]]) -> list[Bucket]:
+    """The `Bucket` of each of `groups`, in that order. shapes : of a rank's parameters."""
+    made = (fill_buckets(of, s.dp, 1, maxsize, 1) for of in groups(s, w, shapes).values())
+    return [bucket for (bucket,) in made]
 
 
 def visits(units: Sequence[str], action: str, drop: int = 0) -> list[str]:

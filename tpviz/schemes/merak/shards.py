@@ -4,14 +4,14 @@ A hook on each parameter copies its gradient into its unit's flat buffer; the la
 starts the reduce-scatter. At stage 3 hooks before and behind each unit gather and free parameters.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import proxy
 
 from tpviz.labels import current, label
 
-from .sharding import gathered, visits
+from .sharding import gathered, unit_of, visits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 class Shards:
     """The flat buffers of a stage.
 
-    units : of the stage, first to last. buckets : {(unit, kind): its `FlatBucket`}. zero : 2 or 3.
+    units : of the stage, first to last. buckets : `FlatBucket`s of one unit each. zero : 2 or 3.
     """
 
     def __init__(
         self,
         units: Sequence[str],
-        buckets: "Mapping[tuple[str, str], FlatBucket]",
+        buckets: "Sequence[FlatBucket]",
         zero: int,
     ):
         self.units, self.zero, self.todo, self.reducing = list(units), zero, [], []
         self.buckets = {unit: [] for unit in units}
-        for (unit, _), bucket in buckets.items():
+        for bucket in buckets:
+            unit = unit_of(bucket.names[0])
             self.buckets[unit].append(bucket)
             self._hook(unit, bucket)
 

@@ -22,10 +22,13 @@ from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES, Schedule, schedule
 from tpviz.schedules import check as check_schedule
 from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.zero.buckets import kept_ranges
 from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
 from .paper import kept_shares
+from .sharding import flat_buckets
 from .split import TOKENS, layers_of, stage_of
 
 if TYPE_CHECKING:
@@ -55,7 +58,8 @@ class Merak(Strategy):
     ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
     ranks that have fewer microbatches in flight), or all ("none"). Which stages recompute at all,
-    and when, the ``schedule`` says.
+    and when, the ``schedule`` says. ``zero`` and what it sends: `sharding`; ``sp``: as Megatron's,
+    and a message is a rank's part of the sequence.
     """
 
     pp: int = knob(
@@ -216,6 +220,12 @@ class Merak(Strategy):
                 places.add(rank_of[-1])
             found[name] = {"axis": "pp", "indices": sorted(places)}
         return found if self.pp > 1 else {}
+
+    def flat_ranges(self, workload: GPT) -> dict[str, dict[str, Any]]:
+        """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
+        if self.zero_stage < 3:
+            return {}
+        return kept_ranges(flat_buckets(self, workload, local_shapes(self, workload)), self.dp)
 
     def ledger(self, workload: GPT) -> "Ledger":
         return self.ledger_of(workload, 0)
