@@ -64,8 +64,9 @@ class Pipeline:
             for s, stage in stages.items()
         }
         self.buckets = list(buckets)
-        reduced = [bucket for bucket in self.buckets if bucket.adds]
-        self.summed = {name: bucket.shard for bucket in reduced for name in bucket.names}
+        self.added_up = [bucket for bucket in self.buckets if bucket.zero == 1]
+        shared = [bucket for bucket in self.buckets if bucket.zero > 1]
+        self.summed = {name: bucket.shard for bucket in shared for name in bucket.names}
         owned = {name: self.summed.get(name, self.named[name]) for name in replicated}
         self.replicated = list({id(p): p for p in owned.values()}.values())
         self.share = 1 / (strategy.microbatches * strategy.dp)
@@ -93,6 +94,8 @@ class Pipeline:
         """Forward and backward of all microbatches and the gradient all-reduces; the mean loss
         where the last stage is on this rank, else None."""
         for bucket in self.buckets:
+            bucket.reset()
+        for bucket in self.added_up:
             bucket.add_up()
         losses = self.executor.step(microbatches)
         with label(phase="sync"):
@@ -120,12 +123,11 @@ class Pipeline:
     def _sum_replicas(self):
         """Over dp: each bucket, or in one message of each dtype, where a gradient that no replica
         has stays none."""
+        for bucket in self.added_up:
+            bucket.reduce()
+        for bucket in self.added_up:
+            bucket.reduced()
         if self.buckets:
-            once = [bucket for bucket in self.buckets if not bucket.adds]
-            for bucket in once:
-                bucket.reduce()
-            for bucket in once:
-                bucket.reduced()
             return
         group = self.mesh.get_group("dp")
         if group.size() == 1:

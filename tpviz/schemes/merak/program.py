@@ -89,7 +89,7 @@ class GPTStage(Stage):
         first, last = hasattr(self, "embed"), hasattr(self, "head")
         named = self.own()
         buckets = [
-            FlatBucket(bucket, named, group, s.zero, s.zero > 1)
+            FlatBucket(bucket, named, group, s.zero)
             for bucket in flat_buckets(s, w, {name: tuple(p.shape) for name, p in named.items()})
         ]
         if s.zero > 1:

@@ -69,7 +69,7 @@ class Shards:
         for bucket in self.reducing:
             if self.zero == 3:
                 bucket.free()
-            bucket.missing = len(bucket.slots)
+            bucket.expect()
             bucket.reduce()
 
     def _wait(self):

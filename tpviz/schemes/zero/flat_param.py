@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 class FlatBucket:
     """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
-    0). adds : several reductions of a step are added up in the gradient of ``shard``."""
+    0)."""
 
     def __init__(
         self,
@@ -35,17 +35,16 @@ class FlatBucket:
         named: dict[str, torch.nn.Parameter],
         group: dist.ProcessGroup,
         zero: int,
-        adds: bool = False,
     ):
         self.late, self.block, self.numel = bucket.late, bucket.block, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
-        self.group, self.zero, self.adds = group, zero, adds
+        self.group, self.zero = group, zero
         self.names = [name for name, _, _ in bucket.parts]
         self.slots = {
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
         }
-        self.whole = self.grads = self.shard = self.gathering = self.reducing = self.part = None
-        self.missing = len(self.slots)
+        self.whole = self.grads = self.shard = self.gathering = self.reducing = None
+        self.missing, self.inside, self.begun = len(self.slots), set(), False
         if zero:
             self._take_over()
 
@@ -88,33 +87,36 @@ class FlatBucket:
 
     # -- gradients --------------------------------------------------------------------------------
     def add_up(self) -> None:
-        """From now on gradients are added up, beginning with zeros: the reduced ones, or those of
-        this rank in the flat buffer."""
-        if self.adds:
-            self.shard.grad.zero_()  # pyright: ignore[reportOptionalMemberAccess]
-            return
+        """From now on gradients are added up in the flat buffer, which begins as zeros."""
         if self.grads is None:
             self.grads = self._empty()
-            for parameter, slot in self.slots.items():
-                parameter.grad = self.grads[slot].view_as(parameter)
         self.grads.zero_()
+        for parameter, slot in self.slots.items():
+            parameter.grad = self.grads[slot].view_as(parameter)
 
     def collect(self, parameter: torch.nn.Parameter) -> bool:
-        """Copy a finished gradient into the flat buffer; whether it was the last one missing."""
+        """Have a finished gradient in the flat buffer; whether it was the last one missing."""
+        if parameter not in self.inside:
+            self._take_in(parameter)
+        self.missing -= 1
+        return self.missing == 0
+
+    def _take_in(self, parameter):
+        """Copy a gradient into the buffer; those of later microbatches add to it there."""
         if self.grads is None:
             self.grads = self._empty()
             self.grads[self.filled :] = 0  # the padding
         view = self.grads[self.slots[parameter]].view_as(parameter)
         view.copy_(parameter.grad)  # pyright: ignore[reportArgumentType]
         parameter.grad = view
-        self.missing -= 1
-        return self.missing == 0
+        self.inside.add(parameter)
 
     def reduce(self) -> None:
         """Start to sum the gradients over the ranks."""
+        if self.begun:  # this rank adds what its share has from the microbatches before
+            own_of(self.grads, self.group).add_(self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         if self.zero:
-            into = None if self.adds else self.shard.grad  # pyright: ignore[reportOptionalMemberAccess]
-            self.part, self.reducing = scatter_first(self.grads, self.group, into)  # pyright: ignore[reportArgumentType]
+            _, self.reducing = scatter_first(self.grads, self.group, self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         else:
             self.reducing = dist.all_reduce(self.grads, group=self.group, async_op=True)
 
@@ -124,19 +126,22 @@ class FlatBucket:
             return
         self.reducing.wait()
         self.reducing = None
-        if self.adds:
-            self.shard.grad.add_(self.part)  # pyright: ignore[reportOptionalMemberAccess]
-        self.part = None
         if self.zero >= 2:
-            self.grads = None
+            self.grads, self.begun = None, True
             self._drop()
 
     def reset(self) -> None:
         """Before a new step: no gradient has arrived."""
-        self.missing = len(self.slots)
+        self.expect()
+        self.begun = False
         self._drop()
 
+    def expect(self) -> None:
+        """Before a new microbatch: all gradients are missing."""
+        self.missing = len(self.slots)
+
     def _drop(self):
+        self.inside.clear()
         for parameter in self.slots:
             parameter.grad = None
 
