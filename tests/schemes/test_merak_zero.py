@@ -57,7 +57,7 @@ def test_equals_one_process(place, w, knobs):
 
 @pytest.mark.parametrize("place, w, knobs", CASES, ids=str)
 def test_ledgers_and_times_are_those_of_the_simulation(place, w, knobs):
-    """Where dp and tp send at once, links that they share count as free, as they do in `predict`."""
+    """Where dp and tp send at once, `predict` counts links that they share as free."""
     strategy, cluster = merak(place, **knobs), tv.clusters.nvlink_pairs()
     w = replace(fitting(strategy, w), hidden=1024, seq=256, ffn=None)
     capture = tv.capture(strategy, w)

@@ -66,9 +66,9 @@ class Pipeline:
         self.buckets = list(buckets)
         self.added_up = [bucket for bucket in self.buckets if bucket.zero == 1]
         shared = [bucket for bucket in self.buckets if bucket.zero > 1]
-        self.summed = {name: bucket.shard for bucket in shared for name in bucket.names}
-        owned = {name: self.summed.get(name, self.named[name]) for name in replicated}
-        self.replicated = list({id(p): p for p in owned.values()}.values())
+        self.summed: dict[str, Any] = {n: b.shard for b in shared for n in b.names}
+        owned = [self.summed.get(name, self.named[name]) for name in replicated]
+        self.replicated = list({id(p): p for p in owned}.values())
         self.share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = self._executor(schedule, stages, runners)
         self.tied_weights = TiedWeights(
@@ -115,10 +115,10 @@ class Pipeline:
 
     def _sum_replicated(self):
         """Over tp, in one message."""
-        found = [p.grad for p in self.replicated]
+        found = [p.grad for p in self.replicated if p.grad is not None]
         if found:
-            sums = sum_together(found, self.mesh.get_group("tp"))  # pyright: ignore[reportArgumentType]
-            torch._foreach_copy_(found, sums)
+            for grad, total in zip(found, sum_together(found, self.mesh.get_group("tp"))):
+                grad.copy_(total)  # in place: it may be a part of a flat buffer
 
     def _sum_replicas(self):
         """Over dp: each bucket, or in one message of each dtype, where a gradient that no replica

@@ -93,16 +93,11 @@ class GPTStage(Stage):
             for bucket in flat_buckets(s, w, {name: tuple(p.shape) for name, p in named.items()})
         ]
         if s.zero > 1:
-            blocks = list(map(int, self.blocks))
-            self.shards = Shards(units_of(blocks, first, last), buckets, s.zero)
-        if s.zero == 3:
-            ends = [("embed", self.embed, self.embed)] if first else []
-            ends += [("head", self.norm, self.head)] if last else []
-            for unit, enters, leaves in (
-                *ends,
-                *((f"blocks.{number}", block, block) for number, block in self.blocks.items()),
-            ):
-                self.shards.hook_forward(unit, enters, leaves)
+            units = units_of(list(map(int, self.blocks)), first, last)
+            self.shards = Shards(units, buckets, s.zero)
+            for unit in units if s.zero == 3 else ():
+                module = self.get_submodule(unit)
+                self.shards.hook_forward(unit, self.norm if unit == "head" else module, module)
         return buckets
 
     def during(self, action: str, drop: int) -> AbstractContextManager[None]:
