@@ -320,3 +320,26 @@ def test_a_run_with_an_empty_stage_is_drawn():
     assert [bool(bars) for bars in panel.measured.bars] == [True, True, False, True]
     assert panel.measured.idle[2] == panel.measured.makespan
     assert panel.memory[2]["parameters"] == 0
+
+
+SHARDED = [
+    (tv.Merak(dp=2, schedule="1f1b", zero=zero, **knobs), replace(DEEP, batch=16))
+    for zero, knobs in (
+        (1, {"layout": (2, 4)}),
+        (1, {"pp": 4, "layout": (3, 3, 0, 0)}),
+        (2, {"layout": (0, 6)}),
+        (2, {"tp": 2, "sp": True, "layout": "balanced"}),
+        (3, {"pp": 4, "layout": (6, 0, 0, 0)}),
+    )
+]
+
+
+@pytest.mark.parametrize("strategy, w", SHARDED, ids=[s.short for s, _ in SHARDED])
+def test_zero_shards_what_a_stage_has(strategy, w):
+    assert_equal(strategy, w, among=SHARDED)
+    w = replace(w, hidden=1024, seq=256)
+    capture, cluster = tv.capture(strategy, w), tv.clusters.dgx("A100-SXM-80GB", 8)
+    for rank in range(strategy.world_size):
+        assert capture.ledger(rank) == strategy.ledger_of(w, rank), rank
+    simulated = tv.simulate(strategy, w, cluster, capture=capture, contention=False).step_time
+    assert tv.predict(strategy, w, cluster).step_time == pytest.approx(simulated, rel=1e-9)

@@ -92,10 +92,15 @@ def test_numbers_of_parameters_are_those_of_the_sources():
 
 
 def test_what_is_said_in_other_words():
-    assert len(plan_of(LLAMA).assumed) == 3
-    assert "ZeRO-1" in plan_of(replace(SC21, zero=1)).assumed[0]
-    assert "sequence parallelism" in plan_of(replace(SC21, sp=1)).assumed[0]
+    assert plan_of(LLAMA).assumed == ("no recomputation, as none is stated",)
+    assert "sequence parallelism" in plan_of(replace(SC21, sp=None)).assumed[0]
     assert "selective" in plan_of(replace(SC21, recompute="selective")).assumed[0]
+
+
+def test_zero_1_and_sequence_parallelism_are_the_strategy_s():
+    plan = plan_of(replace(SC21, zero=1, sp=1))
+    assert plan.strategy == replace(plan_of(SC21).strategy, zero=1, sp=True)
+    assert plan.assumed == ()
 
 
 def test_other_nics_of_a_source():

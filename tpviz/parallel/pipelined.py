@@ -289,6 +289,10 @@ def pipelined(
     leaves: type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] = (),
 ) -> Pipelined:
     """A `Pipelined`; see `tpviz.parallelize`. split(strategy) splits the model's layers over tp."""
+    if strategy.zero or strategy.sp:
+        raise ValueError(
+            f"{strategy.short} is not possible for a module of one's own: use zero=0 and sp=False"
+        )
     if inputs is None:
         raise ValueError(f"{strategy.short} traces the model: give example_inputs, a whole batch")
     if strategy.layout != "even":

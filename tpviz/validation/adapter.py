@@ -1,8 +1,7 @@
 """From a published run to what `predict` takes: strategy, workload, cluster.
 
-What a strategy cannot express is refused with a reason, `NotModelled`. What it expresses in other
-words is listed in `Plan.assumed`: the bytes of a sequence-parallel layer and of ZeRO-1 are those of
-the all-reduces predicted in their place.
+What a strategy cannot express is refused with a reason, `NotModelled`. What the row does not say,
+or says in other words, is listed in `Plan.assumed`.
 
 ==========================  ================================================================
 run                         strategy
@@ -10,7 +9,7 @@ run                         strategy
 ZeRO-3 or 2 (FSDP), tp      `AxoNN` with z = dp ranks that shard every weight, x = tp; a block's
                             weights in one message, gathered again in backward at stage 3
 all others (Megatron-LM,    `Merak` with its 1F1B schedule, interleaved where the run has virtual
-nanotron)                   stages
+nanotron)                   stages; ZeRO-1 and sequence parallelism where the run has them
 ==========================  ================================================================
 """
 
@@ -24,7 +23,6 @@ from tpviz.cluster import Cluster
 from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.cost import Memory
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import Strategy
@@ -251,39 +249,27 @@ def _sharded(row):
     )
 
 
-class SequenceParallel(Merak):
-    """Its memory-bound kernels between layers pass over a rank's part of the sequence, as under
-    Megatron-LM's sequence parallelism."""
-
-    def held(self, workload: GPT, rank: int = 0) -> Held:
-        """What a rank has of them."""
-        found = super().held(workload, rank)
-        return found._replace(stream=found.stream / self.tp)
-
-
 def _pipelined(row, assumed):
     """The strategy of Megatron-LM and of nanotron."""
-    kind = Merak
     if not row.recompute:
         assumed.append("no recomputation, as none is stated")
     if row.recompute == "selective":
         assumed.append("nothing recomputed, for what selective recomputation repeats is small")
-    if row.sp != 0 and row.tp > 1:
-        assumed.append("sequence parallelism as all-reduces, which send as many bytes")
-        kind = SequenceParallel
-    if row.zero:
-        assumed.append("ZeRO-1 as an all-reduce of gradients, which sends as many bytes")
+    if row.sp is None and row.tp > 1:
+        assumed.append("sequence parallelism, as nothing is stated of it")
     order: dict[str, Any] = {"schedule": "1f1b"}
     layout, vpp = next((s for word, s in LAYOUTS.items() if word in row.model), ("", row.vpp))
     if vpp > 1 and row.pp > 1:
         order = {"schedule": "interleaved_1f1b", "chunks": vpp}
-    return kind(
+    return Merak(
         pp=row.pp,
         tp=row.tp,
         dp=row.dp,
         microbatches=int(row.microbatches),
         recompute="full" if row.recompute == "full" else "none",
         layout=layout or _layout(row, assumed),
+        zero=1 if row.zero else 0,
+        sp=row.sp != 0 and row.tp > 1,
         **order,
     )
 

@@ -82,6 +82,8 @@ class RowParallelLinear(nn.Linear):
             return linear(x, self.weight, self.bias)
         if self.unsummed:
             y = linear(x, self.weight)
+            if self.operator is ReduceScatter:
+                y = ReduceScatter.apply(y, self.group, False)
         elif self.fused:
             y = self.fused(x, self.weight)
         elif self.chunks > 1:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from tpviz.schedules import Schedule
+    from tpviz.schemes.zero.flat_param import FlatBucket
 
     from .strategy import Merak
 
@@ -33,7 +34,9 @@ class Pipeline:
     strategy : a `Merak`. schedule : whose stages these are. stages : {number: `Stage`} of this
     rank. drops : layers of each stage of the pipeline that are recomputed. ties : `Tie`s of all
     stages. mesh : a ``DeviceMesh`` over all ranks with the axes pp, dp and tp, perhaps with others
-    around them.
+    around them. replicated : parameters of this rank whose gradients tp adds up at the end.
+    buckets : of ZeRO, over dp; none without. Where they reduce every microbatch's gradients, what
+    is added up at the end are shares.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class Pipeline:
         num_recomputed: Sequence[int],
         tied_weights: Sequence[Tie],
         mesh: "DeviceMesh",
+        replicated: Sequence[str] = (),
+        buckets: "Sequence[FlatBucket]" = (),
     ):
         self.strategy, self.schedule, self.stages, self.mesh = strategy, schedule, stages, mesh
         self.place = mesh.get_local_rank("pp")
@@ -60,11 +65,17 @@ class Pipeline:
             s: Runner(stage, num_recomputed[s], split, strategy.skip_last_allreduce)
             for s, stage in stages.items()
         }
+        self.buckets = list(buckets)
+        self.added_up = [bucket for bucket in self.buckets if bucket.zero == 1]
+        shared = [bucket for bucket in self.buckets if bucket.zero > 1]
+        self.summed: dict[str, Any] = {n: b.shard for b in shared for n in b.names}
+        owned = [self.summed.get(name, self.named[name]) for name in replicated]
+        self.replicated = list({id(p): p for p in owned}.values())
         self.share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = self._executor(schedule, stages, runners)
         self.tied_weights = TiedWeights(
             tied_weights,
-            stages,
+            {number: stage.own() | self.summed for number, stage in stages.items()},
             schedule.rank_of,
             lambda places: whole.second_group("pp", "ends", places, kind),
         )
@@ -83,9 +94,14 @@ class Pipeline:
     def step(self, microbatches: Sequence[Any]) -> torch.Tensor | None:
         """Forward and backward of all microbatches and the gradient all-reduces; the mean loss
         where the last stage is on this rank, else None."""
+        for bucket in self.buckets:
+            bucket.reset()
+        for bucket in self.added_up:
+            bucket.add_up()
         losses = self.executor.step(microbatches)
         with label(phase="sync"):
             self.tied_weights.sum()
+            self._sum_replicated()
             self._sum_replicas()
         return _mean(losses)
 
@@ -98,8 +114,22 @@ class Pipeline:
         runners = {number: Forward(stage) for number, stage in stages.items()}
         return _mean(self._executor(self.schedule.forwards(), stages, runners).step(microbatches))
 
+    def _sum_replicated(self):
+        """Over tp, in one message."""
+        found = [p.grad for p in self.replicated if p.grad is not None]
+        if found:
+            for grad, total in zip(found, sum_together(found, self.mesh.get_group("tp"))):
+                grad.copy_(total)  # in place: it may be a part of a flat buffer
+
     def _sum_replicas(self):
-        """Over dp, in one message of each dtype; a gradient that no replica has stays none."""
+        """Over dp: each bucket, or in one message of each dtype, where a gradient that no replica
+        has stays none."""
+        for bucket in self.added_up:
+            bucket.reduce()
+        for bucket in self.added_up:
+            bucket.reduced()
+        if self.buckets:
+            return
         group = self.mesh.get_group("dp")
         if group.size() == 1:
             return

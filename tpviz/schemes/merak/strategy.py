@@ -23,10 +23,13 @@ from tpviz.schedules import SCHEDULES, Schedule, schedule
 from tpviz.schedules import check as check_schedule
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.zero.buckets import kept_ranges
 from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
 from .paper import kept_shares
+from .sharding import flat_buckets
 from .split import RULES, TOKENS, balanced, counts, layers_of, layout_text, ranges, written
 
 if TYPE_CHECKING:
@@ -57,7 +60,8 @@ class Merak(Strategy):
     ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
     ranks that have fewer microbatches in flight), or all ("none"). Which stages recompute at all,
-    and when, the ``schedule`` says.
+    and when, the ``schedule`` says. ``zero`` and what it sends: `sharding`; ``sp``: as Megatron's,
+    and a message is a rank's part of the sequence.
 
     ``layout``: each stage has as many blocks ("even", the embedding and the head uncounted), as
     many as make the slowest rank fastest, the head's FLOPs counted ("balanced"), or as a layout
@@ -100,6 +104,14 @@ class Merak(Strategy):
         "across blocks",
         choices=(0, 1, 2, 3),
     )
+    zero: int = knob(
+        0,
+        help="ZeRO stage over dp: 1 shards optimizer states, 2 gradients, 3 parameters",
+        choices=(0, 1, 2, 3),
+    )
+    sp: bool = knob(
+        False, help="split activations between the matrices, and messages, over tp by sequence"
+    )
     layout: str | tuple[int, ...] = knob(
         "even",
         help="blocks of each stage: even, balanced (the head counts), counts such as (2, 2), or "
@@ -126,7 +138,17 @@ class Merak(Strategy):
     @property
     def inside(self) -> Megatron:
         """How one stage is split."""
-        return Megatron(tp=self.tp)
+        return Megatron(tp=self.tp, sp=self.sp)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether there is a sequence to split: ``sp`` on more than one rank."""
+        return self.sp and self.tp > 1
+
+    @property
+    def zero_stage(self) -> int:
+        """``zero``, or 0 where there is one replica."""
+        return self.zero if self.dp > 1 else 0
 
     def local(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one replica."""
@@ -136,6 +158,11 @@ class Merak(Strategy):
         w, stages = workload, self.stages
         divides("batch", w.batch, "dp*microbatches", self.dp * self.microbatches)
         self.inside.check(self.local(w))
+        if self.sp and self.subpipeline:
+            raise ValueError(
+                f"sp=True and subpipeline={self.subpipeline} are not possible together: use "
+                "subpipeline=0, or sp=False"
+            )
         if self.layout not in RULES:
             self._check_layout(w)
         elif w.layers < stages:
@@ -146,6 +173,17 @@ class Merak(Strategy):
                 f"stages, or layers={stages}"
             )
         check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
+        if self.zero_stage < 2:
+            return
+        for name, works, possible in (
+            ("schedule", "1f1b", not self.schedule_of(w).splits(0)),
+            ("subpipeline", 1, self.subpipeline < 2 or self.tp == 1),
+        ):
+            if not possible:
+                raise ValueError(
+                    f"zero={self.zero} and {name}={getattr(self, name)!r} are not possible "
+                    f"together: use {name}={works!r}, or zero=1"
+                )
 
     def _check_layout(self, w):
         found, stages = counts(self.layout), self.stages
@@ -231,6 +269,12 @@ class Merak(Strategy):
             found[name] = {"axis": "pp", "indices": sorted(places)}
         return found if self.pp > 1 else {}
 
+    def flat_ranges(self, workload: GPT) -> dict[str, dict[str, Any]]:
+        """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
+        if self.zero_stage < 3:
+            return {}
+        return kept_ranges(flat_buckets(self, workload, local_shapes(self, workload)), self.dp)
+
     def ledger(self, workload: GPT) -> "Ledger":
         return self.ledger_of(workload, 0)
 
@@ -252,7 +296,7 @@ class Merak(Strategy):
         return self.inside.held(self.local(workload))._replace(
             layers=sum(blocks[stage] for stage in stages),
             ends=(0 in stages, last in stages),
-            shards=int(self.microbatches > 1),
+            shards=(self.dp if self.zero_stage > 1 else 1) * (self.microbatches > 1),
         )
 
     def memory(self, workload: GPT) -> "Memory":
@@ -270,8 +314,9 @@ class Merak(Strategy):
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every (pp, tp, dp) that has a pipeline; one, two and four microbatches a stage; 1F1B
         without and with recomputation, Merak's schedule, interleaved stages and zero bubble, 1F1B
-        also with balanced stages where they differ; with tp also all-reduces during the other
-        half's kernels."""
+        also with balanced stages where they differ; with tp also sequence parallelism, or
+        all-reduces during the other half's kernels; with dp ZeRO-1, which sends as many bytes as
+        none."""
         if world_size == 1:
             yield cls(pp=1, microbatches=1, **ORDERS[0])
         for pp, tp in product(divisors(world_size), repeat=2):
@@ -280,8 +325,10 @@ class Merak(Strategy):
                 continue
             rows = workload.batch // dp
             counts = [n for n in (pp, 2 * pp, 4 * pp) if rows >= n and rows % n == 0]
-            for count, order, level in product(counts, ORDERS, (0, 2) if tp > 1 else (0,)):
-                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, subpipeline=level, **order)
+            inside = ({}, {"subpipeline": 2}, {"sp": True})[: 3 if tp > 1 else 1]
+            for count, order, more in product(counts, ORDERS, inside):
+                more = {**order, **more, "zero": int(dp > 1)}
+                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, **more)
                 with suppress(ValueError):  # the schedule may ask for more microbatches
                     made.check(workload)
                     even = layers_of(workload.layers, made.stages)
