@@ -128,6 +128,15 @@ def test_bad_input(knobs, message):
         tv.Merak(**knobs).check(replace(DEEP, seq=12, batch=16))
 
 
+def test_not_for_a_module_of_ones_own():
+    import torch
+
+    model, x = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4))), torch.zeros(8, 4)
+    for knobs in ({"zero": 1, "dp": 2}, {"sp": True, "tp": 2}):
+        with pytest.raises(ValueError, match="for a module of one's own: use zero=0 and sp=False"):
+            tv.parallelize(model, tv.Merak(pp=2, **knobs), x)
+
+
 def test_without_anything_to_split_nothing_changes():
     """One replica has nothing to share out, and one rank no sequence to split."""
     plain = tv.Merak(pp=2, microbatches=4, schedule="zb_h1")
