@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from tpviz.labels import label
-from tpviz.schemes.collectives import Group, gather_first, scatter_first
+from tpviz.schemes.collectives import Group, gather_first, own_of, scatter_first
 
 
 def linear_gradients(
@@ -172,12 +172,15 @@ class Reduce(torch.autograd.Function):
 class ReduceScatter(torch.autograd.Function):
     """Each rank keeps its shard of the sum along the first dim; gradients are gathered.
 
-    g under sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198).
+    g under sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198). summed : if not,
+    nothing is sent and the shard is of x itself, where only its graph is needed.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, group: Group, summed: bool = True) -> torch.Tensor:
         ctx.group = group
+        if not summed:
+            return own_of(x, group).clone()
         out, work = scatter_first(x, group)
         work.wait()
         return out
@@ -187,7 +190,7 @@ class ReduceScatter(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         out, work = gather_first(grad, ctx.group)
         work.wait()
-        return out, None
+        return out, None, None
 
 
 class SplitNorm(torch.autograd.Function):

@@ -1,8 +1,7 @@
 """From a published run to what `predict` takes: strategy, workload, cluster.
 
-What a strategy cannot express is refused with a reason, `NotModelled`. What it expresses in other
-words is listed in `Plan.assumed`: the bytes of a sequence-parallel layer and of ZeRO-1 are those of
-the all-reduces predicted in their place.
+What a strategy cannot express is refused with a reason, `NotModelled`. What the row does not say,
+or says in other words, is listed in `Plan.assumed`.
 
 ==========================  ================================================================
 run                         strategy
@@ -10,7 +9,7 @@ run                         strategy
 ZeRO-3 or 2 (FSDP), tp      `AxoNN` with z = dp ranks that shard every weight, x = tp; a block's
                             weights in one message, gathered again in backward at stage 3
 all others (Megatron-LM,    `Merak` with its 1F1B schedule, interleaved where the run has virtual
-nanotron)                   stages
+nanotron)                   stages; ZeRO-1 and sequence parallelism where the run has them
 ==========================  ================================================================
 """
 
@@ -24,7 +23,6 @@ from tpviz.cluster import Cluster
 from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.cost import Memory
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import Strategy
@@ -47,17 +45,27 @@ Omni-Path links of 100 Gbit/s."""
 PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
 """Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
 does not depend."""
-CASES = {"swiglu": {"gated": True}, "untie": {"tied": False}, "disable_bias": {"bias": False}}
+CASES = {
+    "swiglu": {"gated": True},
+    "untie": {"tied": False},
+    "uneven_pipeline": {"tied": False},
+    "account_for_embedding_loss": {"tied": False},
+    "disable_bias": {"bias": False},
+}
 """Words in the name of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
 REFUSED = {
     "bert": "BERT",
     "fsdp": "Megatron-LM's own FSDP",
     "frozen": "frozen parameters",
-    "uneven": "uneven pipeline stages that the row does not name",
-    "account_for": "stages that count the embedding and the loss as layers",
     "distill": "distillation",
 }
 """Words in the name of a case that is not modelled -> why."""
+LAYOUTS = {
+    "uneven_pipeline": ("Ett|(t*4|)*2,ttL", 1),
+    "account_for_embedding_loss": ("E|(t|)*6,L", 2),
+}
+"""Words in the name of a case -> the layout that its options say, and the stages of a rank. Of 12
+layers 2 are on the first and the last stage; embedding and loss count beside 6 layers."""
 GPT2_VOCAB = 50257
 """Tokens of GPT-2's byte-pair encoding, which Megatron-LM's CI uses and pads."""
 HALF = ("bf16", "fp16", "bfloat16", "float16")
@@ -241,36 +249,49 @@ def _sharded(row):
     )
 
 
-class SequenceParallel(Merak):
-    """Its memory-bound kernels between layers pass over a rank's part of the sequence, as under
-    Megatron-LM's sequence parallelism."""
-
-    def held(self, workload: GPT, rank: int = 0) -> Held:
-        """What a rank has of them."""
-        found = super().held(workload, rank)
-        return found._replace(stream=found.stream / self.tp)
-
-
 def _pipelined(row, assumed):
     """The strategy of Megatron-LM and of nanotron."""
-    kind = Merak
     if not row.recompute:
         assumed.append("no recomputation, as none is stated")
     if row.recompute == "selective":
         assumed.append("nothing recomputed, for what selective recomputation repeats is small")
-    if row.sp != 0 and row.tp > 1:
-        assumed.append("sequence parallelism as all-reduces, which send as many bytes")
-        kind = SequenceParallel
-    if row.zero:
-        assumed.append("ZeRO-1 as an all-reduce of gradients, which sends as many bytes")
+    if row.sp is None and row.tp > 1:
+        assumed.append("sequence parallelism, as nothing is stated of it")
     order: dict[str, Any] = {"schedule": "1f1b"}
-    if row.vpp > 1 and row.pp > 1:
-        order = {"schedule": "interleaved_1f1b", "chunks": row.vpp}
-    return kind(
+    layout, vpp = next((s for word, s in LAYOUTS.items() if word in row.model), ("", row.vpp))
+    if vpp > 1 and row.pp > 1:
+        order = {"schedule": "interleaved_1f1b", "chunks": vpp}
+    return Merak(
         pp=row.pp,
         tp=row.tp,
         dp=row.dp,
         microbatches=int(row.microbatches),
         recompute="full" if row.recompute == "full" else "none",
+        layout=layout or _layout(row, assumed),
+        zero=1 if row.zero else 0,
+        sp=row.sp != 0 and row.tp > 1,
         **order,
     )
+
+
+def _layout(row, assumed):
+    """The layout of a row's stages, as its framework cuts them.
+
+    nanotron (``build_model`` in its models/base.py) ends a stage behind the first part with which
+    the cost so far is more than the stage's share: 4 h^2 + 3 h f for a block, h V for the head.
+    Megatron-DeepSpeed counts both ends as layers where BigScience's layers divide only so.
+    """
+    layers, pp = row.layers, row.pp
+    if row.framework == "nanotron" and row.vocab and pp > 1:
+        block, found, stage = 4 * row.hidden + 3 * (row.ffn or 4 * row.hidden), [0] * pp, 0
+        whole = layers * block + row.vocab
+        for number in range(1, layers + 1):
+            found[stage] += 1
+            stage += number * block * pp > (stage + 1) * whole
+        if 0 in found[:-1]:
+            assumed.append("the head on the last stage, behind stages that have nothing")
+        return tuple(found)
+    if row.source.startswith("bigscience") and layers % pp and (layers + 2) % pp == 0:
+        each = (layers + 2) // pp
+        return (each - 1, *(each,) * (pp - 2), each - 1)
+    return "even"

@@ -7,21 +7,13 @@ While its own message is in flight a rank without work exposes communication, el
 """
 
 from collections.abc import Sequence
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.cost import parts, transfer
+from tpviz.cost import parts
 from tpviz.mesh import Mesh
 from tpviz.schedules.measured import peaks_in_flight
-from tpviz.schemes.merak.split import stage_of
-from tpviz.schemes.merak.step import (
-    TOKENS,
-    clock,
-    num_local_parameters,
-    shares_ends,
-    update_seconds,
-)
-from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.merak.step import clock, end_segments
 from tpviz.trace.analyses import breakdown, intersect, length, merge
 
 if TYPE_CHECKING:
@@ -71,13 +63,10 @@ def clocked(s: "Merak", w: "GPT", cluster: "Cluster", step: float) -> Clocked:
 
 
 def _parts(s, w, cluster, mesh, line, place, segments, step):
-    numbers = sum(num_local_parameters(s, w)[stage] for stage in line.schedule.stages_of(place))
+    own = [*segments, *end_segments(s, w, cluster, mesh, line, place)]
     again = sum(x.compute for x in segments if x.phase == "recompute")
-    kernels = parts(segments)["compute"] - again + update_seconds(w, cluster, numbers)
-    waits = sum(sum(x.exposed.values()) for x in segments) + _travel(line, place)
-    waits += transfer(cluster, mesh, "dp", "all_reduce", numbers * w.itemsize).seconds
-    if w.tied and shares_ends(line.schedule, place):
-        waits += _ends(s, w, cluster, mesh, line.schedule)
+    kernels = parts(own)["compute"] - again
+    waits = sum(sum(x.exposed.values()) for x in own) + _travel(line, place)
     return Parts(kernels, again, waits, max(0.0, step - kernels - again - waits))
 
 
@@ -91,14 +80,6 @@ def _travel(line, place):
     ]
     gaps = merge((0.0, *ends), (*line.start[place], inf))
     return length(intersect(gaps, merge(sent, [time + line.latency for time in sent])))
-
-
-def _ends(s, w, cluster, mesh, schedule):
-    """Seconds of the all-reduce of the gradients of both copies of the embedding."""
-    members = mesh.group(0, "pp")
-    both = tuple(sorted({members[schedule.rank_of[0]], members[schedule.rank_of[-1]]}))
-    payload = prod(local_shapes(s, w)[TOKENS]) * w.itemsize
-    return sum(cluster.collective_parts("all_reduce", payload, 2, cluster.link(both, mesh.size)))
 
 
 def read(trace: "Trace", s: "Merak") -> tuple[Parts, ...]:
@@ -124,7 +105,7 @@ def read(trace: "Trace", s: "Merak") -> tuple[Parts, ...]:
 def flight(trace: "Trace", s: "Merak", w: "GPT") -> tuple[int, ...]:
     """Per place along pp the most microbatches, times stages, that a trace of this `Merak` has in
     flight at once."""
-    return peaks_in_flight(trace, lambda layer: stage_of(layer, w, s.stages))
+    return peaks_in_flight(trace, lambda layer: s.stage_of(layer, w))
 
 
 def mean(places: Sequence[Parts]) -> Parts:

@@ -81,8 +81,10 @@ class RowParallelLinear(nn.Linear):
         if self.group.size() == 1:
             return linear(x, self.weight, self.bias)
         if self.unsummed:
-            return linear(x, self.weight) + self.bias
-        if self.fused:
+            y = linear(x, self.weight)
+            if self.operator is ReduceScatter:
+                y = ReduceScatter.apply(y, self.group, False)
+        elif self.fused:
             y = self.fused(x, self.weight)
         elif self.chunks > 1:
             y = operators.ChunkedRowLinear.apply(x, self.weight, self.group, self.chunks)

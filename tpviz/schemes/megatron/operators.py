@@ -18,7 +18,6 @@ import torch.distributed as dist
 from tpviz.labels import label
 from tpviz.schemes import operators
 from tpviz.schemes.collectives import gather_first, scatter_first
-from tpviz.schemes.operators import linear_gradients
 
 
 class ColumnLinear(torch.autograd.Function):
@@ -67,7 +66,7 @@ class SequenceColumnLinear(torch.autograd.Function):
         group: dist.ProcessGroup,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.group = group
+        ctx.group, ctx.bias, ctx.later = group, bias, operators.later()
         whole, work = gather_first(x, group)
         work.wait()
         return torch.nn.functional.linear(whole, weight, bias)
@@ -80,7 +79,7 @@ class SequenceColumnLinear(torch.autograd.Function):
         grad_whole = grad @ weight
         gathering.wait()
         grad_x, scattering = scatter_first(grad_whole, ctx.group)
-        grad_weight, grad_bias = linear_gradients(whole, grad, ctx.needs_input_grad[2])
+        grad_weight, grad_bias = operators.weight_gradients(ctx, whole, grad, weight)
         scattering.wait()
         return grad_x, grad_weight, grad_bias, None
 

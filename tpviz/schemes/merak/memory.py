@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept, statistics
+from tpviz.schemes.zero.paper import model_states
 
 from .p2p_plan import PREFETCH
-from .split import layers_of
-from .step import num_local_parameters
+from .sharding import most_whole
+from .step import message_bytes, num_local_parameters, numels, units_at
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -31,14 +32,27 @@ def memory(s: "Merak", w: "GPT") -> Memory:
 
 def least(s: "Merak", w: "GPT") -> int:
     """Weights, their gradients and moments of the largest stage."""
-    return 4 * max(num_local_parameters(s, w)) * w.itemsize
+    size = max(num_local_parameters(s, w)) * w.itemsize
+    states = {"parameters": size, "gradients": size, "optimizer": 2 * size}
+    return sum(model_states(states, s.zero_stage, s.dp).values())
 
 
 def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
-    size = sum(num_local_parameters(s, w)[stage] for stage in stages) * w.itemsize
-    blocks = layers_of(w.layers, s.stages)
+    buckets = [numel for stage in stages for _, numel in numels(s, w, stage)]
+    size = sum(buckets) * w.itemsize
+    if s.zero_stage:
+        share, whole = size // s.dp, size
+        if s.zero_stage > 1:
+            whole = max(most_whole(s, w, units_at(s, w, stage)) for stage in stages) * w.itemsize
+        return Memory(
+            parameters=share + whole if s.zero_stage == 3 else size,
+            gradients=share + whole,
+            optimizer=2 * share + 4 * len(buckets),
+            activations=activations(s, w, place),
+        )
+    blocks = s.blocks(w)
     tensors = sum(
         len(w.block_shapes()) * len(blocks[stage])
         + (2 - w.rotary) * (stage == 0)
@@ -81,37 +95,32 @@ def activations(s: "Merak", w: "GPT", place: int) -> int:
             peak = max(peak, *(now + more + parts.noted for more, _ in parts.in_backward))
         elif kind == "W":
             peak = max(peak, *(now + weight for _, weight in parts.in_backward))
-        elif kind != "R":  # a weight's first gradient stays
-            peak = max(peak, *(now + more + begun * weight for more, weight in parts.in_backward))
+        elif kind != "R":  # a weight's first gradient stays, unless in a flat buffer
+            added = begun or s.zero_stage > 0
+            peak = max(peak, *(now + more + added * weight for more, weight in parts.in_backward))
     beside = {
         schedule.rank_of[n]
         for stage in kept
         for n in (stage - 1, stage + 1)
         if 0 <= n < schedule.stages
     } - {place}
-    return 16 * w.batch * w.seq // s.dp + peak + PREFETCH * len(beside) * _stream(s, w)
-
-
-def _stream(s, w):
-    """Bytes of a microbatch's activations between two layers."""
-    local = s.local(w)
-    return local.batch * local.seq * local.hidden * local.itemsize
+    return 16 * w.batch * w.seq // s.dp + peak + PREFETCH * len(beside) * message_bytes(s, w)
 
 
 @lru_cache(maxsize=256)
 def _stages(s, w):
-    """{stage: (its layers, how many of them are recomputed, whether it is the last)}."""
-    blocks, num_recomputed = layers_of(w.layers, s.stages), s.num_recomputed(w)
+    """{stage: (its layers, how many of them are recomputed, whether it is the first, the last)}."""
+    blocks, num_recomputed = s.blocks(w), s.num_recomputed(w)
     return {
-        stage: (len(blocks[stage]), num_recomputed[stage], stage == s.stages - 1)
+        stage: (len(blocks[stage]), num_recomputed[stage], not stage, stage == s.stages - 1)
         for stage in range(s.stages)
     }
 
 
 @lru_cache(maxsize=256)
-def _kept(s, w, count, drop, last):
+def _kept(s, w, count, drop, first, last):
     """The `_Kept` of a stage of ``count`` layers; few stages of a pipeline differ."""
-    return _Kept(s, w, count, drop, last)
+    return _Kept(s, w, count, drop, first, last)
 
 
 class _Kept:
@@ -122,25 +131,29 @@ class _Kept:
     of the head. noted : besides where a weight's gradient waits: its input, before it is all.
     """
 
-    def __init__(self, s, w, count, drop, last):
+    def __init__(self, s, w, count, drop, first, last):
         local, item, wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         tokens = local.batch * local.seq
-        stream = _stream(s, w)
-        block = block_kept(local, s.tp)
+        stream = message_bytes(s, w)
+        sp, n = s.sequence_parallel, s.tp if s.sequence_parallel else 1
+        whole = n * stream  # gathered
+        block = block_kept(local, s.tp, sp)
         logits = tokens * w.vocab // s.tp
         self.dropped = drop * block
         self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))
         self.in_forward = 0
         width = w.mlp_width // s.tp * item
-        self.noted = tokens * width
-        self.in_backward = [(stream + tokens * width, w.hidden * width)]
+        self.noted = (count > 0) * tokens * width
+        ends = w.vocab // s.tp * w.hidden * item
+        inside = stream + tokens * width + sp * whole
+        self.in_backward = [(inside, w.hidden * width) if count else (0, first * ends)]
         if last:
             head = (
-                2 * stream + statistics(w) * tokens * wide + logits * wide
+                2 * stream + statistics(w) * tokens // n * wide + logits * wide
             )  # gone when blocks go backward
             self.after_forward += head
             self.in_forward = (2 if s.tp == 1 else 1) * logits * wide
             self.in_backward = [
-                (stream + tokens * width - head, w.hidden * width),
-                (logits * item + stream, w.vocab // s.tp * w.hidden * item),
+                *((more - head, weight) for more, weight in self.in_backward if count),
+                (logits * item + stream + sp * 2 * whole, ends),
             ]

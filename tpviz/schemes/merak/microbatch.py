@@ -10,6 +10,10 @@ level 3   the same through all blocks that follow each other
 
 A is attention's kernels, M the MLP's. A part waits for the all-reduce of its own sub. Backward of a
 part is the inputs' gradients, then the weights' under the all-reduce.
+
+Sequence parallelism, at level 0: r is a reduce-scatter, and an all-gather comes before each g of a
+column-parallel layer and each d of a row-parallel one, and runs during the d of a column-parallel
+one, whose input is gathered again (`tpviz.schemes.megatron.step`).
 """
 
 from collections.abc import Sequence
@@ -17,7 +21,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.gpt.step import Kernels, kernels, payloads
-from tpviz.step import Collective, Operation, Operations, Part
+from tpviz.step import Collective, Operation, Operations, Overlapped, Part
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -25,11 +29,11 @@ if TYPE_CHECKING:
 
 class Microbatch:
     """Parts of a stage. w : the workload of one microbatch; level : of the sub-pipeline;
-    split : weights' gradients are left for later."""
+    split : weights' gradients are left for later; sp : sequence parallelism."""
 
-    def __init__(self, w: "GPT", tp: int, level: int, split: bool):
+    def __init__(self, w: "GPT", tp: int, level: int, split: bool, sp: bool = False):
         self.w, self.tp, self.split = w, tp, split
-        self.level = level if tp > 1 else 0
+        self.level, self.sp = (level, sp) if tp > 1 else (0, False)
         self._run, self._run_back = cache(self._run), cache(self._run_back)  # alike in all blocks
 
     # -- kernels and all-reduces -------------------------------------------------------------------
@@ -49,7 +53,13 @@ class Microbatch:
         return [self._sum(rows) for rows in halves(self.w.batch)]
 
     def _sum(self, rows):
-        return Collective("tp", "all_reduce", payloads(self.w.with_batch(rows), self.tp).activation)
+        kind = "reduce_scatter" if self.sp else "all_reduce"
+        return Collective("tp", kind, payloads(self.w.with_batch(rows), self.tp).activation)
+
+    @cached_property
+    def _gather(self):
+        """(the all-gather of a sequence), or nothing without sequence parallelism."""
+        return (self._sum(self.w.batch)._replace(collective="all_gather"),) * self.sp
 
     def _parts(self, whole):
         """[(kernels, all-reduce)] of the subs that a layer's forward, or backward, has."""
@@ -60,14 +70,19 @@ class Microbatch:
     # -- both ends ---------------------------------------------------------------------------------
     @cached_property
     def embed(self) -> list[Part]:
-        """The embedding's forward; its backward sends nothing."""
+        """The embedding's forward."""
         return [Part("forward", "embed", (self._sum(self.w.batch),))]
+
+    @cached_property
+    def embed_back(self) -> list[Part]:
+        """Its backward, which sends something under sequence parallelism alone."""
+        return [Part("backward", "embed", self._gather)]
 
     @cached_property
     def head(self) -> list[Part]:
         """The last LayerNorm, the head and the loss."""
         pairs = Collective("tp", "all_gather", payloads(self.w, self.tp).loss)
-        return [Part("forward", "head", (self.whole.head[0], pairs))]
+        return [Part("forward", "head", (*self._gather, self.whole.head[0], pairs))]
 
     @cached_property
     def head_back(self) -> list[Part]:
@@ -96,7 +111,7 @@ class Microbatch:
         ]
         if skip_last_allreduce and parts:
             up, down = self.whole.up[0], self.whole.down[0]
-            parts[-1] = parts[-1]._replace(operations=(up, down))
+            parts[-1] = parts[-1]._replace(operations=(*self._gather, up, down))
         return parts
 
     def _runs(self, blocks):
@@ -105,11 +120,11 @@ class Microbatch:
 
     @cached_property
     def _attention(self):
-        return (self.whole.qkv[0], self.whole.core[0], *self._row("out"))
+        return (*self._gather, self.whole.qkv[0], self.whole.core[0], *self._row("out"))
 
     @cached_property
     def _mlp(self):
-        return (self.whole.up[0], *self._row("down"))
+        return (*self._gather, self.whole.up[0], *self._row("down"))
 
     def _row(self, layer):
         """A row-parallel layer: its all-reduces, at level 1 each under the next sub's GEMM."""
@@ -153,10 +168,10 @@ class Microbatch:
             ("mlp", "up", (), "down"),
             ("attention", "qkv", self.whole.core[1:], "out"),
         ):
-            row = getattr(self.whole, second)[1 : 2 + (not self.split)]
+            row = *self._gather, *getattr(self.whole, second)[1 : 2 + (not self.split)]
             parts = [(getattr(k, first)[1], move) for k, move in self._parts(self.whole)]
             column = self._column_back(parts, getattr(self.whole, first)[2])
-            made += [(f"{part}.{second}", tuple(row)), (f"{part}.{first}", (*core, *column))]
+            made += [(f"{part}.{second}", row), (f"{part}.{first}", (*core, *column))]
         return made
 
     def _column_back(self, parts, of_weight):
@@ -164,7 +179,7 @@ class Microbatch:
         comes after it."""
         made = Operations()
         for kernel, move in parts:
-            made.append(kernel)
+            made += [Overlapped(again, kernel) for again in self._gather] or [kernel]
             ticket = made.issue(move)
         if not self.split:
             made.append(of_weight)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from tpviz.schedules import Schedule
+    from tpviz.schemes.zero.flat_param import FlatBucket
 
     from .strategy import Merak
 
@@ -33,7 +34,9 @@ class Pipeline:
     strategy : a `Merak`. schedule : whose stages these are. stages : {number: `Stage`} of this
     rank. drops : layers of each stage of the pipeline that are recomputed. ties : `Tie`s of all
     stages. mesh : a ``DeviceMesh`` over all ranks with the axes pp, dp and tp, perhaps with others
-    around them.
+    around them. replicated : parameters of this rank whose gradients tp adds up at the end.
+    buckets : of ZeRO, over dp; none without. Where they reduce every microbatch's gradients, what
+    is added up at the end are shares.
     """
 
     def __init__(
@@ -44,6 +47,8 @@ class Pipeline:
         num_recomputed: Sequence[int],
         tied_weights: Sequence[Tie],
         mesh: "DeviceMesh",
+        replicated: Sequence[str] = (),
+        buckets: "Sequence[FlatBucket]" = (),
     ):
         self.strategy, self.schedule, self.stages, self.mesh = strategy, schedule, stages, mesh
         self.place = mesh.get_local_rank("pp")
@@ -51,6 +56,8 @@ class Pipeline:
         self.named = {name: p for stage in stages.values() for name, p in stage.own().items()}
         whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
         kind = mesh.device_type
+        # a stage may have no parameters
+        self.device = next((p.device for p in self.named.values()), torch.device(kind))
         self.down = mesh.get_group("pp")
         self.up = whole.second_group("pp", "pp", device_type=kind)
         split = schedule.splits(self.place)
@@ -58,11 +65,17 @@ class Pipeline:
             s: Runner(stage, num_recomputed[s], split, strategy.skip_last_allreduce)
             for s, stage in stages.items()
         }
+        self.buckets = list(buckets)
+        self.added_up = [bucket for bucket in self.buckets if bucket.zero == 1]
+        shared = [bucket for bucket in self.buckets if bucket.zero > 1]
+        self.summed: dict[str, Any] = {n: b.shard for b in shared for n in b.names}
+        owned = [self.summed.get(name, self.named[name]) for name in replicated]
+        self.replicated = list({id(p): p for p in owned}.values())
         self.share = 1 / (strategy.microbatches * strategy.dp)
         self.executor = self._executor(schedule, stages, runners)
         self.tied_weights = TiedWeights(
             tied_weights,
-            stages,
+            {number: stage.own() | self.summed for number, stage in stages.items()},
             schedule.rank_of,
             lambda places: whole.second_group("pp", "ends", places, kind),
         )
@@ -73,8 +86,7 @@ class Pipeline:
             sends."""
             stage, back = stages[message.stage], message.phase == "backward"
             specs = [spec for spec in stage.sends if spec.trained] if back else stage.receives
-            device = next(iter(self.named.values())).device
-            return [torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
+            return [torch.empty(s.shape, dtype=s.dtype, device=self.device) for s in specs]
 
         messages = Messages(P2PPlan(schedule, self.place), self.down, self.up, empty)  # pyright: ignore[reportArgumentType]
         return Executor(schedule, self.place, runners, messages, self.share)
@@ -82,9 +94,14 @@ class Pipeline:
     def step(self, microbatches: Sequence[Any]) -> torch.Tensor | None:
         """Forward and backward of all microbatches and the gradient all-reduces; the mean loss
         where the last stage is on this rank, else None."""
+        for bucket in self.buckets:
+            bucket.reset()
+        for bucket in self.added_up:
+            bucket.add_up()
         losses = self.executor.step(microbatches)
         with label(phase="sync"):
             self.tied_weights.sum()
+            self._sum_replicated()
             self._sum_replicas()
         return _mean(losses)
 
@@ -97,8 +114,22 @@ class Pipeline:
         runners = {number: Forward(stage) for number, stage in stages.items()}
         return _mean(self._executor(self.schedule.forwards(), stages, runners).step(microbatches))
 
+    def _sum_replicated(self):
+        """Over tp, in one message."""
+        found = [p.grad for p in self.replicated if p.grad is not None]
+        if found:
+            for grad, total in zip(found, sum_together(found, self.mesh.get_group("tp"))):
+                grad.copy_(total)  # in place: it may be a part of a flat buffer
+
     def _sum_replicas(self):
-        """Over dp, in one message of each dtype; a gradient that no replica has stays none."""
+        """Over dp: each bucket, or in one message of each dtype, where a gradient that no replica
+        has stays none."""
+        for bucket in self.added_up:
+            bucket.reduce()
+        for bucket in self.added_up:
+            bucket.reduced()
+        if self.buckets:
+            return
         group = self.mesh.get_group("dp")
         if group.size() == 1:
             return

@@ -5,7 +5,7 @@ their gradients are added up before those of all replicas are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,10 +24,13 @@ from tpviz.schemes.gpt.program import (
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 from tpviz.schemes.megatron.layers import ColumnParallelLinear, RowParallelLinear
 from tpviz.schemes.megatron.program import ParallelBlock
+from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
 from . import subpipeline
 from .pipeline import Pipeline
-from .split import HEAD, TOKENS, layers_of, stage_of
+from .sharding import flat_buckets, units_of
+from .shards import Shards
+from .split import HEAD, TOKENS
 from .stage import Spec, Stage
 from .tied_weights import Tie
 
@@ -42,40 +45,61 @@ if TYPE_CHECKING:
 
 class GPTStage(Stage):
     """Some blocks of a GPT, with the reference's names; the first stage embeds, the last one has
-    the loss."""
+    the loss. shards : of ZeRO from stage 2 on."""
+
+    shards: "Shards | None" = None
 
     def __init__(
         self,
         w: "GPT",
         number: int,
-        stages: int,
+        blocks: range,
+        last: bool,
         group: "dist.ProcessGroup",
         level: int = 0,
+        sp: bool = False,
         **kw: Any,
     ):
         super().__init__()
-        self.number, self.group = number, group
-        self.level = level if group.size() > 1 else 0
-        stream = Spec((w.batch, w.seq, w.hidden), kw["dtype"])
+        self.number, self.group, self.dtype = number, group, kw["dtype"]
+        self.level, self.sp = level if group.size() > 1 else 0, sp
+        shape = (w.seq // group.size(), w.batch) if sp else (w.batch, w.seq)
+        stream = Spec((*shape, w.hidden), kw["dtype"])
         self.receives = [stream] if number else []
-        self.sends = [stream] if number < stages - 1 else []
+        self.sends = [stream] if not last else []
         if number == 0:
-            self.embed = ParallelEmbedding(w, group, False, **kw)
+            self.embed = ParallelEmbedding(w, group, sp, **kw)
         halves = 2 if level == 1 and w.batch > 1 else 1
         self.blocks = nn.ModuleDict(
-            {
-                str(i): ParallelBlock(w, group, False, halves, **kw)
-                for i in layers_of(w.layers, stages)[number]
-            }
+            {str(i): ParallelBlock(w, group, sp, halves, **kw) for i in blocks}
         )
         for layer in self.blocks.modules():
             if isinstance(layer, ColumnParallelLinear):
                 layer.bare, layer.chunks = self.level > 1, halves
             elif isinstance(layer, RowParallelLinear):
                 layer.bare = self.level > 1
-        if number == stages - 1:
+        if last:
             self.norm = Norm(w, **kw)
-            self.head = ColumnParallelLinear(w.hidden, w.vocab, group, False, bias=False, **kw)
+            self.head = ColumnParallelLinear(w.hidden, w.vocab, group, sp, bias=False, **kw)
+
+    def shard(self, group: "dist.ProcessGroup", s: "Merak", w: "GPT") -> list[FlatBucket]:
+        """Put all parameters into flat buffers over dp, for ZeRO."""
+        first, last = hasattr(self, "embed"), hasattr(self, "head")
+        named = self.own()
+        buckets = [
+            FlatBucket(bucket, named, group, s.zero)
+            for bucket in flat_buckets(s, w, {name: tuple(p.shape) for name, p in named.items()})
+        ]
+        if s.zero > 1:
+            units = units_of(list(map(int, self.blocks)), first, last)
+            self.shards = Shards(units, buckets, s.zero)
+            for unit in units if s.zero == 3 else ():
+                module = self.get_submodule(unit)
+                self.shards.hook_forward(unit, self.norm if unit == "head" else module, module)
+        return buckets
+
+    def during(self, action: str, drop: int) -> AbstractContextManager[None]:
+        return self.shards.during(action, drop) if self.shards else nullcontext()
 
     def begin(self, received: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         return received if self.number else (self.embed(inputs[0]),)
@@ -105,7 +129,8 @@ class GPTStage(Stage):
         logits = self.head(self.norm(*values))
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
-        return (cross_entropy(logits, inputs[1], self.group),)
+        targets = inputs[1].t() if self.sp else inputs[1]
+        return (cross_entropy(logits, targets, self.group),)
 
 
 class MerakProgram(Program):
@@ -115,15 +140,24 @@ class MerakProgram(Program):
         strategy = pipeline.strategy
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
-        self.splits = strategy.splits(workload)
-        self.optimizer, self.watched = adamw(pipeline.parameters(), lr), {}
+        self.splits, self.sequence_first = strategy.splits(workload), strategy.sequence_parallel
+        self.buckets = pipeline.buckets
+        trained = [bucket.shard for bucket in self.buckets] or pipeline.parameters()
+        # a group, since a rank may have no parameters
+        self.optimizer, self.watched = adamw([{"params": trained}], lr), {}
 
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        self.optimizer.zero_grad()
+        if not self.buckets:
+            self.optimizer.zero_grad()
         self.watched.clear()
         s, replica = self.strategy, self.mesh.get_local_rank("dp")
         rows = [part_of(whole, replica, s.dp).chunk(s.microbatches) for whole in batch]
         return self.pipeline.step(list(zip(*rows)))
+
+    def optimizer_step(self) -> None:
+        self.optimizer.step()
+        if self.strategy.zero < 3:
+            gather_updated(self.buckets)
 
     # -- for checking -----------------------------------------------------------------------------
     def watch(self) -> None:
@@ -144,19 +178,31 @@ class MerakProgram(Program):
 
     def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step, on every rank."""
-        found = torch.cat(self.watched["logits"]) if "logits" in self.watched else None
-        w, axes = self.workload, self.strategy.axes
-        shape = w.batch // axes["dp"], w.seq, w.vocab // axes["tp"]
-        found = self._everywhere(found, shape, self.pipeline.schedule.rank_of[-1])
-        return gather(found, [(2, "tp"), (0, "dp")], self.mesh)
+        w, tp = self.workload, self.strategy.tp
+        owner, found = self.pipeline.schedule.rank_of[-1], self.watched.get("logits")
+        return self._whole_batch(found, (w.seq, w.vocab // tp), owner, [(2, "tp")])
 
     def input_gradient(self) -> torch.Tensor:
-        found = None
-        if "input" in self.watched:
-            found = torch.cat([x.grad for x in self.watched["input"]])
-        w = self.workload
-        shape = w.batch // self.strategy.dp, w.seq, w.hidden
-        return gather(self._everywhere(found, shape, 0), [(0, "dp")], self.mesh)
+        w, tp = self.workload, self.strategy.tp if self.sequence_first else 1
+        found = [x.grad for x in self.watched["input"]] if "input" in self.watched else None
+        cut = [(0, "tp")] if self.sequence_first else []
+        return self._whole_batch(found, (w.seq // tp, w.hidden), 0, cut)
+
+    def gradients(self) -> dict[str, torch.Tensor]:
+        return self._full(FlatBucket.full_gradients) if self.buckets else super().gradients()
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        return self._full(FlatBucket.full_parameters) if self.buckets else super().parameters()
+
+    def _full(self, of_bucket):
+        return self.full({k: v for b in self.buckets for k, v in of_bucket(b).items()})
+
+    def _whole_batch(self, found, shape, owner, cut):
+        """The parts of all microbatches and replicas, of the rank at ``owner``, batch first."""
+        dim, shape = int(self.sequence_first), list(shape)
+        shape.insert(dim, self.workload.batch // self.strategy.dp)
+        whole = self._everywhere(torch.cat(found, dim) if found else None, shape, owner)
+        return self._batch_first(gather(whole, [*cut, (dim, "dp")], self.mesh))
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         parts, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule
@@ -164,12 +210,13 @@ class MerakProgram(Program):
             shape = list(shape)
             for dim, axis in self.splits.get(name, ()):
                 shape[dim] //= axes[axis]
-            owner = schedule.rank_of[stage_of(name, self.workload, schedule.stages)]
+            owner = schedule.rank_of[self.strategy.stage_of(name, self.workload)]
             parts[name] = self._everywhere(locals_by_name.get(name), shape, owner)
         return gather_together(parts, self.splits, self.mesh)
 
     def _everywhere(self, tensor, shape, owner):
-        like = next(iter(self.named.values())).new_empty(shape)
+        dtype = next(iter(self.pipeline.stages.values())).dtype
+        like = torch.empty(shape, dtype=dtype, device=self.pipeline.device)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return self.pipeline.everywhere(tensor, like, owner)
 
 
@@ -183,17 +230,31 @@ def build(
 ) -> MerakProgram:
     """This rank's `MerakProgram`, on a ``DeviceMesh`` with the axes pp, dp and tp."""
     schedule, group = strategy.schedule_of(workload), mesh.get_group("tp")
+    sp = strategy.sequence_parallel
     kw = {"dtype": dtype or getattr(torch, workload.dtype), "device": device}
     local, splits = strategy.local(workload), strategy.splits(workload)
     place, last = mesh.get_local_rank("pp"), schedule.stages - 1
+    blocks = strategy.blocks(workload)
     stages = {
-        s: GPTStage(local, s, schedule.stages, group, strategy.subpipeline, **kw)
+        s: GPTStage(local, s, blocks[s], s == last, group, strategy.subpipeline, sp, **kw)
         for s in schedule.stages_of(place)
     }
     for stage in stages.values():
         load_parts(stage, workload, splits, mesh, {HEAD: TOKENS} if workload.tied else {})
+    named = {name: p for stage in stages.values() for name, p in stage.own().items()}
+    replicated, buckets = set(strategy.inside.partial(workload)), []
+    if strategy.zero_stage:
+        for stage in stages.values():
+            buckets += stage.shard(mesh.get_group("dp"), strategy, workload)
     tied_weights = [Tie((TOKENS, HEAD), (0, last))] if workload.tied else []
     pipeline = Pipeline(
-        strategy, schedule, stages, strategy.num_recomputed(workload), tied_weights, mesh
+        strategy,
+        schedule,
+        stages,
+        strategy.num_recomputed(workload),
+        tied_weights,
+        mesh,
+        [name for name in named if name in replicated],
+        buckets,
     )
     return MerakProgram(workload, pipeline, **options)

@@ -65,6 +65,11 @@ class Stage(nn.Module):
         """What the next stage receives; of the last stage a tuple of the loss alone."""
         return values
 
+    def during(self, action: str, drop: int) -> AbstractContextManager[None]:
+        """Around a whole "forward", "recompute" or "backward" of a microbatch, of which the first
+        ``drop`` layers are recomputed."""
+        return nullcontext()
+
     def forward(self, run: Callable[..., Any], *args: Any) -> Any:
         """Run one of the above as this module, so that its parts are known by their names."""
         return run(*args)
@@ -108,7 +113,7 @@ class Runner:
         kept = self.kept[microbatch] = Kept()
         flags = [spec.trained for spec in self.stage.receives]
         kept.leaves, kept.later = _leaves(received, flags), [] if self.split else None
-        with deferred_wgrad(kept.later):
+        with deferred_wgrad(kept.later), self.stage.during("forward", self.drop):
             kept.sent = self._forward(kept, inputs)
         return tuple(t.detach() for t in kept.sent)
 
@@ -130,7 +135,8 @@ class Runner:
         """Run the dropped layers once more, now with a graph."""
         kept = self.kept[microbatch]
         leaves = _leaves(kept.before, self.stage.trained(0))
-        with with_random_state(kept.random), deferred_wgrad(kept.later), self.skip_last_allreduce():
+        around = self.stage.during("recompute", self.drop), self.skip_last_allreduce()
+        with with_random_state(kept.random), deferred_wgrad(kept.later), around[0], around[1]:
             kept.again = leaves, self._run(leaves, 0, self.drop)
 
     # -- backward --------------------------------------------------------------------------------
@@ -141,14 +147,13 @@ class Runner:
         those of linear layers, with ``split``, not before `weights`."""
         kept = self.kept.pop(microbatch)
         sends = self.stage.sends
-        _backward(
-            [t for t, spec in zip(kept.sent, sends) if spec.trained] if sends else kept.sent,
-            gradients,
-        )
-        if self.drop:
-            leaves, values = kept.again
-            _backward_through(values, kept.behind)
-            _backward_through(kept.before, leaves)
+        sent = [t for t, spec in zip(kept.sent, sends) if spec.trained] if sends else kept.sent
+        with self.stage.during("backward", self.drop):
+            _backward(sent, gradients)
+            if self.drop:
+                leaves, values = kept.again
+                _backward_through(values, kept.behind)
+                _backward_through(kept.before, leaves)
         if self.split:
             self.later[microbatch] = kept.later
         return _gradients(kept.leaves)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Clock, Segment, transfer
+from tpviz.cost import Clock, Segment
 from tpviz.schedules import Schedule, Timeline, timeline
 from tpviz.schemes.gpt.step import payloads, update
 from tpviz.schemes.ownership import local_shapes
@@ -22,7 +22,8 @@ from tpviz.step import Collective, Part, Repeat, count
 
 from .microbatch import Microbatch
 from .p2p_plan import P2PPlan
-from .split import TOKENS, layers_of, stage_of
+from .sharding import padded, sharded, unit_numels, units_of
+from .split import TOKENS
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -35,23 +36,19 @@ if TYPE_CHECKING:
 
 def ledger(s: "Merak", w: "GPT", place: int) -> "Ledger":
     """The `Ledger` of one step of a rank whose index along pp is ``place``."""
-    schedule, item, activation = s.schedule_of(w), w.itemsize, payloads(s.local(w), s.tp).activation
-    actions, stages = stage_parts(s, w), schedule.stages_of(place)
+    schedule, actions = s.schedule_of(w), stage_parts(s, w)
     step: list[Part | Repeat] = [
         Repeat(tuple(actions[kind, stage]), s.microbatches)
-        for stage in stages
+        for stage in schedule.stages_of(place)
         for kind in ("F", "RB")
     ]
     plan = P2PPlan(schedule, place)
     for message, source in plan.source.items():
         for name, rank in (("send", source), ("recv", plan.target[message])):
             if rank == place and plan.travels(message):
-                step.append(Part(message.phase, "", (Collective("pp", name, activation),)))
-    numbers = num_local_parameters(s, w)
-    summed = [Collective("dp", "all_reduce", sum(numbers[stage] for stage in stages) * item)]
-    if w.tied and shares_ends(schedule, place):
-        summed.append(Collective("ends", "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item))
-    step.append(Part("sync", "", tuple(summed)))
+                payload = message_bytes(s, w)
+                step.append(Part(message.phase, "", (Collective("pp", name, payload),)))
+    step += end_parts(s, w, place)
     return count(step, s.axes | {"pp": 2, "ends": 2})  # a message has two ranks, wherever it goes
 
 
@@ -67,13 +64,27 @@ def num_local_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
     one = replace(w, layers=1)  # all blocks are alike
     size = {name: prod(shape) for name, shape in local_shapes(s.inside, one).items()}
     block = sum(number for name, number in size.items() if name.startswith("blocks."))
-    found = [block * len(blocks) for blocks in layers_of(w.layers, s.stages)]
+    found = [block * len(blocks) for blocks in s.blocks(w)]
     for name, number in size.items():
         if not name.startswith("blocks."):
-            found[stage_of(name, w, s.stages)] += number
+            found[s.stage_of(name, w)] += number
     if w.tied:
         found[-1] += size[TOKENS]
     return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def num_replicated_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
+    """(numbers of those that tp does not split) by stage; sequence parallelism adds up their
+    gradients."""
+    one = replace(w, layers=1)
+    shapes, block, ends = one.parameter_shapes(), 0, [0] * s.stages
+    for name in s.inside.partial(one):
+        if name.startswith("blocks."):
+            block += prod(shapes[name])
+        else:
+            ends[s.stage_of(name, w)] += prod(shapes[name])
+    return tuple(n + block * len(at) for n, at in zip(ends, s.blocks(w)))
 
 
 @lru_cache(maxsize=64)
@@ -81,22 +92,30 @@ def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], list[Part]]:
     """{(kind of action, stage): `Part`s} of one microbatch."""
     schedule, num_recomputed = s.schedule_of(w), s.num_recomputed(w)
     made, last, parts = {}, s.stages - 1, {}
-    for stage, mine in enumerate(layers_of(w.layers, s.stages)):
+
+    def with_zero(stage, action, of):
+        return sharded(s, w, units_at(s, w, stage), action, of, num_recomputed[stage])
+
+    for stage, mine in enumerate(s.blocks(w)):
         split = schedule.splits(schedule.rank_of[stage])
-        m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split))
+        m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split, s.sp))
         dropped, kept = list(mine)[: num_recomputed[stage]], list(mine)[num_recomputed[stage] :]
-        parts["F", stage] = [
+        forward = [
             *(m.embed if stage == 0 else ()),
             *m.forward(dropped),
             *m.forward(kept),
             *(m.head if stage == last else ()),
         ]
-        parts["R", stage] = m.forward(dropped, "recompute", s.skip_last_allreduce)
-        parts["I", stage] = [
+        again = m.forward(dropped, "recompute", s.skip_last_allreduce)
+        backward = [
             *(m.head_back if stage == last else ()),
             *m.backward(kept),
             *m.backward(dropped),
+            *(m.embed_back if stage == 0 else ()),
         ]
+        parts["F", stage] = with_zero(stage, "forward", forward)
+        parts["R", stage] = with_zero(stage, "recompute", again)
+        parts["I", stage] = with_zero(stage, "backward", backward)
         parts["W", stage] = m.weights(list(mine), stage == last) if split else []
         parts["B", stage] = parts["I", stage] + parts["W", stage]
         parts["RB", stage] = parts["R", stage] + parts["B", stage]
@@ -111,10 +130,13 @@ def stage_segments(
     devices = [s.device(w, cluster, place * s.dp * s.tp) for place in places]
     clocks = {d: Clock.of(cluster, mesh, w.dtype, device=d) for d in dict.fromkeys(devices)}
     of_stage = [clocks[devices[place]] for place in s.schedule_of(w).rank_of]
-    return {
-        (kind, stage): of_stage[stage].run(parts)
-        for (kind, stage), parts in stage_parts(s, w).items()
-    }
+    parts, found = stage_parts(s, w), {}
+    for stage, mine in enumerate(of_stage):
+        for kind in "FRIW":  # nothing is in flight between them, so backward is their sum
+            found[kind, stage] = mine.run(parts[kind, stage])
+        found["B", stage] = found["I", stage] + found["W", stage]
+        found["RB", stage] = found["R", stage] + found["B", stage]
+    return found
 
 
 def clock(
@@ -140,9 +162,14 @@ def message_seconds(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> f
     """Seconds of an activation, or its gradient, from one rank of the pipeline to the next."""
     if s.pp == 1:
         return 0.0
-    payload, members = payloads(s.local(w), s.tp).activation, mesh.group(0, "pp")[:2]
+    members = mesh.group(0, "pp")[:2]
     link = cluster.link(tuple(members), mesh.size, members[1] - members[0])
-    return sum(cluster.collective_parts("send", payload, 2, link))
+    return sum(cluster.collective_parts("send", message_bytes(s, w), 2, link))
+
+
+def message_bytes(s: "Merak", w: "GPT") -> int:
+    """Bytes of a rank's message to the next stage."""
+    return payloads(s.local(w), s.tp).activation // (s.tp if s.sp else 1)
 
 
 def cost(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
@@ -157,7 +184,7 @@ def cost(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment
             found.append(Segment("", "", bubble=start - now))
         found += parts[action.kind, action.stage]
         now = line.end[0][place]
-    ends = [_end(s, w, cluster, mesh, line, place) for place in range(s.pp)]
+    ends = [end_segments(s, w, cluster, mesh, line, place) for place in range(s.pp)]
     done = [
         line.end[place][-1] + sum(segment.seconds for segment in end)
         for place, end in enumerate(ends)
@@ -166,30 +193,71 @@ def cost(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment
     return [*found, *ends[0], *([Segment("", "", bubble=late)] if late > 0 else [])]
 
 
-def _end(s, w, cluster, mesh, line, place):
-    """A rank from the end of its own backward: it waits for the other end, if they share a weight,
-    and all-reduces its gradients."""
-    schedule, item = s.schedule_of(w), w.itemsize
-    numbers = sum(num_local_parameters(s, w)[stage] for stage in schedule.stages_of(place))
-    found = []
+def end_parts(s: "Merak", w: "GPT", place: int) -> list[Part]:
+    """What a rank does behind its last backward: both ends add up the gradients of the weight they
+    share, tp those of what it does not split under sequence parallelism, dp all; the update."""
+    schedule, item, dp = s.schedule_of(w), w.itemsize, s.dp
+    stages = schedule.stages_of(place)
+    tied, replicated = w.vocab // s.tp * w.hidden, 0
+    if s.sequence_parallel:
+        replicated = sum(num_replicated_parameters(s, w)[stage] for stage in stages)
+    of_stage = [numels(s, w, stage) for stage in stages]
+    buckets = [numel for units in of_stage for _, numel in units]
+    if s.zero_stage > 1:  # shares are added up
+        tied = padded(tied, dp) // dp
+        replicated = sum(n for units in of_stage for kind, n in units if kind == "tp") // dp
+    summed = []
     if w.tied and shares_ends(schedule, place):
-        ends = schedule.rank_of[0], schedule.rank_of[-1]
+        summed.append(Collective("ends", "all_reduce", tied * item))
+    if replicated:
+        summed.append(Collective("tp", "all_reduce", replicated * item))
+    if not buckets:  # stages without blocks
+        return [Part("sync", "", tuple(summed)), Part("optimizer", "", ())]
+    if not s.zero_stage:
+        summed.append(Collective("dp", "all_reduce", sum(buckets) * item))
+        return [Part("sync", "", tuple(summed)), Part("optimizer", "", (update(w, sum(buckets)),))]
+
+    def all_of(kind):
+        return [Collective("dp", kind, numel * item) for numel in buckets]
+
+    if s.zero_stage == 1:
+        summed += all_of("reduce_scatter")
+    updated = all_of("all_gather") if s.zero_stage < 3 else ()
+    return [
+        Part("sync", "", tuple(summed)),
+        Part("optimizer", "", (update(w, sum(buckets) // dp), *updated)),
+    ]
+
+
+def numels(s: "Merak", w: "GPT", stage: int) -> list[tuple[str, int]]:
+    """[(kind, numbers)] of the flat buffers of a stage, as `sharding.groups` has them; without ZeRO
+    one of its parameters."""
+    if s.zero_stage < 2:
+        number = padded(num_local_parameters(s, w)[stage], s.dp if s.zero_stage else 1)
+        return [("", number)] * bool(number)
+    units = units_at(s, w, stage)
+    return [item for unit in units for item in unit_numels(s, w, unit).items()]
+
+
+def units_at(s: "Merak", w: "GPT", stage: int) -> list[str]:
+    """The `sharding` units of a stage, in order."""
+    return units_of(s.blocks(w)[stage], stage == 0, stage == s.stages - 1)
+
+
+def end_segments(
+    s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh", line: Timeline, place: int
+) -> list[Segment]:
+    """`end_parts` on the cluster; a rank that shares a weight waits for the other end first."""
+    sync, update_part = end_parts(s, w, place)
+    found, (first, *rest) = [], sync.operations or (None,)
+    if first and first.axis == "ends":
+        rank_of, members = s.schedule_of(w).rank_of, mesh.group(0, "pp")
+        ends = rank_of[0], rank_of[-1]
         late = max(line.end[end][-1] for end in ends) - line.end[place][-1]
         if late > 0:
             found.append(Segment("sync", "", bubble=late))
-        members = mesh.group(0, "pp")
         link = cluster.link(tuple(sorted(members[end] for end in ends)), mesh.size)
-        latency, sending = cluster.collective_parts(
-            "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item, 2, link
-        )
+        latency, sending = cluster.collective_parts(first.collective, first.payload, 2, link)
         found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
-    moved = transfer(cluster, mesh, "dp", "all_reduce", numbers * item)
-    if moved.seconds:
-        found.append(Segment("sync", "", exposed={"dp": moved.seconds}, latency=moved.latency))
-    return [*found, Segment("optimizer", "", compute=update_seconds(w, cluster, numbers))]
-
-
-def update_seconds(w: "GPT", cluster: "Cluster", numel: int) -> float:
-    """Seconds of the optimizer on so many parameters."""
-    kernel = update(w, numel)
-    return cluster.device.time(kernel.flops, kernel.bytes, w.dtype)
+        sync = sync._replace(operations=tuple(rest))
+    return found + Clock.of(cluster, mesh, w.dtype).run([sync, update_part])

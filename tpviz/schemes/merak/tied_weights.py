@@ -7,8 +7,7 @@ from tpviz.schemes.collectives import sum_together
 
 if TYPE_CHECKING:
     import torch.distributed as dist
-
-    from .stage import Stage
+    from torch import nn
 
 
 class Tie(NamedTuple):
@@ -21,21 +20,22 @@ class Tie(NamedTuple):
 class TiedWeights:
     """The gradients of one rank's copies are added up with those of others.
 
-    stages : {stage: module} of this rank. rank_of : stage -> index along the pipeline. group_of :
-    the group of several such indices of this rank's pipeline, None where this rank is not in it;
-    called on every rank for every tie, in order.
+    stages : {stage: {name: parameter, or the share of it that has the gradient}} of this rank.
+    rank_of : stage -> index along the pipeline. group_of : the group of several such indices of
+    this rank's pipeline, None where this rank is not in it; called on every rank for every tie, in
+    order.
     """
 
     def __init__(
         self,
         tied_weights: Iterable[Tie],
-        stages: "Mapping[int, Stage]",
+        stages: "Mapping[int, Mapping[str, nn.Parameter]]",
         rank_of: Sequence[int],
         group_of: "Callable[[tuple[int, ...]], dist.ProcessGroup | None]",
     ):
         self.shared = []
         for tie in tied_weights:
-            own = [stages[stage].own()[name] for name, stage in zip(*tie) if stage in stages]
+            own = [stages[stage][name] for name, stage in zip(*tie) if stage in stages]
             places = tuple(sorted({rank_of[stage] for stage in tie.stages}))
             group = group_of(places) if len(places) > 1 else None
             own = list({id(p): p for p in own}.values())  # a rank may have one for two stages
@@ -51,5 +51,8 @@ class TiedWeights:
             total = sum(found[1:], found[0]) if found else own[0].new_zeros(own[0].shape)
             if group is not None:
                 (total,) = sum_together([total], group)
-            for number, p in enumerate(own):
-                p.grad = total.clone() if number else total
+            for p in own:  # in place: a gradient may be a part of a flat buffer
+                if p.grad is None:
+                    p.grad = total.clone()
+                else:
+                    p.grad.copy_(total)

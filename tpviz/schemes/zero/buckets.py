@@ -6,7 +6,7 @@ evenly. Buckets are listed in the order in which backward completes their gradie
 
 from collections.abc import Iterable
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MEGABYTE = 1_000_000
 
@@ -73,3 +73,18 @@ def _bucket(names, sizes, padding, block=-1, late=False):
         parts.append((name, offset, sizes[name]))
         offset += sizes[name]
     return Bucket(tuple(parts), -(-offset // padding) * padding, block, late)
+
+
+def kept_ranges(buckets: Iterable[Bucket], ranks: int) -> dict[str, dict[str, Any]]:
+    """{parameter: {"axis": "dp", "ranges": which of its elements each rank keeps}} at ZeRO 3."""
+    return {
+        name: {"axis": "dp", "ranges": _ranges(offset, numel, b.numel // ranks, ranks)}
+        for b in buckets
+        for name, offset, numel in b.parts
+    }
+
+
+def _ranges(offset, numel, share, ranks):
+    """For each rank the part of elements [0, numel) that lies in its share of the flat buffer."""
+    cut = [min(max(i * share - offset, 0), numel) for i in range(ranks + 1)]
+    return [[cut[i], cut[i + 1]] for i in range(ranks)]

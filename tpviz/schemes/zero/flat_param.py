@@ -12,6 +12,7 @@ Every ZeRO stage uses the same layout. A rank's share is its part of the flat bu
            block in use   in flight                     reduce-scatter of gradients
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,7 +44,7 @@ class FlatBucket:
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
         }
         self.whole = self.grads = self.shard = self.gathering = self.reducing = None
-        self.missing = len(self.slots)
+        self.missing, self.inside, self.begun = len(self.slots), set(), False
         if zero:
             self._take_over()
 
@@ -85,19 +86,35 @@ class FlatBucket:
         self.whole.untyped_storage().resize_(0)  # pyright: ignore[reportOptionalMemberAccess]
 
     # -- gradients --------------------------------------------------------------------------------
+    def add_up(self) -> None:
+        """From now on gradients are added up in the flat buffer, which begins as zeros."""
+        if self.grads is None:
+            self.grads = self._empty()
+        self.grads.zero_()
+        for parameter, slot in self.slots.items():
+            parameter.grad = self.grads[slot].view_as(parameter)
+
     def collect(self, parameter: torch.nn.Parameter) -> bool:
-        """Copy a finished gradient into the flat buffer; whether it was the last one missing."""
+        """Have a finished gradient in the flat buffer; whether it was the last one missing."""
+        if parameter not in self.inside:
+            self._take_in(parameter)
+        self.missing -= 1
+        return self.missing == 0
+
+    def _take_in(self, parameter):
+        """Copy a gradient into the buffer; those of later microbatches add to it there."""
         if self.grads is None:
             self.grads = self._empty()
             self.grads[self.filled :] = 0  # the padding
         view = self.grads[self.slots[parameter]].view_as(parameter)
         view.copy_(parameter.grad)  # pyright: ignore[reportArgumentType]
         parameter.grad = view
-        self.missing -= 1
-        return self.missing == 0
+        self.inside.add(parameter)
 
     def reduce(self) -> None:
         """Start to sum the gradients over the ranks."""
+        if self.begun:  # this rank adds what its share has from the microbatches before
+            own_of(self.grads, self.group).add_(self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         if self.zero:
             _, self.reducing = scatter_first(self.grads, self.group, self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         else:
@@ -110,15 +127,21 @@ class FlatBucket:
         self.reducing.wait()
         self.reducing = None
         if self.zero >= 2:
-            self.grads = None
+            self.grads, self.begun = None, True
             self._drop()
 
     def reset(self) -> None:
         """Before a new step: no gradient has arrived."""
-        self.missing = len(self.slots)
+        self.expect()
+        self.begun = False
         self._drop()
 
+    def expect(self) -> None:
+        """Before a new microbatch: all gradients are missing."""
+        self.missing = len(self.slots)
+
     def _drop(self):
+        self.inside.clear()
         for parameter in self.slots:
             parameter.grad = None
 
@@ -142,3 +165,11 @@ class FlatBucket:
             name: whole[slot].view(p.shape)
             for name, (p, slot) in zip(self.names, self.slots.items(), strict=True)
         }
+
+
+def gather_updated(buckets: Sequence[FlatBucket]) -> None:
+    """After an update of the shares every rank gets all parameters."""
+    for bucket in buckets:
+        bucket.gather("optimizer")
+    for bucket in buckets:
+        bucket.ready("optimizer")

@@ -15,7 +15,7 @@ from tpviz.labels import label
 from tpviz.schemes.collectives import own_of
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
 
-from .flat_param import FlatBucket
+from .flat_param import FlatBucket, gather_updated
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -84,10 +84,7 @@ class DataParallelProgram(Program):
     def optimizer_step(self) -> None:
         self.optimizer.step()
         if self.zero in (1, 2):
-            for bucket in self.buckets:
-                bucket.gather("optimizer")
-            for bucket in self.buckets:
-                bucket.ready("optimizer")
+            gather_updated(self.buckets)
 
     # -- gradients, while backward goes on --------------------------------------------------------
     def _hook(self, bucket):

@@ -19,7 +19,7 @@ from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.ownership import local_shapes
 from tpviz.strategy import Strategy, knob, register
 
-from .buckets import MEGABYTE, Bucket, fill_buckets
+from .buckets import MEGABYTE, Bucket, fill_buckets, kept_ranges
 from .memory import memory
 from .step import step
 
@@ -140,11 +140,7 @@ class DataParallel(Strategy):
         """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
         if self.zero < 3 or self.dp == 1:
             return {}
-        return {
-            name: {"axis": "dp", "ranges": _ranges(offset, numel, b.numel // self.dp, self.dp)}
-            for b in self.buckets(workload)
-            for name, offset, numel in b.parts
-        }
+        return kept_ranges(self.buckets(workload), self.dp)
 
 
 @lru_cache(maxsize=64)
@@ -168,9 +164,3 @@ def _buckets(strategy: "DataParallel", workload: "GPT"):
             partial,
         )
     )
-
-
-def _ranges(offset: int, numel: int, share: int, ranks: int):
-    """For each rank the part of elements [0, numel) that lies in its share of the flat buffer."""
-    cut = [min(max(i * share - offset, 0), numel) for i in range(ranks + 1)]
-    return [[cut[i], cut[i + 1]] for i in range(ranks)]

@@ -1,0 +1,153 @@
+"""ZeRO inside a pipeline: which of a stage's parameters share a flat buffer, and when they are
+gathered and reduced.
+
+Stage 1: a stage is one buffer. Its gradients are added up whole, as without ZeRO, and
+reduce-scattered once at the end of the step. From stage 2 on the embedding, each block and the head
+are *units*, and a microbatch's gradients of a unit are reduce-scattered when its backward is done,
+while that of the next unit goes on, and added to the rank's share: whole gradients exist of two
+units at most. At stage 3 a unit's parameters too are gathered for each forward, recomputation and
+backward, the next unit's meanwhile. Passes of a stage share nothing: each begins and ends with
+nothing in flight.
+
+What is added up once more at the end, from stage 2 on as shares, has buffers of its own: the weight
+that both ends share ("ends"), and what sequence parallelism leaves whole ("tp").
+
+Rajbhandari et al. 2020 (arXiv 1910.02054); with pipelines as DeepSpeed and PyTorch FSDP (derived).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+from sys import maxsize
+from typing import TYPE_CHECKING
+
+from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.zero.buckets import Bucket, fill_buckets
+from tpviz.step import Collective, Operations, Part
+
+from .split import HEAD, TOKENS
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
+
+    from .strategy import Merak
+
+
+def unit_of(name: str) -> str:
+    """The unit of a parameter or layer: "embed", "blocks.3" or "head"."""
+    part, _, rest = name.partition(".")
+    return f"blocks.{rest.split('.', 1)[0]}" if part == "blocks" else part.replace("norm", "head")
+
+
+def groups(
+    s: "Merak", w: "GPT", shapes: Mapping[str, tuple[int, ...]]
+) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
+    """{(unit, "ends", "tp" or ""): {parameter: shape}}, each one flat buffer; of a stage's
+    parameters. At stage 1 there is one, ("", "")."""
+    found = {("", ""): dict(shapes)} if shapes else {}
+    if s.zero_stage > 1:
+        replicated, found = set(s.inside.partial(w)), {}
+        for name, shape in shapes.items():
+            ends = "ends" if w.tied and name in (TOKENS, HEAD) else ""
+            kind = ends or ("tp" if name in replicated else "")
+            found.setdefault((unit_of(name), kind), {})[name] = shape
+    return dict(sorted(found.items()))
+
+
+def flat_buckets(s: "Merak", w: "GPT", shapes: Mapping[str, tuple[int, ...]]) -> list[Bucket]:
+    """The `Bucket` of each of `groups`, in that order. shapes : of a rank's parameters."""
+    made = (fill_buckets(of, s.dp, 1, maxsize, 1) for of in groups(s, w, shapes).values())
+    return [bucket for (bucket,) in made]
+
+
+def visits(units: Sequence[str], action: str, drop: int = 0) -> list[str]:
+    """The units that a stage's "forward", "recompute" or "backward" goes through, in order. units :
+    of the stage, first to last; drop : how many blocks are recomputed."""
+    if action == "recompute":
+        return [unit for unit in units if unit.startswith("blocks")][:drop]
+    return list(units if action == "forward" else reversed(units))
+
+
+def gathered(units: Iterable[str], action: str) -> list[str]:
+    """Those of them whose parameters the action needs: backward of an embedding needs none."""
+    return [unit for unit in units if (action, unit) != ("backward", "embed")]
+
+
+def padded(numel: int, ranks: int) -> int:
+    """Numbers of a flat buffer that so many ranks share evenly."""
+    return -(-numel // ranks) * ranks
+
+
+def unit_numels(s: "Merak", w: "GPT", unit: str) -> dict[str, int]:
+    """{kind of `groups`: numbers of the flat buffer} of a unit, from stage 2 on."""
+    return _numels(s, w)["blocks.0" if unit.startswith("blocks") else unit]
+
+
+@lru_cache(maxsize=256)
+def _numels(s, w):
+    """The same by unit; all blocks are alike."""
+    one = replace(w, layers=1)
+    shapes = local_shapes(s.inside, one)
+    if w.tied:
+        shapes[HEAD] = shapes[TOKENS]
+    found = {}
+    for (unit, kind), of in groups(s, one, shapes).items():
+        found.setdefault(unit, {})[kind] = padded(sum(map(prod, of.values())), s.dp)
+    return found
+
+
+def units_of(blocks: Sequence[int], first: bool, last: bool) -> list[str]:
+    """The units of a stage, in order."""
+    return ["embed"] * first + [f"blocks.{number}" for number in blocks] + ["head"] * last
+
+
+def sharded(
+    s: "Merak", w: "GPT", units: Sequence[str], action: str, parts: list[Part], drop: int = 0
+) -> list[Part]:
+    """The parts of a stage's "forward", "recompute" or "backward" of a microbatch, with what ZeRO
+    sends from stage 2 on."""
+    if s.zero_stage < 2:
+        return parts
+    made, found, gathering, last = Operations(), [], {}, None
+    order, of_unit = visits(units, action, drop), {}
+    for part in parts:
+        of_unit.setdefault(unit_of(part.layer), []).append(part)
+    todo = gathered(order, action) if s.zero == 3 else []
+
+    def add():
+        if made:
+            found.append(Part(action, "", tuple(made)))
+            made.clear()
+
+    def collectives(kind, unit):
+        return [Collective("dp", kind, n * w.itemsize) for n in unit_numels(s, w, unit).values()]
+
+    def gather(unit):
+        for move in collectives("all_gather", unit):
+            gathering[unit] = made.issue(move)
+
+    if todo:
+        gather(todo[0])
+    for unit in order:
+        if unit in gathering:
+            made.wait(gathering[unit])
+            if (after := todo.index(unit) + 1) < len(todo):
+                gather(todo[after])
+        add()
+        found += of_unit.get(unit, [])
+        if action == "backward":
+            made.wait(last)
+            for move in collectives("reduce_scatter", unit):
+                last = made.issue(move, "sync")
+    made.wait(last)
+    add()
+    return found
+
+
+def most_whole(s: "Merak", w: "GPT", units: Sequence[str]) -> int:
+    """Numbers that are whole at once, of a stage: those of a unit and of the next one. At stage 3
+    the next one's parameters are in flight; from stage 2 on the gradients of the one before."""
+    sizes = [0, *(sum(unit_numels(s, w, unit).values()) for unit in units)]
+    return max(map(sum, pairwise(sizes)), default=0)
