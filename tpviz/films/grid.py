@@ -139,7 +139,7 @@ class _Film:
 
     def stays(self, phase):
         """Whether what is gathered in this phase outlives it."""
-        return self.s.keep and not (phase == "forward" and self.s.recompute)
+        return self.s.keep and not (phase == "forward" and self.s.recompute == "full")
 
     def hold(self, layers, what: str):
         self.weights = {**self.weights, **dict.fromkeys(layers, what)}

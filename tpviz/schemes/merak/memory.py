@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.memory import block_kept, statistics
+from tpviz.schemes.gpt.memory import block_kept, core_kept, statistics
 
 from .p2p_plan import PREFETCH
 from .split import layers_of
@@ -127,6 +127,8 @@ class _Kept:
         tokens = local.batch * local.seq
         stream = _stream(s, w)
         block = block_kept(local, s.tp)
+        if s.recompute == "selective":
+            block -= core_kept(local, s.tp)
         logits = tokens * w.vocab // s.tp
         self.dropped = drop * block
         self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))

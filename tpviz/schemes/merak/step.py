@@ -81,9 +81,10 @@ def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], list[Part]]:
     """{(kind of action, stage): `Part`s} of one microbatch."""
     schedule, num_recomputed = s.schedule_of(w), s.num_recomputed(w)
     made, last, parts = {}, s.stages - 1, {}
+    again = s.recompute == "selective"
     for stage, mine in enumerate(layers_of(w.layers, s.stages)):
         split = schedule.splits(schedule.rank_of[stage])
-        m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split))
+        m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split, again))
         dropped, kept = list(mine)[: num_recomputed[stage]], list(mine)[num_recomputed[stage] :]
         parts["F", stage] = [
             *(m.embed if stage == 0 else ()),

@@ -43,7 +43,7 @@ class FlatBucket:
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
         }
         self.whole = self.grads = self.shard = self.gathering = self.reducing = None
-        self.missing = len(self.slots)
+        self.missing, self.inside, self.begun = len(self.slots), set(), False
         if zero:
             self._take_over()
 
@@ -86,18 +86,26 @@ class FlatBucket:
 
     # -- gradients --------------------------------------------------------------------------------
     def collect(self, parameter: torch.nn.Parameter) -> bool:
-        """Copy a finished gradient into the flat buffer; whether it was the last one missing."""
+        """Have a finished gradient in the flat buffer; whether it was the last one missing."""
+        if parameter not in self.inside:
+            self._take_in(parameter)
+        self.missing -= 1
+        return self.missing == 0
+
+    def _take_in(self, parameter):
+        """Copy a gradient into the buffer; those of later microbatches add to it there."""
         if self.grads is None:
             self.grads = self._empty()
             self.grads[self.filled :] = 0  # the padding
         view = self.grads[self.slots[parameter]].view_as(parameter)
         view.copy_(parameter.grad)  # pyright: ignore[reportArgumentType]
         parameter.grad = view
-        self.missing -= 1
-        return self.missing == 0
+        self.inside.add(parameter)
 
     def reduce(self) -> None:
         """Start to sum the gradients over the ranks."""
+        if self.begun:  # this rank adds what its share has from the microbatches before
+            own_of(self.grads, self.group).add_(self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         if self.zero:
             _, self.reducing = scatter_first(self.grads, self.group, self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         else:
@@ -110,15 +118,21 @@ class FlatBucket:
         self.reducing.wait()
         self.reducing = None
         if self.zero >= 2:
-            self.grads = None
+            self.grads, self.begun = None, True
             self._drop()
 
     def reset(self) -> None:
         """Before a new step: no gradient has arrived."""
-        self.missing = len(self.slots)
+        self.expect()
+        self.begun = False
         self._drop()
 
+    def expect(self) -> None:
+        """Before a new microbatch: all gradients are missing."""
+        self.missing = len(self.slots)
+
     def _drop(self):
+        self.inside.clear()
         for parameter in self.slots:
             parameter.grad = None
 
