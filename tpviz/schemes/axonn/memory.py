@@ -2,8 +2,8 @@
 
 What autograd keeps of a microbatch is ATP's for the plane of x and y (`tpviz.schemes.atp.memory`),
 of its own rows; with ``recompute="full"`` the input of every block, and all of the one in backward.
-Where z > 1, blocks of weights and of their gradients are added, G a transformer block's, 12 H^2/(x y)
-by default:
+Where z > 1, blocks of weights and of their gradients are added, G those of a transformer block, 12
+H^2/(x y) by default:
 
     gathered: with ``keep`` the G of every block and the head's, until their backward
     (recomputed: of the block in backward), else the one in use; OAG: one more, prefetched;
