@@ -81,7 +81,8 @@ class BlocksView(Framed):
         return story(strategy, self.workload)
 
     def _knobs(self, strategy):
-        return Knobs(type(strategy), vars(strategy), MOST, compact=True)
+        hidden = ("accumulation", "recompute")
+        return Knobs(type(strategy), vars(strategy), MOST, compact=True, hidden=hidden)
 
     # -- what moves ----------------------------------------------------------------------------
     def _read(self):
