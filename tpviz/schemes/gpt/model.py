@@ -180,7 +180,7 @@ class Residual(nn.Module):
     norm1: nn.Module
     attention: Any
     norm2: nn.Module
-    mlp: nn.Module
+    mlp: Any
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # inside of the module: its hooks, such as those of ZeRO 3, see one forward

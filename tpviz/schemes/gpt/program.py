@@ -131,7 +131,7 @@ class Program:
         self.named = dict(module.named_parameters())
         self.splits = splits or {}
         self.optimizer = adamw(module.parameters(), lr)
-        self.watched: dict[str, list[torch.Tensor]] = {}
+        self.watched: dict[str, list[Any]] = {}
 
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """Forward, backward and gradient synchronisation of one batch.

@@ -6,7 +6,7 @@ use.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 import torch
@@ -162,7 +162,7 @@ class DataParallelProgram(Program):
 
     # -- for checking -----------------------------------------------------------------------------
     @property
-    def watched(self) -> dict[str, list[torch.Tensor]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def watched(self) -> dict[str, list[Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.inner.watched
 
     def watch(self) -> None:
