@@ -12,6 +12,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.advice import fits
+from tpviz.strategy import RECOMPUTE
 
 W = tv.GPT(layers=2, hidden=32, heads=4, seq=8, batch=8, vocab=64)
 LIKE_LLAMA = {"kv_heads": 2, "ffn": 40, "gated": True, "norm": "rms", "rotary": True}
@@ -42,7 +43,16 @@ def points(name, w, count):
     found = [s for world in (1, 2, 4) for s in scheme.space(w, world) if fits(s, w)]
     assert found, f"{name}.space has nothing that fits {w}"
     rnd = random.Random(name)
-    return found if len(found) <= count else rnd.sample(found, count)
+    found = found if len(found) <= count else rnd.sample(found, count)
+    return found + [s for s in (with_microbatches(s, rnd) for s in found[:2]) if fits(s, w)]
+
+
+def with_microbatches(strategy, rnd):
+    """The same with those of its knobs that its space leaves alone, at random."""
+    knobs = {"accumulation": 2, "recompute": rnd.choice(RECOMPUTE)}
+    return replace(
+        strategy, **{k: v for k, v in knobs.items() if k in strategy.__dataclass_fields__}
+    )
 
 
 @pytest.mark.parametrize("name, w", CASES, ids=NAMES)

@@ -24,9 +24,9 @@ LONG_LINES = 500
 LONG_FILES = {}
 # Of tpviz/**/*.py, together. It only goes down; who must raise it says here for what. It rose from
 # 61,527 for models that people train, devices that are not ideal and published runs to check by,
-# by 500 for ZeRO inside pipelines and sequence parallelism inside their stages, and by 200 for
-# layouts of pipeline stages.
-ALL_LINES = 65_000
+# by 500 for ZeRO inside pipelines and sequence parallelism inside their stages, by 200 for
+# layouts of pipeline stages, by 250 for microbatches and recomputation in every scheme.
+ALL_LINES = 65_250
 JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films
 VIEW_BYTES = 35_000  # of one view, with all that it imports
 ONLY_IN_PAGES = {"host.js", "pack.js", "picture.js"}

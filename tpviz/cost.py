@@ -139,13 +139,14 @@ class Clock:
     def _repeat(self, item):
         """A pass that finds all queues as the one before found them takes as long, and so do all
         that follow: they are not run again."""
-        segments, made, before = [], [], None
+        segments, made, before, seconds = [], [], None, 0.0
         for _ in range(item.count):
             ahead = self._ahead()
             if before is not None and _close(ahead, before, self.now):
-                self._shift(sum(segment.seconds for segment in made))
+                self._shift(seconds)
             else:
                 made, before = self.run(item.parts), ahead
+                seconds = sum(segment.seconds for segment in made)
             segments += made
         return segments
 

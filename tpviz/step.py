@@ -197,6 +197,19 @@ def _moves(operations):
             yield operation
 
 
+def accumulated(step: Sequence[Part], count: int) -> Step:
+    """The step of ``count`` microbatches from that of one: what comes after backward comes once,
+    and only the last microbatch completes gradients."""
+    if count == 1:
+        return step
+    return Repeat(microbatch_of(step), count - 1), *step
+
+
+def microbatch_of(step: Iterable[Part]) -> tuple[Part, ...]:
+    """A step's forward and backward, which complete no gradient."""
+    return tuple(p._replace(ready=()) for p in step if p.phase not in ("sync", "optimizer"))
+
+
 def ready_order(step: Step) -> list[str]:
     """Parameter names in the order in which the step completes their gradients."""
     return [name for part, _ in flat(step) for name in part.ready]

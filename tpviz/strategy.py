@@ -5,7 +5,7 @@ unknown knob is answered with the names that exist, and lists it for widgets and
 
 >>> strategies()["Megatron"](tq=3)
 Traceback (most recent call last):
-TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks
+TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks, accumulation, recompute
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform
 
 from .advice import changed, with_advice
-from .checks import divisors, number, one_of, settle, some_of, whole_number
+from .checks import divides, divisors, number, one_of, settle, some_of, whole_number
 from .cost import Clock
 from .mesh import Mesh
 from .step import count, ready_order
@@ -54,6 +54,30 @@ def knob(
     """
     bounds = {"help": help, "low": low, "high": high, "choices": choices}
     return field(default=default, metadata=bounds)
+
+
+def accumulation_knob() -> Any:
+    """The microbatches of a step, one after another on the same ranks."""
+    return knob(1, help="microbatches of which gradients add up", low=1, high=1024)
+
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+def recompute_knob() -> Any:
+    """What backward computes anew: the scores of attention ("selective"), or whole blocks.
+
+    Korthikanti et al. 2022 (arXiv 2205.05198), sections 4.1 and 5. "selective" drops what lies
+    between the features of queries, keys and values and attention's output. Our attention is fused
+    and never keeps scores, so this frees little: log-sum-exps, and the copies that rotary
+    positions and shared keys need; it computes attention's core again all the same. "full" keeps a
+    block's input; its forward runs again, with all its collectives.
+    """
+    return knob(
+        "none",
+        help="what backward recomputes: attention's core (selective), or every block (full)",
+        choices=RECOMPUTE,
+    )
 
 
 def settle_knobs(owner: Any) -> None:
@@ -123,6 +147,8 @@ class Strategy:
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
     needs no group.
     clip : largest norm of the gradient, larger ones are scaled down to it; 0 for any.
+    accumulation : microbatches of a step. recompute : of `RECOMPUTE`, for a GPT's blocks.
+    local(workload) : the workload of one microbatch of one rank.
     shares_batch : the knob by which it cuts the batch itself, so that no `DataParallel` goes around
     it; "" if it does not.
     parent_axis : {axis of the ledger that is none of the mesh: the mesh's axis it is a part of}.
@@ -133,7 +159,7 @@ class Strategy:
 
     shares_batch, alike, scheme = "", False, ""
     parent_axis = MappingProxyType({})
-    clip = 0.0
+    clip, accumulation, recompute = 0.0, 1, "none"
 
     if TYPE_CHECKING:  # of the schemes
 
@@ -147,6 +173,20 @@ class Strategy:
 
     def check(self, workload: "GPT") -> None:
         """Any workload will do, where a scheme does not say otherwise."""
+
+    def local(self, workload: "GPT") -> "GPT":
+        """The workload of one microbatch of one rank."""
+        return workload.with_batch(workload.batch // self.accumulation)
+
+    def check_microbatches(self, workload: "GPT") -> "GPT":
+        """`local`; ``ValueError`` where ``accumulation`` does not divide the batch."""
+        divides("batch", workload.batch, "accumulation", self.accumulation)
+        return self.local(workload)
+
+    @property
+    def recompute_in_blocks(self) -> str:
+        """The part of ``recompute`` that blocks do by themselves, of `RECOMPUTE`."""
+        return self.recompute
 
     @property
     def world_size(self) -> int:
@@ -274,7 +314,10 @@ class Strategy:
         """This rank's `Program`, by ``build`` of the ``program.py`` in the scheme's folder."""
         self.check(workload)
         program = import_module(f"{self.scheme}.program")
-        return program.build(self, workload, mesh, dtype, device, **options)
+        made = program.build(self, workload, mesh, dtype, device, **options)
+        made.accumulation = self.accumulation
+        import_module("tpviz.schemes.gpt.model").recompute(made.module, self.recompute_in_blocks)
+        return made
 
     @classmethod
     def space(cls, workload: "GPT", world_size: int) -> Iterator[Self]:

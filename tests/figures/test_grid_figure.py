@@ -30,6 +30,7 @@ KNOBS = {
     "dropped": {"keep": False},
     "none": {"overlap": ()},
     "again": {"recompute": True},
+    "core": {"recompute": "selective"},
     "four": {"accumulation": 4},
     "oar": {"overlap": ("oar",), "recompute": True, "keep": False},
     "oag": {"overlap": ("oag",), "keep": False},

@@ -83,7 +83,7 @@ def test_words_without_runs(found):
 def test_knobs_are_those_of_all():
     rows = axonn.validation(W, NODES, world_size=4, overlap=(), recompute=True).rows
     assert len(rows) == 10 and {(r.strategy.overlap, r.strategy.recompute) for r in rows} == {
-        ((), True)
+        ((), "full")
     }
     least = axonn.validation(W, NODES, least=4).rows
     assert 0 < len(least) < 20 and {r.strategy.data for r in least} == {1, 2}

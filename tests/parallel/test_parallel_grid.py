@@ -155,7 +155,7 @@ def test_plan():
     [
         (
             tv.AxoNN(recompute=True),
-            "recompute=True is not possible here: recompute with the model's",
+            "recompute='full' is not possible here: recompute with the model's",
         ),
         (tv.AxoNN(accumulation=2), r"accumulation=2 .* all but the last within model.no_sync\(\)"),
         (tv.AxoNN(tune=True), "products of a model that is not ours are not timed; use tune=False"),

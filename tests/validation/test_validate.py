@@ -61,7 +61,7 @@ def test_bigscience_counts_both_ends_where_only_that_divides():
 def test_fsdp_shards_every_weight():
     s = plan_of(MPT).strategy
     assert s.axes == {"data": 1, "z": 16, "y": 1, "x": 1}
-    assert (s.gather, s.keep, s.recompute) == ("block", False, True)
+    assert (s.gather, s.keep, s.recompute) == ("block", False, "full")
     assert s.accumulation * 16 * MPT.micro_batch == MPT.global_batch
     assert plan_of(replace(MPT, zero=2)).strategy.keep
 

@@ -31,16 +31,14 @@ def test_it_shows_a_static_picture_of_the_step_where_no_kernel_runs(view):
     assert view.to_svg(step=0, theme="dark") != view.to_svg(theme="dark")
 
 
+def shown(view):
+    """The knobs that change the picture: microbatches are alike, and so is what is recomputed."""
+    [row] = view.knobs.children
+    return [name for name, box in view.knobs.controls.items() if box in row.children]
+
+
 def test_every_knob_of_the_strategy_is_there_and_redraws(view):
-    assert list(view.knobs.controls) == [
-        "mesh",
-        "order",
-        "chunks",
-        "chunking",
-        "attention",
-        "norm",
-        "sp",
-    ]
+    assert shown(view) == ["mesh", "order", "chunks", "chunking", "attention", "norm", "sp"]
     for name, value in {
         "mesh": (2, 1),
         "order": "row",
@@ -100,7 +98,7 @@ def test_a_knob_keeps_the_place_in_the_block(view):
 
 def test_megatron_is_the_mesh_of_one_axis():
     view = BlocksView(tv.Megatron(tp=4), rank=2)
-    assert list(view.knobs.controls) == ["tp", "sp", "chunks"]
+    assert shown(view) == ["tp", "sp", "chunks"]
     assert "LN(X)[T, H] · W[H, 3H_tp] → QKV[T, 3H_tp]" in view.describe()
     view.knobs.controls["tp"].value = 2
     assert (view.error, view.rank) == ("", 1)

@@ -71,7 +71,7 @@ def test_every_knob_that_shows_is_there_and_redraws(view):
         "keep": False,
         "y ": 2,
         "gather": "block",
-        "recompute": True,
+        "recompute": "full",
         "accumulation": 2,
         "overlap": ("oar",),
     }.items():
@@ -89,7 +89,7 @@ def test_every_knob_that_shows_is_there_and_redraws(view):
         order="yxz",
         keep=False,
         gather="block",
-        recompute=True,
+        recompute="full",
         accumulation=2,
         overlap=("oar",),
     )

@@ -45,6 +45,11 @@ class _Film:
         plane = [self.widened(frame) for frame in block_frames(s.layout, s.local(w))]
         self.plane_forward = [frame for frame in plane if frame.phase == "forward"]
         self.todo = {phase: list(self.plane_forward) for phase in ("forward", "recompute")}
+        if s.recompute == "selective":
+            again = {
+                o for part in self.program if part.phase == "recompute" for o in part.operations
+            }
+            self.todo["recompute"] = [f for f in self.plane_forward if again & {*f.kernels}]
         self.todo["backward"] = [frame for frame in plane if frame.phase == "backward"]
         cut, again = "z" in self.sizes, s.accumulation > 1
         self.weights: dict[str, str] = dict.fromkeys(LAYERS, "piece" if cut else "block")
@@ -139,7 +144,7 @@ class _Film:
 
     def stays(self, phase):
         """Whether what is gathered in this phase outlives it."""
-        return self.s.keep and not (phase == "forward" and self.s.recompute)
+        return self.s.keep and not (phase == "forward" and self.s.recompute == "full")
 
     def hold(self, layers, what: str):
         self.weights = {**self.weights, **dict.fromkeys(layers, what)}

@@ -43,7 +43,7 @@ def larger(strategy: "AxoNN") -> str:
 
 def kept(strategy: "AxoNN") -> bool:
     """Whether gathered weights of the blocks stay from forward to backward."""
-    return strategy.keep and not strategy.recompute
+    return strategy.keep and strategy.recompute != "full"
 
 
 KNOWN = (

@@ -360,12 +360,12 @@ WRONG = "a rule does not say how this model uses its layers; the model is no lon
 REFUSED = {
     "gather": "a model that is not ours is not made of blocks, each weight is gathered by itself",
     "recompute": "recompute with the model's own means (torch.utils.checkpoint, for which Hugging "
-    "Face's have a switch): it gathers weights once more",
+    "Face's have a switch): it repeats collectives, too",
     "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",
     "tune": "products of a model that is not ours are not timed",
     "clip": "call model.clip_grad_norm_(most) after backward",
 }
-"""Knobs of `AxoNN` that belong to a step of our own program, and what does it instead."""
+"""Knobs that belong to a step of our own program, and what does it instead."""
 
 
 def layout_of(strategy: "Strategy") -> Layout:
@@ -379,8 +379,14 @@ def layout_of(strategy: "Strategy") -> Layout:
         raise ValueError(
             f"parallelize works with ATP(...), Megatron(...) and AxoNN(...), not {strategy!r}"
         )
+    for name, instead in REFUSED.items():
+        knob = type(strategy).__dataclass_fields__.get(name)
+        if knob and (value := getattr(strategy, name)) != knob.default:
+            raise ValueError(
+                f"{name}={value!r} is not possible here: {instead}; use {name}={knob.default!r}"
+            )
     if isinstance(strategy, AxoNN):
-        return _grid(strategy)
+        return strategy.layout
     if strategy.sp:
         raise ValueError(
             f"sp=True is not possible here: between pairs a foreign model needs the "
@@ -393,16 +399,6 @@ def layout_of(strategy: "Strategy") -> Layout:
             "chunking='pipelined' needs the operations between the two layers: use "
             "chunking='batch' or 'tokens'"
         )
-    return strategy.layout
-
-
-def _grid(strategy):
-    for name, instead in REFUSED.items():
-        value, default = getattr(strategy, name), type(strategy).__dataclass_fields__[name].default
-        if value != default:
-            raise ValueError(
-                f"{name}={value!r} is not possible here: {instead}; use {name}={default!r}"
-            )
     return strategy.layout
 
 

@@ -81,7 +81,8 @@ class BlocksView(Framed):
         return story(strategy, self.workload)
 
     def _knobs(self, strategy):
-        return Knobs(type(strategy), vars(strategy), MOST, compact=True)
+        hidden = ("accumulation", "recompute")
+        return Knobs(type(strategy), vars(strategy), MOST, compact=True, hidden=hidden)
 
     # -- what moves ----------------------------------------------------------------------------
     def _read(self):
@@ -155,6 +156,7 @@ def story(strategy: "Strategy", workload: GPT) -> figure.Story:
             f"BlocksView shows tv.ATP, or tv.Megatron as the mesh of one axis, not {strategy!r}"
         )
     strategy.check(workload)
+    local = strategy.local(workload)  # of several microbatches one is shown
     named = [
         f"{f.name}={value!r}"
         for f in fields(strategy)
@@ -163,8 +165,8 @@ def story(strategy: "Strategy", workload: GPT) -> figure.Story:
     return figure.Story(
         f"{type(strategy).__name__}({', '.join(named)})",
         Mesh(strategy.axes),
-        workload,
-        tuple(block_frames(layout_of(strategy), workload)),
+        local,
+        tuple(block_frames(layout_of(strategy), local)),
     )
 
 

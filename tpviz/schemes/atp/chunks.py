@@ -31,11 +31,8 @@ from math import ceil, floor, inf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.checks import number, whole_number
-from tpviz.schemes.gpt.step import BLOCK
-from tpviz.step import Chunks, Overlapped, Pipeline
-
-from .layout import Layout
-from .step import pieces
+from tpviz.step import Chunks, Overlapped, Pipeline, flat
+from tpviz.strategy import step_of
 
 if TYPE_CHECKING:
     from tpviz.cost import Transfer
@@ -119,11 +116,11 @@ def slowdown(
     ``ValueError`` for pipelined chunks, of which this has no formula.
     """
     check_kappa(kappa)
-    found = 0.0
-    for piece, operations in pieces(Layout.of(strategy), workload).items():
-        times = workload.layers if piece in BLOCK else 1
-        found += times * sum(_slowed(o, seconds, moved, kappa) for o in operations)
-    return found
+    return sum(
+        times * _slowed(operation, seconds, moved, kappa)
+        for part, times in flat(step_of(strategy, workload))
+        for operation in part.operations
+    )
 
 
 def _slowed(operation, seconds, moved, kappa):

@@ -14,7 +14,7 @@ autograd keeps of a block, without sequence parallelism:
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.memory import attention_kept, mlp_kept, statistics
+from tpviz.schemes.gpt.memory import attention_kept, core_kept, dropped, mlp_kept, statistics
 
 from .step import num_local_parameters
 
@@ -24,32 +24,42 @@ if TYPE_CHECKING:
     from .layout import Layout
 
 
-def memory(at: "Layout", w: "GPT") -> Memory:
-    """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
+def memory(at: "Layout", w: "GPT", recompute: str = "none") -> Memory:
+    """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps.
+    recompute : of a `Strategy`."""
     size, tensors = num_local_parameters(at, w) * w.itemsize, w.num_tensors
     return Memory(
         parameters=size,
         gradients=size,
         optimizer=2 * size + 4 * tensors,
-        activations=activations(at, w),
+        activations=activations(at, w, recompute),
     )
 
 
-def activations(at: "Layout", w: "GPT") -> int:
+def activations(at: "Layout", w: "GPT", recompute: str = "none") -> int:
     """Bytes at the peak: in the loss, in backward of the head, or entering the last block."""
     T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_width // at.i, w.vocab // at.i
     item, wide, n = w.itemsize, max(w.itemsize, 4), at.i if at.sp else 1
     stream = T * H // (n * (1 if at.l2 else at.s)) * item
     whole, head_weight = T * H // at.s * item, V * H // at.s * item
-    kept = 16 * T + w.layers * block_kept(at, w)  # tokens and targets are int64
+    again = dropped_bytes(at, w, recompute)
+    kept = 16 * T + w.layers * (block_kept(at, w) - again)  # tokens and targets are int64
     end = stream + T * H // (n * at.s) * item + statistics(w) * T // n * wide  # the last norm
     loss = (3 if at.i == 1 else 2) * T * V * wide + 16 * T
     head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
     # the gradient; as one function also GELU once more, or what SwiGLU's backward has at once
     wide_rows = T * ((5 if w.gated else 2) if at.pipelined else 1)
     enters = stream + w.tied * head_weight + (wide_rows + H // at.s) * F * item
-    enters += whole if n > 1 else 0
+    enters += (whole if n > 1 else 0) + again * (recompute == "full")
     return kept + max(end + loss, end + head, enters)
+
+
+def dropped_bytes(at: "Layout", w: "GPT", recompute: str) -> int:
+    """Of `block_kept`, what is not kept from forward on."""
+    n = at.i if at.sp else 1
+    stream = w.batch * w.seq * w.hidden // (n * (1 if at.l2 else at.s)) * w.itemsize
+    core = core_kept(w, at.i * at.s if at.a3 else at.i, n > 1)
+    return dropped(recompute, block_kept(at, w) - stream, core)
 
 
 def block_kept(at: "Layout", w: "GPT") -> int:

@@ -111,11 +111,13 @@ def algorithm_bandwidth(bus: float, size: int) -> float:
 def communication(strategy: "ATP", w: "GPT", cluster: "Cluster", mesh: Mesh | None = None) -> float:
     """Seconds of all layers by (2) or (4), by the bus bandwidths that the axes have on a cluster.
 
-    mesh : the strategy's own unless another strategy is around it.
+    Blocks that are recomputed count (5) once more. mesh : the strategy's own unless another
+    strategy is around it.
     """
     mesh = mesh or Mesh(strategy.axes)
     rates = [cluster.bandwidth(mesh, axis) for axis in ("d1", "d2")]
-    return w.layers * bus_time(strategy, w, rates)
+    phases = ("both", "forward")[: 1 + (strategy.recompute == "full")]
+    return w.layers * sum(bus_time(strategy, w, rates, phase) for phase in phases)
 
 
 # -- special cases, in elements on the wire per layer --------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tpviz.schemes.gpt.model import Heads, activation
+from tpviz.schemes.gpt.model import Heads, Residual, activation
 from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Groups:
     """The two groups of a rank, the way of every linear layer, and what the layers are made of.
 
-    A scheme on more axes than these two makes its own of ``linear``, ``embedding`` and `through`.
+    A scheme on more axes than these two makes its own of ``linear`` and ``embedding``.
     """
 
     linear: Callable[..., ATPLinear] = ATPLinear
@@ -56,10 +56,6 @@ class Groups:
     def embedding(self, w: "GPT", **kw: Any) -> "ATPEmbedding":
         """The module of tokens and positions."""
         return ATPEmbedding(w, self, **kw)
-
-    def through(self, block: nn.Module, x: Tensor) -> Tensor:
-        """A block's output."""
-        return block(x)
 
 
 class ATPAttention(nn.Module):
@@ -93,8 +89,8 @@ class ATPMLP(nn.Module):
         return y if down.bias is None else y + down.bias
 
 
-class ATPBlock(nn.Module):
-    """A norm before each part, both parts on the residual stream."""
+class ATPBlock(Residual):
+    """The block on the mesh; the norms are of what a rank has of the stream."""
 
     def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         super().__init__()
@@ -103,10 +99,6 @@ class ATPBlock(nn.Module):
         self.attention = ATPAttention(w, groups, **kw)
         self.norm2 = norm(w, groups.layout, groups.stream, **kw)
         self.mlp = ATPMLP(w, groups, **kw)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.join(self.attention(self.norm1(x)))
-        return x + self.join(self.mlp(self.norm2(x)))
 
 
 class ATPEmbedding(ParallelEmbedding):
@@ -139,7 +131,7 @@ class ATPGPT(nn.Module):
         """The mean cross-entropy of the batch, the same scalar on every rank."""
         x = self.embed(tokens_BS)
         for block in self.blocks:
-            x = self.groups.through(block, x)
+            x = block(x)
         logits = self.head(self.norm(x))
         if logits.dtype == torch.bfloat16:
             logits = logits.float()

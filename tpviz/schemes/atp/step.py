@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from .layout import Layout
 
 
-def step(at: "Layout", w: "GPT") -> tuple[Part, ...]:
-    """The parts of one step of a rank, for a `layout.Layout`."""
-    return assemble(w, pieces(at, w), order(at))
+def step(at: "Layout", w: "GPT", recompute: str = "none") -> tuple[Part, ...]:
+    """The parts of one step of a rank, for a `layout.Layout`; recompute : as of a `Strategy`."""
+    return assemble(w, pieces(at, w), order(at), recompute)
 
 
 def pieces(at: "Layout", w: "GPT") -> dict[str, list[Operation]]:
@@ -110,6 +110,7 @@ class _Pieces:
             "up_back": self.first_back(*up),
             "norm2_back": self.norm_back(),
             "out_back": self.second_back(*out, halves=at.a3),
+            "core": [core[0]],
             "core_back": [core[1]],
             "qkv_back": self.first_back(*qkv, scattered=at.a3),
             "norm1_back": self.norm_back(),

@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.step import Part
-from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.schemes.gpt.memory import of_step
+from tpviz.step import Step, accumulated
+from tpviz.strategy import (
+    Strategy,
+    accumulation_knob,
+    divisors,
+    knob,
+    recompute_knob,
+    register,
+)
 from tpviz.workload import GPT
 
 from .layout import Layout
@@ -71,6 +79,8 @@ class ATP(Strategy):
     sp: bool = knob(
         False, help="split the residual stream by sequence over the axis that has copies of it"
     )
+    accumulation: int = accumulation_knob()
+    recompute: str = recompute_knob()
 
     alike = True
 
@@ -88,7 +98,7 @@ class ATP(Strategy):
         return Layout.of(self)
 
     def check(self, workload: GPT) -> None:
-        w, at = workload, self.layout
+        w, at = self.check_microbatches(workload), self.layout
         sizes = {name: size for name, (size, _) in w.divisible.items()} | {"vocab": w.vocab}
         sizes |= {"seq": w.seq} if self.sp else {}
         heads = self._check_heads(w, sizes)
@@ -150,14 +160,16 @@ class ATP(Strategy):
             if all(axis != at.inside for _, axis in splits.get(name, ()))
         )
 
-    def step(self, workload: GPT) -> tuple[Part, ...]:
-        return step(self.layout, workload)
+    def step(self, workload: GPT) -> Step:
+        made = step(self.layout, self.local(workload), self.recompute)
+        return accumulated(made, self.accumulation)
 
     def held(self, workload: GPT, rank: int = 0) -> "Held":
-        return self.layout.held(workload)
+        return self.layout.held(self.local(workload), int(self.accumulation > 1))
 
     def memory(self, workload: GPT) -> "Memory":
-        return memory(self.layout, workload)
+        local = self.local(workload)
+        return of_step(memory(self.layout, local, self.recompute), workload, local)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds by `paper.communication`: the paper's estimate as we read it."""

@@ -1,12 +1,12 @@
 """Bytes of a training step of AxoNN on one rank (derived; tests compare with tracked allocations).
 
 What autograd keeps of a microbatch is ATP's for the plane of x and y (`tpviz.schemes.atp.memory`),
-of its own rows; with ``recompute`` the input of every block, and all of the one in backward. Where
-z > 1, blocks of weights and of their gradients are added, G a transformer block's, 12 H^2/(x y)
-by default:
+of its own rows; with ``recompute="full"`` the input of every block, and all of the one in backward.
+Where z > 1, blocks of weights and of their gradients are added, G those of a transformer block, 12
+H^2/(x y) by default:
 
     gathered: with ``keep`` the G of every block and the head's, until their backward
-    (``recompute``: of the block in backward), else the one in use; OAG: one more, prefetched;
+    (recomputed: of the block in backward), else the one in use; OAG: one more, prefetched;
     gradients: the one that is scattered, and its shard; ORS: of all blocks where backward ends, and
     while the next microbatch runs forward, as if a reduce-scatter in flight held its input: with
     ORS an upper bound (tracked is up to a third less, where weights are most of the memory).
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.atp.memory import block_kept
-from tpviz.schemes.gpt.memory import statistics
+from tpviz.schemes.gpt.memory import core_kept, dropped, statistics
 
 from .step import num_local_parameters
 
@@ -68,7 +68,9 @@ class _Moments:
             self.block + self.block // s.z if self.bundled else size for size in (self.qkv, self.up)
         )
         self.kept = block_kept(s.layout, local) + self.keep * self.block
-        self.stays = self.stream if s.recompute else self.kept  # of a block until its backward
+        self.full = s.recompute == "full"
+        core = core_kept(local, s.x)
+        self.stays = self.kept - dropped(s.recompute, self.kept - self.stream, core)
 
     def peak(self):
         """Bytes at the peak, beside all tokens and targets, which are int64."""
@@ -118,7 +120,7 @@ class _Moments:
 
     def _block(self):
         """Backward of a down projection: gradients of its input, its output and its weight."""
-        again = self.kept - self.stream if self.s.recompute else 0
+        again = self.kept - self.stream if self.full else 0
         waits = self._scattered(self.table)
         if self.w.tied and not self.later:
             waits = self.table // self.s.z
@@ -156,7 +158,7 @@ class _Moments:
         if size is None:
             size = (
                 self.next_qkv
-                if self.s.recompute
+                if self.full
                 else self.next_up
                 if self.again
                 else 0

@@ -87,7 +87,7 @@ def volume(fc: FC, tokens: float, x: int = 1, y: int = 1, z: int = 1, data: int 
 
 def passes(strategy: "AxoNN") -> tuple[int, int]:
     """(forward passes R, times z moves the weights of a microbatch: 2, 3 or 4)."""
-    forward = 1 + strategy.recompute
+    forward = 1 + (strategy.recompute == "full")
     return forward, forward + (not strategy.keep) + 1
 
 

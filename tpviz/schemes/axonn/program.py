@@ -10,14 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from tpviz.labels import label
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.program import ATPGPT, Groups
 from tpviz.schemes.collectives import own_of, part_of
 from tpviz.schemes.gpt.initial import load_initial
-from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, gather_together, own_part
+from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather_together, own_part
 
 from .bundle import Bundle
 from .clip import GRID, copies, norm_of, shrink
@@ -44,7 +43,6 @@ class GridGroups(Groups):
         axes = ("x", "y", "z", "data")
         self.tuner = Tuner([mesh.get_group(a) for a in axes]) if strategy.tune else None
         self.linear = partial(GridLinear, depth=self.depth, tuner=self.tuner)
-        self.recompute = strategy.recompute
 
         if "oar" not in strategy.overlap:
             for name in ("qkv", "out", "up", "down", "head"):
@@ -52,16 +50,6 @@ class GridGroups(Groups):
 
     def embedding(self, w: "GPT", **kw: Any) -> GridEmbedding:
         return GridEmbedding(w, self, **kw)
-
-    def through(self, block: "nn.Module", x: torch.Tensor) -> torch.Tensor:
-        """A block; with recomputation it keeps its input only."""
-        if not self.recompute:
-            return block(x)
-        return checkpoint(block, x, use_reentrant=False, context_fn=_contexts, early_stop=False)
-
-
-def _contexts():
-    return label(), label(phase="recompute")
 
 
 class GridProgram(Program):
@@ -84,32 +72,16 @@ class GridProgram(Program):
 
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         self.optimizer.zero_grad()
-        self.watched.clear()
         self.depth.begin()
-        rows = self._rows(batch)
-        losses = []
-        for number, part in enumerate(zip(*(r.chunk(self.strategy.accumulation) for r in rows))):
-            with label(microbatch=number):
-                losses.append(self.forward(part))
-                self.depth.collect()  # those of the microbatch before have had a forward's time
-                share = 1 / (self.strategy.accumulation * self.strategy.data * self.strategy.z)
-                losses[-1].backward(torch.full_like(losses[-1], share))
+        loss = self.accumulate(self._rows(batch), 1 / (self.strategy.data * self.strategy.z))
         with label(phase="sync"):
             self.depth.collect()
         self.synchronise()
-        return torch.stack([loss.detach() for loss in losses]).mean()
+        return loss
 
-    def keep(self, **tensors: torch.Tensor) -> None:
-        """Of every microbatch of a step, not only of the last."""
-        for name, tensor in tensors.items():
-            self.watched.setdefault(name, []).append(tensor)
-
-    def outputs(self) -> torch.Tensor:
-        return gather(torch.cat(self.watched["logits"]), self.output_splits, self.mesh)
-
-    def input_gradient(self) -> torch.Tensor:
-        grads = [x.grad for x in self.watched["input"]]
-        return gather(torch.cat(grads), self.input_splits, self.mesh)
+    def before_backward(self) -> None:
+        """Scatters of the microbatch before have had a forward's time."""
+        self.depth.collect()
 
     def _rows(self, batch):
         """This rank's: the batch is cut over data, then over z."""

@@ -2,8 +2,8 @@
 
 The plane's part is ATP's list of kernels and collectives (`tpviz.schemes.atp.step`) for the rows of
 one microbatch; here the weights come in between. AR: all-reduce, AG: all-gather, RS:
-reduce-scatter. With A = m h elements of a rank's rows, per block and microbatch; ``recompute`` does
-the forward column once more:
+reduce-scatter. With A = m h elements of a rank's rows, per block and microbatch;
+``recompute="full"`` does the forward column once more:
 
 ======  ======================  ==========================================
 layer   forward                 backward
@@ -204,7 +204,7 @@ class _Parts:
             Part("backward", "norm", self.plane["norm_back"]),
         ]
         for k in reversed(range(self.w.layers)):
-            if self.s.recompute:
+            if self.s.recompute == "full":
                 found += self.block("recompute", k)
             names = {
                 "down": "mlp.down",
@@ -216,6 +216,8 @@ class _Parts:
                 "norm1": "norm1",
             }
             for part, layer in names.items():
+                if part == "core" and self.s.recompute == "selective":
+                    found.append(Part("recompute", f"blocks.{k}.{layer}", self.plane["core"]))
                 operations = (
                     self.back(f"{part}_back", part)
                     if part in self.of

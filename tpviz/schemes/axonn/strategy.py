@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.layout import Layout
-from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.strategy import (
+    Strategy,
+    accumulation_knob,
+    divisors,
+    knob,
+    recompute_knob,
+    register,
+)
 from tpviz.workload import GPT
 
 if TYPE_CHECKING:
@@ -40,6 +47,7 @@ class AxoNN(Strategy):
     """Every product on a grid of x, y and z ranks; ``data`` replicas of the grid.
 
     x alone is Megatron-LM, z alone shards all weights as FSDP does, data alone is DDP.
+    ``recompute`` may be True for "full" and False for "none".
     """
 
     x: int = knob(
@@ -66,13 +74,18 @@ class AxoNN(Strategy):
         help="weights per collective: one (the paper's), or all of a block's, as FSDP does",
         choices=("weight", "block"),
     )
-    recompute: bool = knob(False, help="keep a block's input only, compute its activations again")
-    accumulation: int = knob(1, help="microbatches of which gradients add up", low=1, high=1024)
+    recompute: str = recompute_knob()
+    accumulation: int = accumulation_knob()
     tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
     shares_batch, alike = "data", True
     parent_axis = MappingProxyType({"z_ahead": "z"})
+
+    def __post_init__(self):
+        if isinstance(self.recompute, bool):
+            object.__setattr__(self, "recompute", "full" if self.recompute else "none")
+        super().__post_init__()
 
     @property
     def axes(self) -> dict[str, int]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from tpviz.labels import label
 from tpviz.schemes.operators import SplitNorm
 
 if TYPE_CHECKING:
@@ -45,8 +47,36 @@ def norm(w: "GPT", **kw: Any) -> nn.LayerNorm:
     return Norm(w, **kw) if w.norm == "rms" else nn.LayerNorm(w.hidden, bias=w.bias, **kw)
 
 
+def recomputed(run: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
+    """run(*args), of which only ``args`` are kept: backward computes it once more, all of it, with
+    its collectives. Without random numbers, as a GPT here has no dropout."""
+    return checkpoint(
+        run,
+        *args,
+        use_reentrant=False,
+        preserve_rng_state=False,
+        context_fn=_contexts,
+        early_stop=False,
+    )
+
+
+def _contexts():
+    return label(), label(phase="recompute")
+
+
+def recompute(module: nn.Module, what: str) -> None:
+    """Have the blocks of a network keep less for backward. what : as ``recompute`` of a
+    `Strategy`."""
+    for block in module.modules() if what != "none" else ():
+        if isinstance(block, Residual):
+            block.again, block.attention.heads.again = what == "full", what == "selective"
+
+
 class Heads:
-    """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's."""
+    """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's. again :
+    whether backward computes it once more."""
+
+    again = False
 
     def __init__(self, w: "GPT", dtype: torch.dtype, device: "torch.device | str | None" = None):
         self.queries, self.size = w.heads // w.num_kv_heads, w.head_size
@@ -54,6 +84,12 @@ class Heads:
 
     def __call__(self, qkv: torch.Tensor, sequence_first: bool = False) -> torch.Tensor:
         """(B, S, K (g + 2) D) -> (B, S, N D), or both (S, B, ...)."""
+        if self.again:
+            return recomputed(self.attend, qkv, sequence_first)
+        return self.attend(qkv, sequence_first)
+
+    def attend(self, qkv: torch.Tensor, sequence_first: bool) -> torch.Tensor:
+        """The same, with all that backward needs."""
         batch, sequence = (1, 0) if sequence_first else (0, 1)
         qkv = qkv.unflatten(2, (-1, self.queries + 2, self.size))
         parts = qkv.permute(batch, 2, 3, sequence, 4).split((self.queries, 1, 1), 2)
@@ -136,8 +172,31 @@ class MLP(nn.Module):
         return self.down(self.activation(self.up(x_BSH)))
 
 
-class Block(nn.Module):
-    """A norm before each part, both parts on the residual stream."""
+class Residual(nn.Module):
+    """A block: a norm before each part, both parts on the residual stream. again : whether
+    backward computes it once more. join : what a part adds to the stream, in its layout."""
+
+    again = False
+    norm1: nn.Module
+    attention: Any
+    norm2: nn.Module
+    mlp: Any
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # inside of the module: its hooks, such as those of ZeRO 3, see one forward
+        return recomputed(self.through, x) if self.again else self.through(x)
+
+    def through(self, x: torch.Tensor) -> torch.Tensor:
+        """Both parts."""
+        x = x + self.join(self.attention(self.norm1(x)))
+        return x + self.join(self.mlp(self.norm2(x)))
+
+    def join(self, y: torch.Tensor) -> torch.Tensor:
+        return y
+
+
+class Block(Residual):
+    """The block of one process."""
 
     def __init__(self, w: "GPT", **kw: Any):
         super().__init__()
@@ -145,10 +204,6 @@ class Block(nn.Module):
         self.attention = Attention(w, **kw)
         self.norm2 = norm(w, **kw)
         self.mlp = MLP(w, **kw)
-
-    def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
-        x_BSH = x_BSH + self.attention(self.norm1(x_BSH))
-        return x_BSH + self.mlp(self.norm2(x_BSH))
 
 
 class ReferenceGPT(nn.Module):

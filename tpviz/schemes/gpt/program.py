@@ -109,11 +109,12 @@ class Program:
     partial : names of parameters whose gradient is complete only after `synchronise`, which sums
     them over ``partial_axis``.
     clip : largest norm of the gradient, 0 for any; for a module that is whole on this rank.
+    accumulation : microbatches of a step.
     """
 
     output_splits: Sequence[tuple[int, str]] = ()
     input_splits: Sequence[tuple[int, str]] = ()
-    clip = 0.0
+    clip, accumulation = 0.0, 1
     sequence_first = False
     partial: Sequence[str] = ()
     partial_axis: str | None = None
@@ -130,7 +131,7 @@ class Program:
         self.named = dict(module.named_parameters())
         self.splits = splits or {}
         self.optimizer = adamw(module.parameters(), lr)
-        self.watched: dict[str, Any] = {}
+        self.watched: dict[str, list[Any]] = {}
 
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """Forward, backward and gradient synchronisation of one batch.
@@ -139,12 +140,33 @@ class Program:
         mean over the sequences this rank saw.
         """
         self.optimizer.zero_grad()
-        loss = self.forward(batch)
-        loss.backward()
+        loss = self.accumulate(batch)
         self.synchronise()
         if self.clip:
             torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
-        return loss.detach()
+        return loss
+
+    def accumulate(self, rows: Sequence[torch.Tensor], share: float = 1.0) -> torch.Tensor:
+        """Forward and backward of this rank's rows, in microbatches whose gradients add up.
+
+        share : what the gradient of the rows' mean loss begins with. Returns that mean.
+        """
+        self.watched.clear()
+        count, losses = self.accumulation, []
+        for number, part in enumerate(zip(*(of_all.chunk(count) for of_all in rows))):
+            with label(microbatch=number):
+                self.before_forward(number)
+                loss = self.forward(part)
+                self.before_backward()
+                loss.backward(torch.full_like(loss, share / count))
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
+
+    def before_forward(self, microbatch: int) -> None:
+        """What a scheme does before a microbatch."""
+
+    def before_backward(self) -> None:
+        """What it does between its forward and its backward."""
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """The loss of the batch, ready for backward."""
@@ -180,18 +202,20 @@ class Program:
         self.module.head.register_forward_hook(lambda m, args, out: program.keep(logits=out))  # pyright: ignore[reportAttributeAccessIssue]
 
     def keep(self, **tensors: torch.Tensor) -> None:
-        """What `watch` has seen of a forward: first ``input``, then ``logits``."""
-        self.watched.update(tensors)
+        """What `watch` has seen of a microbatch's forward: first ``input``, then ``logits``."""
+        for name, tensor in tensors.items():
+            self.watched.setdefault(name, []).append(tensor)
 
     def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step."""
-        return self._batch_first(gather(self.watched["logits"], self.output_splits, self.mesh))
+        return self._of_batch(self.watched["logits"], self.output_splits)
 
     def input_gradient(self) -> torch.Tensor:
         """The loss's gradient by the first block's input (batch, seq, hidden)."""
-        return self._batch_first(gather(self.watched["input"].grad, self.input_splits, self.mesh))
+        return self._of_batch([x.grad for x in self.watched["input"]], self.input_splits)
 
-    def _batch_first(self, full):
+    def _of_batch(self, microbatches, splits):
+        full = gather(torch.cat(microbatches, int(self.sequence_first)), splits, self.mesh)
         return full.transpose(0, 1) if self.sequence_first else full
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

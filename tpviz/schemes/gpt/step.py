@@ -30,10 +30,17 @@ BACKWARD = {
     "qkv_back": ".attention.qkv",
     "norm1_back": ".norm1",
 }
+AGAIN = {
+    "none": {},
+    "selective": {"core_back": ("core",)},
+    "full": {"down_back": ("attention", "mlp")},
+}
+"""{recompute: {part of backward: what is computed once more before it}}."""
 BLOCK = (*FORWARD, *BACKWARD)
 """The parts of every block, in order; their layers are the values."""
 ENDS = ("embed", "head", "head_back", "norm_back", "embed_back", "sync", "update")
-PIECES = (*BLOCK, *ENDS)
+PIECES = (*BLOCK, *ENDS, "core")
+"""Also attention's core alone, which selective recomputation repeats."""
 
 
 class Kernels(NamedTuple):
@@ -110,19 +117,23 @@ def completes(first: str = "plain", second: str = "plain") -> dict[str, tuple[st
     }
 
 
-def reference(w: "GPT") -> tuple[Part, ...]:
-    """The step of the whole model on one device."""
+def reference(w: "GPT", recompute: str = "none") -> tuple[Part, ...]:
+    """The step of the whole model on one device. recompute : of a `Strategy`."""
     k = kernels(w)
     pieces = {
         "attention": (k.qkv[0], k.core[0], k.out[0]),
         "mlp": (k.up[0], k.down[0]),
         "head": k.head[:1],
+        "core": k.core[:1],
         "core_back": k.core[1:],
         "update": (update(w, num_local_parameters(w)),),
     }
     layers = ("head", "down", "up", "out", "qkv")
     return assemble(
-        w, pieces | {f"{name}_back": getattr(k, name)[1:] for name in layers}, completes()
+        w,
+        pieces | {f"{name}_back": getattr(k, name)[1:] for name in layers},
+        completes(),
+        recompute,
     )
 
 
@@ -132,12 +143,15 @@ def update(w: "GPT", numel: int) -> Kernel:
 
 
 def assemble(
-    w: "GPT", pieces: Mapping[str, Iterable[Operation]], ready: Mapping[str, tuple[str, ...]]
+    w: "GPT",
+    pieces: Mapping[str, Iterable[Operation]],
+    ready: Mapping[str, tuple[str, ...]],
+    recompute: str = "none",
 ) -> tuple[Part, ...]:
     """All parts of one step in time order, with the parameters whose gradients they complete.
 
     pieces : {name of `PIECES`: operations}, none where one is missing. ready : from `completes`,
-    of which those count that the workload has.
+    of which those count that the workload has. recompute : of a `Strategy`.
     """
     of = {name: tuple(pieces.get(name, ())) for name in PIECES}
     last, block = w.layers - 1, w.block_shapes()
@@ -159,6 +173,10 @@ def assemble(
     ]
     for i in reversed(range(w.layers)):
         for name, layer in BACKWARD.items():
+            parts += [
+                Part("recompute", f"blocks.{i}{FORWARD.get(again, layer)}", of[again])
+                for again in AGAIN[recompute].get(name, ())
+            ]
             names = _in_block(i, ready[name])
             names += _entering(w, i - 1, ready) if name == "norm1_back" else ()
             parts.append(Part("backward", f"blocks.{i}{layer}", of[name], names))

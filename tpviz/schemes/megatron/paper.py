@@ -43,9 +43,13 @@ def communication(
 ) -> float:
     """Seconds of all layers by (2), from bytes alone: no latency, embedding or head (derived).
 
-    mesh : the strategy's own unless another strategy is around it.
+    Blocks that are recomputed send once more what they send forward, two all-reduces. mesh : the
+    strategy's own unless another strategy is around it.
     """
     if strategy.tp == 1:
         return 0.0
     bandwidth = cluster.bandwidth(mesh or Mesh(strategy.axes), "tp")
-    return w.layers * (volume(w, strategy.tp, strategy.sp) * w.itemsize / bandwidth)
+    sent = volume(w, strategy.tp, strategy.sp)
+    if strategy.recompute == "full":
+        sent += volume(w, strategy.tp) / 2
+    return w.layers * (sent * w.itemsize / bandwidth)

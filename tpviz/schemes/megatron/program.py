@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tpviz.schemes.gpt.model import Heads, Norm, activation
+from tpviz.schemes.gpt.model import Heads, Norm, Residual, activation
 from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
@@ -50,8 +50,8 @@ class ParallelMLP(nn.Module):
         return self.down(self.activation(self.up(x)))
 
 
-class ParallelBlock(nn.Module):
-    """A norm before each part; the norms are on every rank."""
+class ParallelBlock(Residual):
+    """The block of a rank; the norms are on every rank."""
 
     def __init__(self, w: "GPT", group: "dist.ProcessGroup", sp: bool, chunks: int, **kw: Any):
         super().__init__()
@@ -59,10 +59,6 @@ class ParallelBlock(nn.Module):
         self.attention = ParallelAttention(w, group, sp, chunks, **kw)
         self.norm2 = Norm(w, **kw)
         self.mlp = ParallelMLP(w, group, sp, chunks, **kw)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
 
 
 class MegatronGPT(nn.Module):

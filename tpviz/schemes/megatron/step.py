@@ -41,5 +41,5 @@ def step(s: "Megatron", w: "GPT") -> "tuple[Part, ...]":
     """The parts of one step of a rank."""
     sp = s.sp and s.tp > 1
     return step_of_layout(
-        Layout("tp", "", s.tp, 1, s.chunks, "batch", a3=False, l2=False, sp=sp), w
+        Layout("tp", "", s.tp, 1, s.chunks, "batch", a3=False, l2=False, sp=sp), w, s.recompute
     )

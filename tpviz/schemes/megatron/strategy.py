@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.memory import memory
+from tpviz.schemes.gpt.memory import memory, of_step
 from tpviz.schemes.gpt.pointwise import Held
-from tpviz.step import Part
-from tpviz.strategy import Strategy, knob, register
+from tpviz.step import Step, accumulated
+from tpviz.strategy import Strategy, accumulation_knob, knob, recompute_knob, register
 from tpviz.workload import GPT
 
 from .paper import communication
@@ -53,6 +53,8 @@ class Megatron(Strategy):
     chunks: int = knob(
         1, help="chunks of the batch whose all-reduces overlap the next GEMM", low=1, high=64
     )
+    accumulation: int = accumulation_knob()
+    recompute: str = recompute_knob()
 
     alike = True
 
@@ -61,7 +63,7 @@ class Megatron(Strategy):
         return {"tp": self.tp}
 
     def check(self, workload: GPT) -> None:
-        w = workload
+        w = self.check_microbatches(workload)
         sizes = w.divisible | {"vocab": (w.vocab, 0)} | ({"seq": (w.seq, 0)} if self.sp else {})
         also = gcd(*(size for size, _ in sizes.values()))
         for name, (size, within) in sizes.items():
@@ -90,15 +92,17 @@ class Megatron(Strategy):
         split = self.splits(workload)
         return tuple(name for name in workload.parameter_shapes() if name not in split)
 
-    def step(self, workload: GPT) -> tuple[Part, ...]:
-        return step(self, workload)
+    def step(self, workload: GPT) -> Step:
+        return accumulated(step(self, self.local(workload)), self.accumulation)
 
     def held(self, workload: GPT, rank: int = 0) -> Held:
-        part = 1 / self.tp
-        return Held(workload, self.tp, part if self.sp else 1.0, part, workload.layers)
+        part, shards = 1 / self.tp, int(self.accumulation > 1)
+        stream = part if self.sp else 1.0
+        return Held(self.local(workload), self.tp, stream, part, workload.layers, shards=shards)
 
     def memory(self, workload: GPT) -> "Memory":
-        return memory(workload, self.tp, self.sp and self.tp > 1)
+        local, split = self.local(workload), self.sp and self.tp > 1
+        return of_step(memory(local, self.tp, split, self.recompute), workload, local)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds by `paper.communication`: the bytes of a layer's all-reduces alone."""

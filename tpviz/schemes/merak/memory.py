@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.memory import block_kept, statistics
+from tpviz.schemes.gpt.memory import block_kept, core_kept, statistics
 from tpviz.schemes.zero.paper import model_states
 
 from .p2p_plan import PREFETCH
@@ -138,6 +138,8 @@ class _Kept:
         sp, n = s.sequence_parallel, s.tp if s.sequence_parallel else 1
         whole = n * stream  # gathered
         block = block_kept(local, s.tp, sp)
+        if s.recompute == "selective":
+            block -= core_kept(local, s.tp, sp)
         logits = tokens * w.vocab // s.tp
         self.dropped = drop * block
         self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))

@@ -29,10 +29,19 @@ if TYPE_CHECKING:
 
 class Microbatch:
     """Parts of a stage. w : the workload of one microbatch; level : of the sub-pipeline;
-    split : weights' gradients are left for later; sp : sequence parallelism."""
+    split : weights' gradients are left for later; sp : sequence parallelism; again : backward
+    recomputes attention's core."""
 
-    def __init__(self, w: "GPT", tp: int, level: int, split: bool, sp: bool = False):
-        self.w, self.tp, self.split = w, tp, split
+    def __init__(
+        self,
+        w: "GPT",
+        tp: int,
+        level: int,
+        split: bool,
+        sp: bool = False,
+        again: bool = False,
+    ):
+        self.w, self.tp, self.split, self.again = w, tp, split, again
         self.level, self.sp = (level, sp) if tp > 1 else (0, False)
         self._run, self._run_back = cache(self._run), cache(self._run_back)  # alike in all blocks
 
@@ -155,14 +164,14 @@ class Microbatch:
                 for run in reversed(self._runs(blocks))
             ]
         return [
-            Part("backward", f"blocks.{number}.{layer}", operations)
+            Part(phase, f"blocks.{number}.{layer}", operations)
             for number in reversed(blocks)
-            for layer, operations in self._back
+            for phase, layer, operations in self._back
         ]
 
     @cached_property
     def _back(self):
-        """[(layer, operations)] of a block."""
+        """[(phase, layer, operations)] of a block."""
         made = []
         for part, first, core, second in (
             ("mlp", "up", (), "down"),
@@ -171,7 +180,10 @@ class Microbatch:
             row = *self._gather, *getattr(self.whole, second)[1 : 2 + (not self.split)]
             parts = [(getattr(k, first)[1], move) for k, move in self._parts(self.whole)]
             column = self._column_back(parts, getattr(self.whole, first)[2])
-            made += [(f"{part}.{second}", row), (f"{part}.{first}", (*core, *column))]
+            made.append(("backward", f"{part}.{second}", row))
+            if core and self.again:
+                made.append(("recompute", part, self.whole.core[:1]))
+            made.append(("backward", f"{part}.{first}", (*core, *column)))
         return made
 
     def _column_back(self, parts, of_weight):
@@ -193,7 +205,8 @@ class Microbatch:
                 k = self.halves[sub]
                 made.wait(sent.pop(sub, None))
                 layers = (k.down, k.up) if part % 2 else (k.out, k.core, k.qkv)
-                made += [kernel[1] for kernel in layers]
+                again = self.again and not part % 2
+                made += [kernel[1] for kernel in layers] + [k.core[0]] * again
                 sent[sub] = made.issue(self.sums[sub])
                 if not self.split:
                     made += [kernel for layer in layers for kernel in layer[2:]]

@@ -96,9 +96,10 @@ def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], list[Part]]:
     def with_zero(stage, action, of):
         return sharded(s, w, units_at(s, w, stage), action, of, num_recomputed[stage])
 
+    again = s.recompute == "selective"
     for stage, mine in enumerate(s.blocks(w)):
         split = schedule.splits(schedule.rank_of[stage])
-        m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split, s.sp))
+        m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split, s.sp, again))
         dropped, kept = list(mine)[: num_recomputed[stage]], list(mine)[num_recomputed[stage] :]
         forward = [
             *(m.embed if stage == 0 else ()),

@@ -60,8 +60,9 @@ class Merak(Strategy):
     ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
     ranks that have fewer microbatches in flight), or all ("none"). Which stages recompute at all,
-    and when, the ``schedule`` says. ``zero`` and what it sends: `sharding`; ``sp``: as Megatron's,
-    and a message is a rank's part of the sequence.
+    and when, the ``schedule`` says; but attention's core ("selective", see
+    `tpviz.strategy.recompute_knob`) is computed again within backward, on every stage. ``zero`` and
+    what it sends: `sharding`; ``sp``: as Megatron has it, messages too carry a part of the sequence.
 
     ``layout``: each stage has as many blocks ("even", the embedding and the head uncounted), as
     many as make the slowest rank fastest, the head's FLOPs counted ("balanced"), or as a layout
@@ -85,7 +86,7 @@ class Merak(Strategy):
     recompute: str = knob(
         "full",
         help="which layers keep only their input until backward",
-        choices=("none", "full", "stage_aware"),
+        choices=("none", "selective", "full", "stage_aware"),
     )
     keep: float = knob(
         0.25,
@@ -134,6 +135,10 @@ class Merak(Strategy):
         """Stages of the whole pipeline: one a rank, or several."""
         each = {"interleaved_1f1b": self.chunks, **dict.fromkeys(V_SHAPED, 2)}
         return self.pp * each.get(self.schedule, 1)
+
+    @property
+    def recompute_in_blocks(self) -> str:
+        return "selective" if self.recompute == "selective" else "none"
 
     @property
     def inside(self) -> Megatron:
@@ -232,7 +237,7 @@ class Merak(Strategy):
 
     def _wished(self, counts: Sequence[int]):
         """How many layers of each stage the knobs would have recomputed."""
-        if self.recompute == "none":
+        if self.recompute in ("none", "selective"):
             return [0] * len(counts)
         if self.recompute == "full":
             return list(counts)

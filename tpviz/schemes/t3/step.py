@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 def step(s: "T3", w: "GPT") -> tuple[Part, ...]:
     """The parts of one step of a rank."""
     made = Layers(s, w)
-    return assemble(w, made.pieces(), completes("inside", "after") if s.tp > 1 else completes())
+    order = completes("inside", "after") if s.tp > 1 else completes()
+    return assemble(w, made.pieces(), order, s.recompute)
 
 
 class Layers:
@@ -65,6 +66,7 @@ class Layers:
             "down_back": self.row_back("down", f),
             "up_back": self.column_back("up", up),
             "out_back": self.row_back("out", h),
+            "core": [k.core[0]],
             "core_back": [k.core[1]],
             "qkv_back": self.column_back("qkv", qkv),
             "embed_back": [self.whole("all_gather")] if s.split else [],

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.memory import memory
 from tpviz.schemes.megatron.strategy import Megatron
-from tpviz.step import Part
-from tpviz.strategy import Strategy, knob, register
+from tpviz.step import Step, accumulated
+from tpviz.strategy import Strategy, accumulation_knob, knob, recompute_knob, register
 from tpviz.workload import GPT
 
 from .step import step
@@ -58,6 +57,8 @@ class T3(Strategy):
         help="where the all-gather runs: after the reduce-scatter, or (consumer) in the next GEMM",
         choices=("after", "consumer"),
     )
+    accumulation: int = accumulation_knob()
+    recompute: str = recompute_knob()
 
     alike = True
 
@@ -87,10 +88,12 @@ class T3(Strategy):
 
     @property
     def _megatron(self):
-        return Megatron(tp=self.tp, sp=self.split)
+        return Megatron(
+            tp=self.tp, sp=self.split, accumulation=self.accumulation, recompute=self.recompute
+        )
 
     def check(self, workload: GPT) -> None:
-        w = workload
+        w = self.check_microbatches(workload)
         rows = {"seq": w.seq} if self.split else {"batch*seq": w.batch * w.seq}
         sizes = w.divisible | {name: (size, 0) for name, size in {"vocab": w.vocab, **rows}.items()}
         also = gcd(*(size for size, _ in sizes.values()))
@@ -104,14 +107,14 @@ class T3(Strategy):
         """With gather="consumer", replicated parameters see the rank's part of the sequence."""
         return self._megatron.partial(workload)
 
-    def step(self, workload: GPT) -> tuple[Part, ...]:
-        return step(self, workload)
+    def step(self, workload: GPT) -> Step:
+        return accumulated(step(self, self.local(workload)), self.accumulation)
 
     def held(self, workload: GPT, rank: int = 0) -> "Held":
         return self._megatron.held(workload)
 
     def memory(self, workload: GPT) -> "Memory":
-        return memory(workload, self.tp, self.split)
+        return self._megatron.memory(workload)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds of a layer's all-reduces by bytes alone, nothing hidden: those of `Megatron`."""

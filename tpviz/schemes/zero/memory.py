@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import memory as whole_model
+from tpviz.schemes.gpt.memory import of_step
 from tpviz.step import ready_order
 
 from .paper import model_states
@@ -33,12 +34,11 @@ if TYPE_CHECKING:
 def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
     """The `tpviz.cost.Memory` of one rank."""
     local, inner, dp = strategy.local(workload), strategy.inner, strategy.dp
-    found = Memory(_inner_memory(inner, local))
+    found = of_step(_inner_memory(strategy, local), workload, local)
     if dp == 1:
         return found
     buckets, item = strategy.buckets(workload), workload.itemsize
     share = sum(b.numel for b in buckets) // dp * item
-    found["activations"] += 16 * workload.seq * (workload.batch - local.batch)  # all its tokens
     if strategy.zero:
         found["optimizer"] = 2 * share + 4 * len(buckets)
         found["parameters"] = share * dp if strategy.zero < 3 else share + _in_use(buckets) * item
@@ -47,22 +47,26 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
         found["gradients"] = share * (dp + strategy.zero) + late * item
     else:
         order = ready_order(inner_parts(inner, local))
-        found["gradients"] = share + _in_flight(buckets, order) * item
+        found["gradients"] = share + _in_flight(buckets, order, strategy.accumulation > 1) * item
     return found
 
 
 def least(strategy: "DataParallel", workload: "GPT") -> int:
     """Bytes that `memory` is never below: without padding and what is whole for a moment."""
-    found = Memory(_inner_memory(strategy.inner, strategy.local(workload)))
+    found = _inner_memory(strategy, strategy.local(workload))
     if strategy.zero:
         found["optimizer"] = 2 * found["parameters"]  # two moments of the flat buffers
     return found["activations"] + sum(model_states(found, strategy.zero, strategy.dp).values())
 
 
+def _inner_memory(strategy, local):
+    return Memory(_inner_memory_of(strategy.inner, strategy.recompute, local))
+
+
 @lru_cache(maxsize=64)
-def _inner_memory(inner, local):
+def _inner_memory_of(inner, recompute, local):
     """The same at every stage."""
-    return inner.memory(local) if inner else whole_model(local)
+    return inner.memory(local) if inner else whole_model(local, recompute=recompute)
 
 
 def _in_use(buckets):
@@ -72,12 +76,14 @@ def _in_use(buckets):
     return two + sum(b.numel for b in buckets if b.block < 0)
 
 
-def _in_flight(buckets, order):
-    """The most elements of whole gradients at once from stage 2 on: the steps of `program`."""
+def _in_flight(buckets, order, again):
+    """The most elements of whole gradients at once from stage 2 on: the steps of `program`. again :
+    of a microbatch before there are late ones, which are reduced once a step."""
     bucket_of = {name: k for k, b in enumerate(buckets) for name, _, _ in b.parts}
     numel_of = {name: numel for b in buckets for name, _, numel in b.parts}
     missing, begun = [len(b.parts) for b in buckets], set()
-    live = alone = peak = launched = 0
+    live = alone = again * sum(n for b in buckets if b.late for _, _, n in b.parts)
+    peak = launched = 0
 
     def launch():
         nonlocal launched, live
@@ -88,6 +94,8 @@ def _in_flight(buckets, order):
     for name in order:
         k = bucket_of[name]
         if buckets[k].late:
+            if again:
+                continue
             live, alone = live + numel_of[name], alone + numel_of[name]
             peak = max(peak, live)
             continue

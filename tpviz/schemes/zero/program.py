@@ -6,7 +6,7 @@ use.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 import torch
@@ -45,7 +45,7 @@ class DataParallelProgram(Program):
         shards = [b.shard for b in self.buckets]
         self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer  # pyright: ignore[reportArgumentType]
         inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
-        self.launched = 0
+        self.launched = self.left = 0
         for bucket in self.buckets:
             if not bucket.late:
                 self._hook(bucket)
@@ -54,21 +54,34 @@ class DataParallelProgram(Program):
 
     # -- one step ---------------------------------------------------------------------------------
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
-        self.launched = 0
         for bucket in self.buckets:
             bucket.reset()
-        parts = self.group.size()
-        loss = self.forward([own_of(rows, self.group) for rows in batch])
-        if self.zero == 3:
-            self._last_block_before_backward()
-        loss.backward(torch.full_like(loss, 1 / parts))  # the mean over ranks, by adding
+        rows = [own_of(whole, self.group) for whole in batch]
+        loss = self.accumulate(rows, 1 / self.group.size())  # the mean over ranks, by adding
         self.synchronise()
-        return loss.detach()
+        return loss
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         if self.zero == 3:
             self._gather_roots()
         return self.inner.forward(batch)
+
+    def before_forward(self, microbatch: int) -> None:
+        """Gradients are missing again; from stage 2 on there are no whole ones any more."""
+        if self.zero >= 2:
+            self._wait()
+        self.launched, self.left = 0, self.accumulation - 1 - microbatch
+        for bucket in self.buckets:
+            bucket.expect()
+
+    def before_backward(self) -> None:
+        if self.zero == 3:
+            self._prefetch(len(self.module.blocks) - 1, "backward")  # pyright: ignore[reportArgumentType]
+
+    def _wait(self):
+        with label(phase="sync"):
+            for bucket in self.buckets:
+                bucket.reduced()
 
     def synchronise(self) -> None:
         self.inner.synchronise()
@@ -78,8 +91,7 @@ class DataParallelProgram(Program):
                     for parameter in bucket.slots:
                         bucket.collect(parameter)
                     self._complete(bucket)
-            for bucket in self.buckets:
-                bucket.reduced()
+        self._wait()
 
     def optimizer_step(self) -> None:
         self.optimizer.step()
@@ -101,6 +113,8 @@ class DataParallelProgram(Program):
 
     def _complete(self, bucket):
         """A bucket is full: reduce it, in the plan's order, which is the same on every rank."""
+        if self.left and self.zero < 2:
+            return  # more microbatches add to it
         if self.zero == 3:
             bucket.free()
         while self.launched < len(self.buckets) and not self.buckets[self.launched].missing:
@@ -118,9 +132,6 @@ class DataParallelProgram(Program):
         self._prefetch(0, "forward")
         for bucket in roots:
             bucket.ready("forward")
-
-    def _last_block_before_backward(self):
-        self._prefetch(len(self.module.blocks) - 1, "backward")  # pyright: ignore[reportArgumentType]
 
     def _prefetch(self, block, phase):
         for bucket in self.buckets:
@@ -147,6 +158,10 @@ class DataParallelProgram(Program):
         out.register_hook(lambda grad: self._use(bucket, number - 1, "backward"))
 
     # -- for checking -----------------------------------------------------------------------------
+    @property
+    def watched(self) -> dict[str, list[Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.inner.watched
+
     def watch(self) -> None:
         self.inner.watch()
 

@@ -23,7 +23,7 @@ block's reduce-scatter queues behind that all-gather, and the next all-gather be
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.gpt.step import reference, update
-from tpviz.step import Collective, Operations, Part, Wait
+from tpviz.step import Collective, Operations, Part, Repeat, Step, Wait, accumulated, microbatch_of
 from tpviz.strategy import step_of
 
 if TYPE_CHECKING:
@@ -33,17 +33,28 @@ if TYPE_CHECKING:
     from .strategy import DataParallel
 
 
-def step(strategy: "DataParallel", workload: "GPT") -> tuple[Part, ...]:
-    """The inner strategy's step on the local batch, with this axis's collectives in it."""
-    local, inner = strategy.local(workload), strategy.inner
-    parts = inner_parts(inner, local)
-    return _Step(strategy, workload).over(parts) if strategy.dp > 1 else parts
+def step(strategy: "DataParallel", workload: "GPT") -> Step:
+    """The inner strategy's step on the microbatch, with this axis's collectives in it: in every
+    one from stage 2 on, else in the last."""
+    local, inner, count = strategy.local(workload), strategy.inner, strategy.accumulation
+    parts = inner_parts(inner, local, strategy.recompute)
+    if strategy.dp == 1:
+        return accumulated(parts, count)
+    last = _Step(strategy, workload).over(parts)
+    if count == 1:
+        return last
+    each = microbatch_of(parts)
+    if strategy.zero >= 2:
+        each = _Step(strategy, workload).over(parts, last=False)
+    return Repeat(tuple(part._replace(ready=()) for part in each), count - 1), *last
 
 
-def inner_parts(inner: "Strategy | None", local: "GPT") -> tuple[Part, ...]:
+def inner_parts(
+    inner: "Strategy | None", local: "GPT", recompute: str = "none"
+) -> tuple[Part, ...]:
     """The step of the strategy inside, or of one process; those with a `Repeat` share the batch
-    themselves and are in none."""
-    step = step_of(inner, local) if inner else reference(local)
+    themselves and are in none. recompute : of one process."""
+    step = step_of(inner, local) if inner else reference(local, recompute)
     return tuple(part for part in step if isinstance(part, Part))
 
 
@@ -66,8 +77,8 @@ class _Step:
         self.last = None
         self.parts, self.made = [], Operations()
 
-    def over(self, parts):
-        """Parts of the whole step from those of the inner one."""
+    def over(self, parts, last=True):
+        """Parts of the whole step from those of the inner one; or of a microbatch but the last."""
         after = ("sync", "optimizer")
         for part in parts:
             if part.phase in after:
@@ -78,14 +89,16 @@ class _Step:
             if part.ready:
                 self._arrived(part.ready)
         sync, optimizer = ([p for p in parts if p.phase == phase] for phase in after)
-        self.parts += sync
-        for k, bucket in enumerate(self.buckets):
-            if bucket.late:
-                self.missing[k] = 0
-                self._launch()
+        if last:
+            self.parts += sync
+            for k, bucket in enumerate(self.buckets):
+                if bucket.late:
+                    self.missing[k] = 0
+                    self._launch()
         self.made.wait(self.last)
         self._add("sync")
-        self._update(optimizer)
+        if last:
+            self._update(optimizer)
         return tuple(self.parts)
 
     def _add(self, phase, layer=""):
@@ -115,6 +128,7 @@ class _Step:
     def _before(self, part):
         """At stage 3, what happens before a part: the roots, or a block's parameters."""
         phase, block = part.phase, _block(part.layer)
+        phase = "backward" if phase == "recompute" else phase
         if (phase, block) == self.entered:
             return
         if self.entered is None:

@@ -5,8 +5,8 @@ on. Rajbhandari et al. 2020 (ZeRO, arXiv 1910.02054); stage 3 as PyTorch FSDP do
 a time.
 
 >>> from tpviz import Megatron
->>> DataParallel(dp=2, zero=1) * Megatron(tp=2)
-DataParallel(dp=2, zero=1, bucket_mb=0.25, inner=Megatron(tp=2, sp=False, chunks=1))
+>>> (DataParallel(dp=2, zero=1) * Megatron(tp=2, accumulation=4)).short
+'Megatron(tp=2) * DataParallel(dp=2, zero=1, accumulation=4)'
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.checks import divides
 from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.ownership import local_shapes
-from tpviz.strategy import Strategy, knob, register
+from tpviz.strategy import Strategy, accumulation_knob, knob, recompute_knob, register
 
 from .buckets import MEGABYTE, Bucket, fill_buckets, kept_ranges
 from .memory import memory
@@ -25,7 +25,7 @@ from .step import step
 
 if TYPE_CHECKING:
     from tpviz.cost import Memory
-    from tpviz.step import Part
+    from tpviz.step import Step
     from tpviz.workload import GPT
 
 __all__ = ["DataParallel"]
@@ -37,6 +37,12 @@ class DataParallel(Strategy):
 
     ``zero`` shares out, per stage: 1 optimizer states, 2 gradients too, 3 parameters too. Buckets
     apply to stages 0 to 2; stage 3 works block by block.
+
+    Of several microbatches (``accumulation``) stages 0 and 1 add up gradients on each rank and
+    reduce them during the last one, as DDP does within ``no_sync``. Stages 2 and 3 keep no whole
+    gradients, so they reduce-scatter those of every microbatch, and stage 3 gathers parameters for
+    each. An ``inner`` strategy's ``accumulation`` becomes this one's, and this one's ``recompute``
+    becomes that of an ``inner``.
     """
 
     dp: int = knob(4, help="ranks that share the batch", low=1, high=65536)
@@ -52,6 +58,8 @@ class DataParallel(Strategy):
         high=1000.0,
     )
     inner: Strategy | None = None
+    accumulation: int = accumulation_knob()
+    recompute: str = recompute_knob()
 
     def __post_init__(self):
         super().__post_init__()
@@ -61,11 +69,28 @@ class DataParallel(Strategy):
                 f"{name} shares the batch itself: use {name}({knob_of}={self.dp}) and "
                 "no DataParallel around it"
             )
-        if self.inner is None or (isinstance(self.inner, Strategy) and "dp" not in self.inner.axes):
+        if self.inner is None:
             return
-        raise ValueError(
-            f"inner={self.inner!r} is not possible: use a strategy without a dp axis, or None"
-        )
+        if not isinstance(self.inner, Strategy) or "dp" in self.inner.axes:
+            raise ValueError(
+                f"inner={self.inner!r} is not possible: use a strategy without a dp axis, or None"
+            )
+        self._move("accumulation", 1, to_inner=False)
+        self._move("recompute", "none", to_inner=True)
+
+    def _move(self, name, default, to_inner):
+        """A knob that both have is one of the two's; from the other it comes there."""
+        own, inner = getattr(self, name), getattr(self.inner, name)
+        if default not in (own, inner) and own != inner:
+            raise ValueError(
+                f"{name}={own!r} around {name}={inner!r} is not possible: give one of the two "
+                "strategies the other's, or none"
+            )
+        value = inner if own == default else own
+        mine, its = (default, value) if to_inner else (value, default)
+        object.__setattr__(self, name, mine)
+        if inner != its:
+            object.__setattr__(self, "inner", replace(self.inner, **{name: its}))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     @property
     def alike(self) -> bool | tuple[str, ...]:
@@ -82,7 +107,10 @@ class DataParallel(Strategy):
         return {"dp": self.dp} | (self.inner.axes if self.inner else {})
 
     def check(self, workload: "GPT") -> None:
-        divides("batch", workload.batch, "dp", self.dp)
+        axis, parts = "dp", self.dp
+        if self.accumulation > 1:
+            axis, parts = "dp*accumulation", self.dp * self.accumulation
+        divides("batch", workload.batch, axis, parts)
         if self.inner is None:
             return
         try:
@@ -91,7 +119,7 @@ class DataParallel(Strategy):
             clash = getattr(error, "clash", None)
             if clash is None or "batch" not in clash.size_name:
                 raise
-            raise clash.outside("dp", self.dp).error() from None
+            raise clash.outside(axis, parts).error() from None
 
     def variants(self, name: str, value: int) -> list[Callable[[], Strategy]]:
         """Of the strategy inside, where the knob is its own."""
@@ -100,8 +128,8 @@ class DataParallel(Strategy):
         return super().variants(name, value)
 
     def local(self, workload: "GPT") -> "GPT":
-        """The workload that one replica sees: its part of the batch."""
-        return workload.with_batch(workload.batch // self.dp)
+        """The workload of one microbatch of one replica."""
+        return workload.with_batch(workload.batch // (self.dp * self.accumulation))
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         return self.inner.splits(self.local(workload)) if self.inner else {}
@@ -110,12 +138,13 @@ class DataParallel(Strategy):
         """The `buckets.Bucket` list of one rank."""
         return list(_buckets(self, workload))
 
-    def step(self, workload: "GPT") -> "tuple[Part, ...]":
+    def step(self, workload: "GPT") -> "Step":
         return step(self, workload)
 
     def held(self, workload: "GPT", rank: int = 0) -> Held:
-        local = self.local(workload)
-        return self.inner.held(local) if self.inner else Held(local, 1, 1.0, 1.0, local.layers)
+        local, shards = self.local(workload), self.dp if self.zero >= 2 else 1
+        held = self.inner.held(local) if self.inner else Held(local, 1, 1.0, 1.0, local.layers)
+        return held._replace(shards=shards * (self.accumulation > 1))
 
     def memory(self, workload: "GPT") -> "Memory":
         return memory(self, workload)
