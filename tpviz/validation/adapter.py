@@ -25,12 +25,12 @@ from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.cost import Memory
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.gpt.pointwise import Held
-from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
 
-from .rows import PublishedRow, framework_of
+from .peak import ENGINE, HANDLE, LARGE, Run, peak
+from .rows import PublishedRow, framework_of, table
 
 GPU_NAMES = {
     "A100-80GB": "A100-SXM-80GB",
@@ -47,17 +47,29 @@ Omni-Path links of 100 Gbit/s."""
 PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
 """Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
 does not depend."""
-CASES = {"swiglu": {"gated": True}, "untie": {"tied": False}, "disable_bias": {"bias": False}}
-"""Words in the name of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
+OPTIONS = {
+    "swiglu": {"gated": True},
+    "untie-embeddings-and-output-weights": {"tied": False},
+    "disable-bias-linear": {"bias": False},
+    "normalization=RMSNorm": {"norm": "rms"},
+    "position-embedding-type=rope": {"rotary": True},
+}
+"""Options of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
 REFUSED = {
     "bert": "BERT",
     "fsdp": "Megatron-LM's own FSDP",
-    "frozen": "frozen parameters",
     "uneven": "uneven pipeline stages that the row does not name",
     "account_for": "stages that count the embedding and the loss as layers",
     "distill": "distillation",
 }
 """Words in the name of a case that is not modelled -> why."""
+CI, CI_CASES = "megatron_ci_golden", "megatron_ci_cases"
+"""The source of exact peaks, and the file of its cases' options."""
+INSTANCES = "num-distributed-optimizer-instances="
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
+OLD = "dracooci"
+"""Platforms whose attention was unfused in deterministic mode, where no option says so: seen in all
+their rows that may be fitted on."""
 GPT2_VOCAB = 50257
 """Tokens of GPT-2's byte-pair encoding, which Megatron-LM's CI uses and pads."""
 HALF = ("bf16", "fp16", "bfloat16", "float16")
@@ -144,19 +156,26 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
         assumed.append("a model as GPT-2's but for the sizes stated")
     fields, vocab = family._asdict(), row.vocab
     if row.kind == "memory":
-        for word, other in CASES.items():
-            fields |= other if word in row.model else {}
+        options = options_of(row.model)
+        for option, other in OPTIONS.items():
+            fields |= other if option in options else {}
         if not vocab and row.model.startswith("gpt"):
-            vocab = -(-GPT2_VOCAB // (128 * row.tp)) * 128 * row.tp
-            assumed.append("GPT-2's vocabulary, padded to a multiple of 128 tp")
+            vocab = GPT2_VOCAB
+            assumed.append("GPT-2's vocabulary")
+        if vocab and row.source == CI:
+            vocab = -(-vocab // (128 * row.tp)) * 128 * row.tp
+            assumed.append("a vocabulary padded to a multiple of 128 tp")
     if not vocab:
         raise NotModelled("vocab is not stated")
+    wide = 4 * row.hidden
+    if row.source == CI and fields["gated"]:  # as Megatron-LM's arguments.py
+        wide = int(wide * 2 / 3 / 64) * 64
     return GPT(
         layers=row.layers,
         hidden=row.hidden,
         heads=row.heads,
         kv_heads=row.kv_heads,
-        ffn=row.ffn or 4 * row.hidden,
+        ffn=row.ffn or wide,
         seq=row.seq,
         batch=row.global_batch,
         vocab=vocab,
@@ -191,23 +210,77 @@ def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cl
 
 
 def memory(plan: Plan, row: PublishedRow) -> Memory:
-    """Bytes of a rank in mixed precision, by kind (derived).
+    """Bytes of a rank in mixed precision, by kind: of the rank that a row of memory names, else of
+    the one that needs most.
 
-    Activations are the strategy's. The states of a parameter are those of Rajbhandari et al. 2020
-    (arXiv 1910.02054, section 3.1) with gradients added up in float32, as Megatron-LM and nanotron
-    do: 2 bytes, 4 of the gradient, and 12 of the float32 copy and Adam's two moments, which ZeRO-1
-    shards. FSDP's shards are 4, 4 and 8 bytes; what it gathers counts as activations.
+    Runs of Megatron-LM and nanotron are those of `peak`. FSDP's shards are 4 bytes of a parameter,
+    4 of its gradient and 8 of Adam's moments; what it gathers counts as activations (derived).
     """
     s, w = plan.strategy, plan.workload
     if isinstance(s, Merak):
-        found = memory_of(s, w, _place(row)) if row.kind == "memory" else s.memory(w)
-        sizes = 2, 4, 12 / (row.dp if row.zero else 1)
-    else:
-        found, sizes = s.memory(w), (4, 4, 8)
+        places = [_place(row)] if row.kind == "memory" else range(s.pp)
+        how = run_of(row)
+        return max((peak(s, w, place, how) for place in places), key=lambda m: m.total)
+    found = s.memory(w)
     number = found["parameters"] // w.itemsize
-    kinds = ("parameters", "gradients", "optimizer")
-    states = {kind: round(number * size) for kind, size in zip(kinds, sizes)}
+    states = {"parameters": 4 * number, "gradients": 4 * number, "optimizer": 8 * number}
     return Memory(**states, activations=found["activations"])
+
+
+@lru_cache(maxsize=1)
+def ci_cases() -> dict[str, frozenset[str]]:
+    """{case of Megatron-LM's CI: its options that matter here}, from its repository."""
+    return {row["case"]: frozenset(row["options"].split()) for row in table(CI_CASES)}
+
+
+def options_of(case: str) -> frozenset[str]:
+    """The options of a case; of an unknown one those that begin with a word of its name."""
+    named = frozenset(option for option in OPTIONS if option.partition("-")[0] in case)
+    return ci_cases().get(case, named)
+
+
+def run_of(row: PublishedRow) -> Run:
+    """How the framework of a row keeps its tensors (see `peak`)."""
+    gpu = row.gpu.lower()
+    handle = LARGE if "h100" in gpu or "h200" in gpu else HANDLE
+    engine = LARGE if handle == LARGE or "b200" in gpu else ENGINE
+    shards, split = row.dp if row.zero else 1, row.sp != 0 and row.tp > 1
+    if row.framework == "nanotron":
+        return Run(
+            again=2 * row.hidden * (not row.kv_heads),
+            fused_mlp=False,
+            logits=10,
+            summed=6 if row.dp > 1 else 4,
+            shards=shards,
+            split=split,
+            gathered=split,
+            workspace=2 * handle,
+        )
+    if row.source.startswith(SOFTMAX):
+        return Run("unfused", dropout=True, shards=shards, split=split, workspace=2 * handle)
+    if row.source != CI:
+        return Run(
+            fused_grads=True,
+            fused_loss="fused cross entropy" in row.notes,
+            shards=shards,
+            split=split,
+            workspace=2 * handle + engine,
+        )
+    options = options_of(row.model)
+    unfused = "attention-backend=unfused" in options or "transformer-impl=local" in options
+    instances = next((int(o.partition("=")[2]) for o in options if o.startswith(INSTANCES)), 1)
+    flash = not unfused and not (OLD in gpu and "deterministic-mode" in options)
+    return Run(
+        "flash" if flash else "unfused",
+        again=row.hidden * flash,
+        dropout="attention-dropout=0.0" not in options,
+        fused_grads="no-gradient-accumulation-fusion" not in options,
+        summed=2 if row.dtype == "fp16" else 4,
+        shards=max(shards // instances, 1),
+        split=split,
+        mask=True,
+        workspace=2 * (LARGE if CUBLAS in options else handle) + engine,
+    )
 
 
 def _gpu(row):
