@@ -10,7 +10,6 @@ import tpviz as tv
 from tpviz.schedules import SCHEDULES, timeline
 from tpviz.schedules.formulas import in_flight as by_formula
 from tpviz.schedules.measured import in_flight, peaks_in_flight
-from tpviz.schemes.merak.split import stage_of
 from tpviz.trace import Event, Trace
 
 W = tv.GPT(layers=8, hidden=16, heads=4, seq=8, batch=8, vocab=32)
@@ -39,7 +38,7 @@ def test_real_ranks_hold_as_many_as_the_schedule_says(s, traces):
     w, trace = workload(s), traces[s]
 
     def stage(layer):
-        return stage_of(layer, w, s.stages)
+        return s.stage_of(layer, w)
 
     assert peaks_in_flight(trace, stage) == timeline(s.schedule_of(w)).peak_in_flight
     assert peaks_in_flight(trace, stage) == by_formula(s.schedule, s.pp, 8)

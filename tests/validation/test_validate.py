@@ -36,6 +36,28 @@ def test_virtual_stages_interleave():
     assert plan_of(replace(SC21, pp=1, vpp=2, n_gpus=256)).strategy.schedule == "1f1b"
 
 
+def test_nanotron_balances_its_stages():
+    """As its documentation lists the blocks of Llama 3 8B on 8 ranks, and by hand: of 16 blocks and
+    a head of 4 on 8 ranks, 2.5 each, the head is alone."""
+    row = replace(GRID, layers=32, hidden=4096, heads=32, ffn=14336, vocab=128256, tp=1)
+    row = replace(row, pp=8, dp=1, n_gpus=8, global_batch=8, micro_batch=1)
+    plan = plan_of(row)
+    assert plan.strategy.layout == tv.Merak(layout=(5, 4, 4, 5, 4, 4, 4, 2)).layout
+    row = replace(row, layers=16, hidden=2048, ffn=8192, vocab=131072)
+    plan = plan_of(row)
+    assert plan.strategy.layout == tv.Merak(layout=(3, 3, 2, 3, 2, 3, 0, 0)).layout
+    assert "the head on the last stage, behind stages that have nothing" in plan.assumed
+    assert plan_of(replace(row, pp=1, n_gpus=1)).strategy.layout == "even"
+    assert plan_of(replace(row, source="nemo")).strategy.layout == "even"
+
+
+def test_bigscience_counts_both_ends_where_only_that_divides():
+    rows = {r.layers: r for r in tv.published(source="bigscience") if r.pp == 12}
+    layouts = {layers: plan_of(row).strategy.layout for layers, row in rows.items()}
+    assert layouts[106] == "Et*8|(t*9|)*10,t*8L" and layouts[82] == "Et*6|(t*7|)*10,t*6L"
+    assert layouts[84] == "even"
+
+
 def test_fsdp_shards_every_weight():
     s = plan_of(MPT).strategy
     assert s.axes == {"data": 1, "z": 16, "y": 1, "x": 1}
@@ -187,8 +209,14 @@ def test_names_of_ci_cases_say_what_the_columns_do_not():
     )
     assert gated.workload.gated and gated.workload.tied and not untied.workload.tied
     assert gated.workload.vocab == 50304  # 50257 up to a multiple of 128
-    with pytest.raises(NotModelled, match="uneven pipeline stages"):
-        plan_of(next(r for name, r in rows.items() if "uneven" in name))
+    uneven, counted = (
+        plan_of(next(r for name, r in rows.items() if name.endswith(end)))
+        for end in ("vp1_uneven_pipeline", "account_for_embedding_loss_in_pipeline_split")
+    )
+    assert uneven.strategy.layout_of(uneven.workload) == "Et*2|(t*4|)*2,t*2L"
+    assert counted.strategy.schedule == "interleaved_1f1b" and counted.strategy.stages == 8
+    assert counted.strategy.layout_of(counted.workload) == "E|(t|)*6,L"
+    assert not (uneven.workload.tied or counted.workload.tied)  # as their recipes say
 
 
 def test_failed_rows_are_predicted_too():

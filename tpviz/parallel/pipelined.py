@@ -291,6 +291,11 @@ def pipelined(
     """A `Pipelined`; see `tpviz.parallelize`. split(strategy) splits the model's layers over tp."""
     if inputs is None:
         raise ValueError(f"{strategy.short} traces the model: give example_inputs, a whole batch")
+    if strategy.layout != "even":
+        raise ValueError(
+            f"layout={strategy.layout!r} is about the blocks of a tv.GPT: leave it out, and cut a "
+            "module by balance='flops', 'parameters', 'uniform' or seconds"
+        )
     strategy.schedule_for([1] * strategy.stages)  # errors now, not after the trace
     dim, whole = whole_number("batch_dim", batch_dim, 0), _leaves(leaves)
     shapes = {

@@ -58,11 +58,15 @@ OPTIONS = {
 REFUSED = {
     "bert": "BERT",
     "fsdp": "Megatron-LM's own FSDP",
-    "uneven": "uneven pipeline stages that the row does not name",
-    "account_for": "stages that count the embedding and the loss as layers",
     "distill": "distillation",
 }
 """Words in the name of a case that is not modelled -> why."""
+LAYOUTS = {
+    "uneven_pipeline": ("Et*2|(t*4|)*2,t*2L", 1),
+    "account_for_embedding_loss": ("E|(t|)*6,L", 2),
+}
+"""Words in the name of a case -> the layout that its options say, and the stages of a rank. Of 12
+layers 2 are on the first and the last stage; embedding and loss count beside 6 layers."""
 CI, CI_CASES = "megatron_ci_golden", "megatron_ci_cases"
 """The source of exact peaks, and the file of its cases' options."""
 INSTANCES = "num-distributed-optimizer-instances="
@@ -337,13 +341,38 @@ def _pipelined(row, assumed):
     if row.zero:
         assumed.append("ZeRO-1 as an all-reduce of gradients, which sends as many bytes")
     order: dict[str, Any] = {"schedule": "1f1b"}
-    if row.vpp > 1 and row.pp > 1:
-        order = {"schedule": "interleaved_1f1b", "chunks": row.vpp}
+    layout, vpp = next((s for word, s in LAYOUTS.items() if word in row.model), ("", row.vpp))
+    if vpp > 1 and row.pp > 1:
+        order = {"schedule": "interleaved_1f1b", "chunks": vpp}
     return kind(
         pp=row.pp,
         tp=row.tp,
         dp=row.dp,
         microbatches=int(row.microbatches),
         recompute="full" if row.recompute == "full" else "none",
+        layout=layout or _layout(row, assumed),
         **order,
     )
+
+
+def _layout(row, assumed):
+    """The layout of a row's stages, as its framework cuts them.
+
+    nanotron (``build_model`` in its models/base.py) ends a stage behind the first part with which
+    the cost so far is more than the stage's share: 4 h^2 + 3 h f for a block, h V for the head.
+    Megatron-DeepSpeed counts both ends as layers where BigScience's layers divide only so.
+    """
+    layers, pp = row.layers, row.pp
+    if row.framework == "nanotron" and row.vocab and pp > 1:
+        block, found, stage = 4 * row.hidden + 3 * (row.ffn or 4 * row.hidden), [0] * pp, 0
+        whole = layers * block + row.vocab
+        for number in range(1, layers + 1):
+            found[stage] += 1
+            stage += number * block * pp > (stage + 1) * whole
+        if 0 in found[:-1]:
+            assumed.append("the head on the last stage, behind stages that have nothing")
+        return tuple(found)
+    if row.source.startswith("bigscience") and layers % pp and (layers + 2) % pp == 0:
+        each = (layers + 2) // pp
+        return (each - 1, *(each,) * (pp - 2), each - 1)
+    return "even"

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import statistics
-from tpviz.schemes.merak.split import layers_of
 from tpviz.schemes.merak.step import num_local_parameters
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _kept(s, w, stage, run):
     tokens = local.batch * w.seq
     whole = 2 * tokens * w.hidden
     stream = whole // tp if run.split else whole
-    count, drop = len(layers_of(w.layers, s.stages)[stage]), s.num_recomputed(w)[stage]
+    count, drop = len(s.blocks(w)[stage]), s.num_recomputed(w)[stage]
     block, backward = _block(w, tokens, stream, tp, run)
     embedding = run.dropout * (stage == 0) * stream / 2
     after, more = (count - drop) * block + drop * stream + embedding, 0.0

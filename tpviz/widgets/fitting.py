@@ -106,8 +106,10 @@ class Fitting:
         found[name] = next(works, found[name])
 
     def _stops(self, name):
-        """Found once for each size of the model and number of ranks, on which alone they depend."""
-        key = name, self.ranks, *(self.values[size] for size in _names(Sizes))
+        """Found once for each size of the model, number of ranks and value of knobs that never give
+        way, on which alone they depend."""
+        fixed = (value for knob, value in self.values.items() if knob not in self._choices)
+        key = name, self.ranks, *(self.values[size] for size in _names(Sizes)), *fixed
         if key not in self._known:
             heads = {} if name == "hidden" else {"heads": self.values["heads"]}
             others = [{**self.values, **least, **heads} for least in self._least]

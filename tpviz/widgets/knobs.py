@@ -63,7 +63,8 @@ def control(
         return ipywidgets.Dropdown(
             options=[(_label(shape), shape) for shape in shapes], value=default, **options
         )
-    return ipywidgets.Text(value=default if isinstance(default, str) else repr(default), **options)
+    text = default if isinstance(default, str) else repr(default)
+    return ipywidgets.Text(value=text, continuous_update=False, **options)
 
 
 def slider(

@@ -12,7 +12,6 @@ from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES, Schedule, formulas, schedule, schedule_errors, timeline
 from tpviz.schedules.measured import in_flight
 from tpviz.schemes.merak.memory import memory_of, of_microbatch
-from tpviz.schemes.merak.split import stage_of
 from tpviz.schemes.merak.step import clock
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import knob, settle_knobs
@@ -175,7 +174,7 @@ def _of_merak(s, workload, cluster, trace=None):
 
 def _counter(trace, s, w):
     """rank -> [(time, microbatches in flight)] of a run."""
-    several = None if s.stages == s.pp else lambda layer: stage_of(layer, w, s.stages)
+    several = None if s.stages == s.pp else lambda layer: s.stage_of(layer, w)
     return lambda rank: in_flight(trace, rank, several)
 
 

@@ -19,7 +19,6 @@ from tpviz.labs.report import not_knobs, some, too_late
 from tpviz.labs.study import Outcome, Study, Variant, ask, outcome
 from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.step import payloads
-from tpviz.schemes.merak.split import layers_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.tables import table
 from tpviz.trace.analyses import length, merge
@@ -214,7 +213,7 @@ def _row(variant, w, cluster):
     )
     activation = payloads(s.local(w), s.tp).activation
     c = transfer(cluster, Mesh(s.axes), "tp", "all_reduce", activation).seconds
-    count = len(layers_of(w.layers, s.stages)[0])
+    count = len(s.blocks(w)[0])
     blocks = {
         phase: _waits(clock.pieces[kind, 0]) / count / c for phase, kind in zip(PHASES, ("F", "B"))
     }

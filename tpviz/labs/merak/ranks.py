@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpviz.cost import parts, transfer
 from tpviz.mesh import Mesh
 from tpviz.schedules.measured import peaks_in_flight
-from tpviz.schemes.merak.split import stage_of
 from tpviz.schemes.merak.step import (
     TOKENS,
     clock,
@@ -124,7 +123,7 @@ def read(trace: "Trace", s: "Merak") -> tuple[Parts, ...]:
 def flight(trace: "Trace", s: "Merak", w: "GPT") -> tuple[int, ...]:
     """Per place along pp the most microbatches, times stages, that a trace of this `Merak` has in
     flight at once."""
-    return peaks_in_flight(trace, lambda layer: stage_of(layer, w, s.stages))
+    return peaks_in_flight(trace, lambda layer: s.stage_of(layer, w))
 
 
 def mean(places: Sequence[Parts]) -> Parts:

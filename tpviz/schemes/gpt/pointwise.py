@@ -70,7 +70,8 @@ def spread(device: "Device", held: Held) -> "Device":
     other ones.
 
     The host launches kernels ahead of the device, so ``launch`` bounds a microbatch as a whole: it
-    takes at least as long as to launch all its kernels, and what that adds is spread as well.
+    takes at least as long as to launch all its kernels, and what that adds is spread as well. Those
+    of a rank without other kernels, a stage with the embedding alone, are left out.
     """
     alone, dtype = replace(device, pointwise="free", launch=0.0), held.workload.dtype
     gemms, others = _gemms(held), list(passes(device, held))
@@ -79,7 +80,8 @@ def spread(device: "Device", held: Held) -> "Device":
     slower = 1 + device.launch_pipelined * held.parts * (held.ends != (True, True))
     launching = device.launch * slower * sum(count for count, *_ in (*gemms, *others))
     seconds = max(seconds, launching - computing)
-    return replace(alone, spread=seconds / sum(count * flops for count, flops, _ in gemms))
+    total = sum(count * flops for count, flops, _ in gemms)
+    return replace(alone, spread=seconds / total if total else 0.0)
 
 
 def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":

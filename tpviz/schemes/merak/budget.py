@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from tpviz.cost import show_bytes
 
 from .memory import memory
-from .split import layers_of
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 def keeps(s: "Merak", w: "GPT") -> list[float]:
     """Every ``keep`` from 1 down to 0 at which some stage keeps a layer more than just below it."""
     found = {0.0, 1.0}
-    for share, blocks in zip(s.shares(), layers_of(w.layers, s.stages)):
-        found |= {kept / len(blocks) / (share or 1.0) for kept in range(len(blocks) + 1)}
+    for share, blocks in zip(s.shares(), s.blocks(w)):
+        found |= {kept / (len(blocks) or 1) / (share or 1.0) for kept in range(len(blocks) + 1)}
     return sorted((keep for keep in found if keep <= 1), reverse=True)
 
 

@@ -14,7 +14,6 @@ from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import block_kept, statistics
 
 from .p2p_plan import PREFETCH
-from .split import layers_of
 from .step import num_local_parameters
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
     size = sum(num_local_parameters(s, w)[stage] for stage in stages) * w.itemsize
-    blocks = layers_of(w.layers, s.stages)
+    blocks = s.blocks(w)
     tensors = sum(
         len(w.block_shapes()) * len(blocks[stage])
         + (2 - w.rotary) * (stage == 0)
@@ -100,18 +99,18 @@ def _stream(s, w):
 
 @lru_cache(maxsize=256)
 def _stages(s, w):
-    """{stage: (its layers, how many of them are recomputed, whether it is the last)}."""
-    blocks, num_recomputed = layers_of(w.layers, s.stages), s.num_recomputed(w)
+    """{stage: (its layers, how many of them are recomputed, whether it is the first, the last)}."""
+    blocks, num_recomputed = s.blocks(w), s.num_recomputed(w)
     return {
-        stage: (len(blocks[stage]), num_recomputed[stage], stage == s.stages - 1)
+        stage: (len(blocks[stage]), num_recomputed[stage], not stage, stage == s.stages - 1)
         for stage in range(s.stages)
     }
 
 
 @lru_cache(maxsize=256)
-def _kept(s, w, count, drop, last):
+def _kept(s, w, count, drop, first, last):
     """The `_Kept` of a stage of ``count`` layers; few stages of a pipeline differ."""
-    return _Kept(s, w, count, drop, last)
+    return _Kept(s, w, count, drop, first, last)
 
 
 class _Kept:
@@ -122,7 +121,7 @@ class _Kept:
     of the head. noted : besides where a weight's gradient waits: its input, before it is all.
     """
 
-    def __init__(self, s, w, count, drop, last):
+    def __init__(self, s, w, count, drop, first, last):
         local, item, wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         tokens = local.batch * local.seq
         stream = _stream(s, w)
@@ -132,8 +131,11 @@ class _Kept:
         self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))
         self.in_forward = 0
         width = w.mlp_width // s.tp * item
-        self.noted = tokens * width
-        self.in_backward = [(stream + tokens * width, w.hidden * width)]
+        self.noted = (count > 0) * tokens * width
+        ends = w.vocab // s.tp * w.hidden * item
+        self.in_backward = [
+            (stream + tokens * width, w.hidden * width) if count else (0, first * ends)
+        ]
         if last:
             head = (
                 2 * stream + statistics(w) * tokens * wide + logits * wide
@@ -141,6 +143,6 @@ class _Kept:
             self.after_forward += head
             self.in_forward = (2 if s.tp == 1 else 1) * logits * wide
             self.in_backward = [
-                (stream + tokens * width - head, w.hidden * width),
-                (logits * item + stream, w.vocab // s.tp * w.hidden * item),
+                *((more - head, weight) for more, weight in self.in_backward if count),
+                (logits * item + stream, ends),
             ]

@@ -51,6 +51,8 @@ class Pipeline:
         self.named = {name: p for stage in stages.values() for name, p in stage.own().items()}
         whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
         kind = mesh.device_type
+        # a stage may have no parameters
+        self.device = next((p.device for p in self.named.values()), torch.device(kind))
         self.down = mesh.get_group("pp")
         self.up = whole.second_group("pp", "pp", device_type=kind)
         split = schedule.splits(self.place)
@@ -73,8 +75,7 @@ class Pipeline:
             sends."""
             stage, back = stages[message.stage], message.phase == "backward"
             specs = [spec for spec in stage.sends if spec.trained] if back else stage.receives
-            device = next(iter(self.named.values())).device
-            return [torch.empty(spec.shape, dtype=spec.dtype, device=device) for spec in specs]
+            return [torch.empty(s.shape, dtype=s.dtype, device=self.device) for s in specs]
 
         messages = Messages(P2PPlan(schedule, self.place), self.down, self.up, empty)  # pyright: ignore[reportArgumentType]
         return Executor(schedule, self.place, runners, messages, self.share)

@@ -27,7 +27,7 @@ from tpviz.schemes.megatron.program import ParallelBlock
 
 from . import subpipeline
 from .pipeline import Pipeline
-from .split import HEAD, TOKENS, layers_of, stage_of
+from .split import HEAD, TOKENS
 from .stage import Spec, Stage
 from .tied_weights import Tie
 
@@ -48,32 +48,30 @@ class GPTStage(Stage):
         self,
         w: "GPT",
         number: int,
-        stages: int,
+        blocks: range,
+        last: bool,
         group: "dist.ProcessGroup",
         level: int = 0,
         **kw: Any,
     ):
         super().__init__()
-        self.number, self.group = number, group
+        self.number, self.group, self.dtype = number, group, kw["dtype"]
         self.level = level if group.size() > 1 else 0
         stream = Spec((w.batch, w.seq, w.hidden), kw["dtype"])
         self.receives = [stream] if number else []
-        self.sends = [stream] if number < stages - 1 else []
+        self.sends = [stream] if not last else []
         if number == 0:
             self.embed = ParallelEmbedding(w, group, False, **kw)
         halves = 2 if level == 1 and w.batch > 1 else 1
         self.blocks = nn.ModuleDict(
-            {
-                str(i): ParallelBlock(w, group, False, halves, **kw)
-                for i in layers_of(w.layers, stages)[number]
-            }
+            {str(i): ParallelBlock(w, group, False, halves, **kw) for i in blocks}
         )
         for layer in self.blocks.modules():
             if isinstance(layer, ColumnParallelLinear):
                 layer.bare, layer.chunks = self.level > 1, halves
             elif isinstance(layer, RowParallelLinear):
                 layer.bare = self.level > 1
-        if number == stages - 1:
+        if last:
             self.norm = Norm(w, **kw)
             self.head = ColumnParallelLinear(w.hidden, w.vocab, group, False, bias=False, **kw)
 
@@ -116,7 +114,8 @@ class MerakProgram(Program):
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
         self.splits = strategy.splits(workload)
-        self.optimizer, self.watched = adamw(pipeline.parameters(), lr), {}
+        # a group, since a rank may have no parameters
+        self.optimizer, self.watched = adamw([{"params": pipeline.parameters()}], lr), {}
 
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor | None:
         self.optimizer.zero_grad()
@@ -164,12 +163,13 @@ class MerakProgram(Program):
             shape = list(shape)
             for dim, axis in self.splits.get(name, ()):
                 shape[dim] //= axes[axis]
-            owner = schedule.rank_of[stage_of(name, self.workload, schedule.stages)]
+            owner = schedule.rank_of[self.strategy.stage_of(name, self.workload)]
             parts[name] = self._everywhere(locals_by_name.get(name), shape, owner)
         return gather_together(parts, self.splits, self.mesh)
 
     def _everywhere(self, tensor, shape, owner):
-        like = next(iter(self.named.values())).new_empty(shape)
+        dtype = next(iter(self.pipeline.stages.values())).dtype
+        like = torch.empty(shape, dtype=dtype, device=self.pipeline.device)
         return self.pipeline.everywhere(tensor, like, owner)
 
 
@@ -186,8 +186,9 @@ def build(
     kw = {"dtype": dtype or getattr(torch, workload.dtype), "device": device}
     local, splits = strategy.local(workload), strategy.splits(workload)
     place, last = mesh.get_local_rank("pp"), schedule.stages - 1
+    blocks = strategy.blocks(workload)
     stages = {
-        s: GPTStage(local, s, schedule.stages, group, strategy.subpipeline, **kw)
+        s: GPTStage(local, s, blocks[s], s == last, group, strategy.subpipeline, **kw)
         for s in schedule.stages_of(place)
     }
     for stage in stages.values():

@@ -22,7 +22,7 @@ from tpviz.step import Collective, Part, Repeat, count
 
 from .microbatch import Microbatch
 from .p2p_plan import P2PPlan
-from .split import TOKENS, layers_of, stage_of
+from .split import TOKENS
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -48,7 +48,8 @@ def ledger(s: "Merak", w: "GPT", place: int) -> "Ledger":
             if rank == place and plan.travels(message):
                 step.append(Part(message.phase, "", (Collective("pp", name, activation),)))
     numbers = num_local_parameters(s, w)
-    summed = [Collective("dp", "all_reduce", sum(numbers[stage] for stage in stages) * item)]
+    number = sum(numbers[stage] for stage in stages)
+    summed = [Collective("dp", "all_reduce", number * item)] * bool(number)
     if w.tied and shares_ends(schedule, place):
         summed.append(Collective("ends", "all_reduce", prod(local_shapes(s, w)[TOKENS]) * item))
     step.append(Part("sync", "", tuple(summed)))
@@ -67,10 +68,10 @@ def num_local_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
     one = replace(w, layers=1)  # all blocks are alike
     size = {name: prod(shape) for name, shape in local_shapes(s.inside, one).items()}
     block = sum(number for name, number in size.items() if name.startswith("blocks."))
-    found = [block * len(blocks) for blocks in layers_of(w.layers, s.stages)]
+    found = [block * len(blocks) for blocks in s.blocks(w)]
     for name, number in size.items():
         if not name.startswith("blocks."):
-            found[stage_of(name, w, s.stages)] += number
+            found[s.stage_of(name, w)] += number
     if w.tied:
         found[-1] += size[TOKENS]
     return tuple(found)
@@ -81,7 +82,7 @@ def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], list[Part]]:
     """{(kind of action, stage): `Part`s} of one microbatch."""
     schedule, num_recomputed = s.schedule_of(w), s.num_recomputed(w)
     made, last, parts = {}, s.stages - 1, {}
-    for stage, mine in enumerate(layers_of(w.layers, s.stages)):
+    for stage, mine in enumerate(s.blocks(w)):
         split = schedule.splits(schedule.rank_of[stage])
         m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split))
         dropped, kept = list(mine)[: num_recomputed[stage]], list(mine)[num_recomputed[stage] :]
@@ -184,6 +185,8 @@ def _end(s, w, cluster, mesh, line, place):
         )
         found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
     moved = transfer(cluster, mesh, "dp", "all_reduce", numbers * item)
+    if not numbers:  # stages without blocks
+        return found
     if moved.seconds:
         found.append(Segment("sync", "", exposed={"dp": moved.seconds}, latency=moved.latency))
     return [*found, Segment("optimizer", "", compute=update_seconds(w, cluster, numbers))]

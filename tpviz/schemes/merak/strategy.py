@@ -17,16 +17,17 @@ from math import floor
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.checks import divides
+from tpviz.checks import divides, settle
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES, Schedule, schedule
 from tpviz.schedules import check as check_schedule
+from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.strategy import Strategy, divisors, knob, register
 from tpviz.workload import GPT
 
 from .paper import kept_shares
-from .split import TOKENS, layers_of, stage_of
+from .split import RULES, TOKENS, balanced, counts, layers_of, layout_text, ranges, written
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -44,6 +45,7 @@ ORDERS: list[dict[str, Any]] = [
     {"schedule": "shifted_critical_path"},
     {"schedule": "interleaved_1f1b", "recompute": "none"},
     {"schedule": "zb_h1", "recompute": "none"},
+    {"schedule": "1f1b", "recompute": "none", "layout": "balanced"},
 ]
 """Schedules and recomputation in `Merak.space`."""
 
@@ -56,6 +58,10 @@ class Merak(Strategy):
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
     ranks that have fewer microbatches in flight), or all ("none"). Which stages recompute at all,
     and when, the ``schedule`` says.
+
+    ``layout``: each stage has as many blocks ("even", the embedding and the head uncounted), as
+    many as make the slowest rank fastest, the head's FLOPs counted ("balanced"), or as a layout
+    says: counts, (2, 4, 4, 2), or Megatron-LM's words for it, "Et*2|(t*4|)*2,t*2L" (`split`).
     """
 
     pp: int = knob(
@@ -94,9 +100,18 @@ class Merak(Strategy):
         "across blocks",
         choices=(0, 1, 2, 3),
     )
+    layout: str = knob(
+        "even",
+        help="blocks of each stage: even, balanced (the head counts), counts such as (2, 2), or "
+        "Megatron-LM's layout such as Ett|ttL",
+    )
 
     shares_batch, alike = "dp", ("dp", "tp")
     parent_axis = MappingProxyType({"ends": "pp"})
+
+    def __post_init__(self):
+        super().__post_init__()
+        settle(self, "layout", layout_text)
 
     @property
     def axes(self) -> dict[str, int]:
@@ -121,7 +136,9 @@ class Merak(Strategy):
         w, stages = workload, self.stages
         divides("batch", w.batch, "dp*microbatches", self.dp * self.microbatches)
         self.inside.check(self.local(w))
-        if w.layers < stages:
+        if self.layout not in RULES:
+            self._check_layout(w)
+        elif w.layers < stages:
             works = [d for d in divisors(stages) if d <= w.layers]
             raise ValueError(
                 f"layers={w.layers} are fewer than the {stages} stages of "
@@ -129,6 +146,33 @@ class Merak(Strategy):
                 f"stages, or layers={stages}"
             )
         check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
+
+    def _check_layout(self, w):
+        found, stages = counts(self.layout), self.stages
+        if len(found) != stages:
+            raise ValueError(
+                f"layout={self.layout!r} has {len(found)} stages, pp={self.pp} with "
+                f"schedule={self.schedule!r} has {stages}: use "
+                + (
+                    f"pp={len(found) * self.pp // stages}, or "
+                    * (not len(found) * self.pp % stages)
+                )
+                + f"a layout of {stages} stages"
+            )
+        if sum(found) != w.layers:
+            near = [len(blocks) for blocks in layers_of(w.layers, stages)]
+            raise ValueError(
+                f"layout={self.layout!r} has {sum(found)} blocks, layers={w.layers}: use "
+                f"layers={sum(found)}, or layout={written(near)!r}"
+            )
+
+    def blocks(self, workload: GPT) -> tuple[range, ...]:
+        """The blocks of each stage."""
+        return _blocks(self, workload)
+
+    def layout_of(self, workload: GPT) -> str:
+        """The layout written out, as ``--pipeline-model-parallel-layout`` takes it."""
+        return written(_counts(self, workload))
 
     def schedule_of(self, workload: GPT) -> Schedule:
         """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
@@ -159,7 +203,7 @@ class Merak(Strategy):
     def num_recomputed(self, workload: GPT) -> list[int]:
         """How many layers of each stage are recomputed, its first ones; none where the schedule
         says so."""
-        return self.drops_for(_counts(workload, self.stages))
+        return self.drops_for(_counts(self, workload))
 
     def drops_for(self, counts: Sequence[int]) -> list[int]:
         """The same where stages have ``counts`` layers."""
@@ -170,8 +214,12 @@ class Merak(Strategy):
         return self.inside.splits(workload)
 
     def stage_of(self, name: str, workload: GPT) -> int:
-        """The stage that a parameter is on."""
-        return stage_of(name, workload, self.stages)
+        """The stage that has the parameter or module ``name``."""
+        part, _, rest = name.partition(".")
+        if part != "blocks":
+            return 0 if part == "embed" else self.stages - 1
+        block = int(rest.split(".")[0])
+        return next(s for s, blocks in enumerate(self.blocks(workload)) if block in blocks)
 
     def homes(self, workload: GPT) -> dict[str, dict[str, Any]]:
         """{parameter: {"axis", "indices"}}: where along pp it is; a shared one at both ends."""
@@ -200,9 +248,9 @@ class Merak(Strategy):
     def held(self, workload: GPT, rank: int = 0) -> "Held":
         place, last = rank // (self.dp * self.tp), self.stages - 1
         stages = self.schedule_of(workload).stages_of(place)
-        counts = _counts(workload, self.stages)
+        blocks = _counts(self, workload)
         return self.inside.held(self.local(workload))._replace(
-            layers=sum(counts[stage] for stage in stages),
+            layers=sum(blocks[stage] for stage in stages),
             ends=(0 in stages, last in stages),
             shards=int(self.microbatches > 1),
         )
@@ -221,8 +269,9 @@ class Merak(Strategy):
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every (pp, tp, dp) that has a pipeline; one, two and four microbatches a stage; 1F1B
-        without and with recomputation, Merak's schedule, interleaved stages and zero bubble; with
-        tp also all-reduces during the other half's kernels."""
+        without and with recomputation, Merak's schedule, interleaved stages and zero bubble, 1F1B
+        also with balanced stages where they differ; with tp also all-reduces during the other
+        half's kernels."""
         if world_size == 1:
             yield cls(pp=1, microbatches=1, **ORDERS[0])
         for pp, tp in product(divisors(world_size), repeat=2):
@@ -235,7 +284,9 @@ class Merak(Strategy):
                 made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, subpipeline=level, **order)
                 with suppress(ValueError):  # the schedule may ask for more microbatches
                     made.check(workload)
-                    yield made
+                    even = layers_of(workload.layers, made.stages)
+                    if made.layout == "even" or made.blocks(workload) != even:
+                        yield made
 
     def within(
         self, workload: GPT, budget: float, need: "Callable[[Merak], float] | None" = None
@@ -251,11 +302,32 @@ class Merak(Strategy):
 @lru_cache(maxsize=256)
 def _scheduled(s: "Merak", workload: GPT):
     """Every formula asks for it, stage by stage."""
-    return s.schedule_for(_counts(workload, s.stages))
+    return s.schedule_for(_counts(s, workload))
 
 
-def _counts(workload: GPT, stages: int):
-    return [len(blocks) for blocks in layers_of(workload.layers, stages)]
+def _counts(s: "Merak", workload: GPT):
+    return [len(blocks) for blocks in s.blocks(workload)]
+
+
+@lru_cache(maxsize=256)
+def _blocks(s: "Merak", workload: GPT):
+    if s.layout == "even":
+        return layers_of(workload.layers, s.stages)
+    return ranges(_balanced(s, workload) if s.layout == "balanced" else counts(s.layout))
+
+
+def _balanced(s: "Merak", workload: GPT):
+    """Costs are FLOPs, in those of a block's forward and backward: the embedding has none."""
+    *block, head = kernels(workload.with_batch(1))
+    both = sum(kernel.flops for layer in block for kernel in layer)
+    again = sum(layer[0].flops for layer in block) / both
+    order = s.schedule_for([1] * s.stages)
+    shares = s.kept() if s.recompute == "stage_aware" else [0.0] * s.stages
+    cost = [0.0] * s.pp
+    for stage, rank in enumerate(order.rank_of):  # of a rank with several stages, the mean
+        cost[rank] += 1 + again * order.recomputes[stage] * (1 - shares[stage])
+    each = tuple(total * s.pp / s.stages for total in cost)
+    return balanced(workload.layers, tuple(order.rank_of), each, sum(k.flops for k in head) / both)
 
 
 @lru_cache(maxsize=256)
