@@ -257,7 +257,7 @@ def run_of(row: PublishedRow) -> Run:
             summed=6 if row.dp > 1 else 4,
             shards=shards,
             split=split,
-            gathered=split,
+            gathered=split and row.pp == 1,
             workspace=2 * handle,
         )
     if row.source.startswith(SOFTMAX):
@@ -359,16 +359,26 @@ def _layout(row, assumed):
     """The layout of a row's stages, as its framework cuts them.
 
     nanotron (``build_model`` in its models/base.py) ends a stage behind the first part with which
-    the cost so far is more than the stage's share: 4 h^2 + 3 h f for a block, h V for the head.
+    the cost so far is more than the stage's share: 4 h^2 + 3 h f for a block, h V for the head,
+    nothing for the norm before the head and the cast and the loss behind it. It takes the stage
+    after the last part's end for that of the loss; where it is not, nearly all published runs
+    failed, so these are refused.
     Megatron-DeepSpeed counts both ends as layers where BigScience's layers divide only so.
     """
     layers, pp = row.layers, row.pp
     if row.framework == "nanotron" and row.vocab and pp > 1:
         block, found, stage = 4 * row.hidden + 3 * (row.ffn or 4 * row.hidden), [0] * pp, 0
         whole = layers * block + row.vocab
-        for number in range(1, layers + 1):
-            found[stage] += 1
-            stage += number * block * pp > (stage + 1) * whole
+        done = loss = 0
+        for cost in (*(block,) * layers, 0, row.vocab, 0, 0):
+            found[stage] += cost == block
+            loss, done = stage, done + cost
+            stage += done * pp > (stage + 1) * whole
+        if stage != loss:
+            raise NotModelled(
+                f"pp={pp} for {layers} layers: nanotron puts the loss on stage {loss} and looks for "
+                f"it on stage {stage}"
+            )
         if 0 in found[:-1]:
             assumed.append("the head on the last stage, behind stages that have nothing")
         return tuple(found)

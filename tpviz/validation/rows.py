@@ -42,6 +42,8 @@ FRAMEWORKS = {
 }
 """Frameworks of runs, by how names of sources begin."""
 GIGA = {"gb": 1e9, "gib": 2.0**30}
+BINARY = ("ultrascale",)
+"""Sources whose GB are 2^30 bytes, by how their names begin: nanotron's helpers.py logs so."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,10 @@ def _peak(text: Mapping[str, str]):
     if exact := text.get("mem_max_allocated_bytes"):
         return _number("mem_max_allocated_bytes", exact) or None
     told = re.search(r"\b(?:mem|real_alloc)_(gi?b)=([\d.]+)", text.get("notes", ""))
-    return _number("memory", told[2]) * GIGA[told[1]] if told else None
+    if not told:
+        return None
+    binary = text.get("source", "").startswith(BINARY)
+    return _number("memory", told[2]) * GIGA["gib" if binary else told[1]]
 
 
 def _said(row: PublishedRow):
