@@ -11,9 +11,7 @@ from tpviz.widgets.model import model_html
 
 IDEAL = tv.clusters.dgx("H100-SXM-80GB", 64)
 GRID = as_run_by(IDEAL, "nanotron", "Ultra-Scale")
-W = tv.GPT(
-    layers=16, hidden=2048, heads=32, seq=4096, batch=64, vocab=131072, dtype="bfloat16", rotary=True
-)  # fmt: skip
+W = tv.GPT(16, 2048, 32, 4096, 64, 131072, dtype="bfloat16", rotary=True)
 INSIDE = tv.Merak(pp=2, tp=8, dp=4, microbatches=8, schedule="1f1b")
 
 

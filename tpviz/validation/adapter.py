@@ -376,8 +376,8 @@ def _layout(row, assumed):
             stage += done * pp > (stage + 1) * whole
         if stage != loss:
             raise NotModelled(
-                f"pp={pp} for {layers} layers: nanotron puts the loss on stage {loss} and looks for "
-                f"it on stage {stage}"
+                f"pp={pp} for {layers} layers: nanotron puts the loss on stage {loss} and looks "
+                f"for it on stage {stage}"
             )
         if 0 in found[:-1]:
             assumed.append("the head on the last stage, behind stages that have nothing")

@@ -38,7 +38,7 @@ class Prediction:
 
     @cached_property
     def badge(self) -> str:
-        """"predicted"; where the cluster has fitted numbers, also what of this run is outside of
+        """ "predicted"; where the cluster has fitted numbers, also what of this run is outside of
         the range that they were fitted in."""
         words = "; ".join(outside(self.strategy, self.workload, self.cluster))
         return f"predicted, outside of the fitted range ({words})" if words else "predicted"
