@@ -62,7 +62,7 @@ REFUSED = {
 }
 """Words in the name of a case that is not modelled -> why."""
 LAYOUTS = {
-    "uneven_pipeline": ("Et*2|(t*4|)*2,t*2L", 1),
+    "uneven_pipeline": ("Ett|(t*4|)*2,ttL", 1),
     "account_for_embedding_loss": ("E|(t|)*6,L", 2),
 }
 """Words in the name of a case -> the layout that its options say, and the stages of a rank. Of 12

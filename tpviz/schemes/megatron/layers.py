@@ -81,8 +81,8 @@ class RowParallelLinear(nn.Linear):
         if self.group.size() == 1:
             return linear(x, self.weight, self.bias)
         if self.unsummed:
-            return linear(x, self.weight) + self.bias
-        if self.fused:
+            y = linear(x, self.weight)
+        elif self.fused:
             y = self.fused(x, self.weight)
         elif self.chunks > 1:
             y = operators.ChunkedRowLinear.apply(x, self.weight, self.group, self.chunks)

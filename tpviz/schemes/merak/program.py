@@ -169,7 +169,7 @@ class MerakProgram(Program):
 
     def _everywhere(self, tensor, shape, owner):
         dtype = next(iter(self.pipeline.stages.values())).dtype
-        like = torch.empty(shape, dtype=dtype, device=self.pipeline.device)
+        like = torch.empty(shape, dtype=dtype, device=self.pipeline.device)  # pyright: ignore[reportArgumentType, reportCallIssue]
         return self.pipeline.everywhere(tensor, like, owner)
 
 

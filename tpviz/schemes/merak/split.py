@@ -13,7 +13,7 @@ the last stage have a block less; ``decoder_first_pipeline_num_layers`` and
 >>> counts("Et*3|(tt|)*2,L")
 (3, 2, 2, 0)
 >>> written((3, 2, 2, 0))
-'Et*3|(t*2|)*2,L'
+'Ettt|(tt|)*2,L'
 """
 
 import re
@@ -69,7 +69,7 @@ def _unrolled(layout, part):
         if not (item := _ITEM.match(part, at)):
             raise ValueError(
                 f"layout={layout!r}: {part[at : at + 20]!r} is no layout: use {', '.join(RULES)}, "
-                "counts such as (2, 2), or E, t, L and | as in 'Et*2|(t*4|)*2,t*2L'"
+                "counts such as (2, 2), or E, t, L and | as in 'Ett|(t*4|)*2,ttL'"
             )
         letter, group, times = item.groups()
         times = whole_number(f"a repetition in layout={layout!r}", int(times or 1), 1, MOST)
@@ -82,7 +82,7 @@ def written(counts: Sequence[int]) -> str:
     """The layout of stages with so many blocks. Raises ``ValueError`` where there is no stage."""
     if not counts:
         raise ValueError("layout has no stage: give the number of blocks of each, as (2, 2)")
-    first, *others = (f"t*{n}" if n > 1 else "t" * n for n in counts)
+    first, *others = (f"t*{n}" if n > 3 else "t" * n for n in counts)
     if not others:
         return f"E{first}L"
     middle = ((blocks, len(list(same))) for blocks, same in groupby(others[:-1]))

@@ -61,7 +61,7 @@ class Merak(Strategy):
 
     ``layout``: each stage has as many blocks ("even", the embedding and the head uncounted), as
     many as make the slowest rank fastest, the head's FLOPs counted ("balanced"), or as a layout
-    says: counts, (2, 4, 4, 2), or Megatron-LM's words for it, "Et*2|(t*4|)*2,t*2L" (`split`).
+    says: counts, (2, 4, 4, 2), or Megatron-LM's words for it, "Ett|(t*4|)*2,ttL" (`split`).
     """
 
     pp: int = knob(
@@ -100,7 +100,7 @@ class Merak(Strategy):
         "across blocks",
         choices=(0, 1, 2, 3),
     )
-    layout: str = knob(
+    layout: str | tuple[int, ...] = knob(
         "even",
         help="blocks of each stage: even, balanced (the head counts), counts such as (2, 2), or "
         "Megatron-LM's layout such as Ett|ttL",
