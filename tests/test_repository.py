@@ -24,8 +24,9 @@ LONG_LINES = 500
 LONG_FILES = {}
 # Of tpviz/**/*.py, together. It only goes down; who must raise it says here for what. It rose from
 # 61,527 for models that people train, devices that are not ideal and published runs to check by.
-# Then 200 lines for layouts of pipeline stages.
-ALL_LINES = 64_500
+# Then 200 lines for layouts of pipeline stages, 400 for peaks of memory of other frameworks and for
+# the ranges that numbers were fitted in.
+ALL_LINES = 64_900
 JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films
 VIEW_BYTES = 35_000  # of one view, with all that it imports
 ONLY_IN_PAGES = {"host.js", "pack.js", "picture.js"}

@@ -133,13 +133,13 @@ def test_sequence_parallel_norms_are_split():
 @pytest.mark.parametrize(
     "row, message",
     [
-        (replace(SC21, cp=2), r"context parallelism \(cp=2\) is not modelled"),
+        (replace(SC21, cp=2), r"the step of context parallelism \(cp=2\) is not modelled"),
         (replace(SC21, ep=8), "models with experts are not modelled"),
         (replace(SC21, model="mixtral-8x7b"), "models with experts are not modelled"),
         (replace(SC21, dtype="fp8"), "dtype 'fp8' is not modelled"),
         (replace(SC21, micro_batch=None), "micro_batch is not stated"),
         (replace(SC21, vocab=None), "vocab is not stated"),
-        (replace(SC21, n_gpus=500), r"tp\*pp\*dp = 512 is not n_gpus=500"),
+        (replace(SC21, n_gpus=500), r"tp\*pp\*dp\*cp = 512 is not n_gpus=500"),
         (replace(SC21, micro_batch=5), "global_batch=1536 is no multiple of dp.micro_batch=160"),
         (replace(SC21, gpu="T4"), "gpu='T4' is not possible: use 'V100-SXM3-32GB', .* or 'B200"),
         (replace(SC21, heads=60), "hidden=8192 does not split evenly over heads=60"),

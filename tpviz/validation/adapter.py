@@ -15,7 +15,7 @@ nanotron)                   stages
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -125,14 +125,14 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
     for name in (*needed, "n_gpus", "tp", "pp", "dp"):
         if not getattr(row, name):
             raise NotModelled(f"{name} is not stated")
-    if row.cp > 1:
-        raise NotModelled(f"context parallelism (cp={row.cp}) is not modelled")
+    if row.cp > 1 and row.kind != "memory":
+        raise NotModelled(f"the step of context parallelism (cp={row.cp}) is not modelled")
     if row.ep > 1 or any(word in row.model.lower() for word in SPARSE):
         raise NotModelled("models with experts are not modelled")
     if row.dtype not in HALF:
         raise NotModelled(f"dtype {row.dtype!r} is not modelled: GEMMs in 16 bits are")
-    if row.tp * row.pp * row.dp != row.n_gpus:
-        raise NotModelled(f"tp*pp*dp = {row.tp * row.pp * row.dp} is not n_gpus={row.n_gpus}")
+    if (product := row.tp * row.pp * row.dp * row.cp) != row.n_gpus:
+        raise NotModelled(f"tp*pp*dp*cp = {product} is not n_gpus={row.n_gpus}")
     if row.microbatches != int(row.microbatches):
         raise NotModelled(
             f"global_batch={row.global_batch} is no multiple of dp*micro_batch="
@@ -142,6 +142,9 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
         if word in row.model:
             raise NotModelled(f"{what}: not modelled")
     assumed: list[str] = []
+    if row.cp > 1:
+        assumed.append("context parallelism as a shorter sequence, whose memory is a rank's")
+        row = replace(row, seq=row.seq // row.cp)
     try:
         strategy = _sharded(row) if (row.zero or 0) > 1 else _pipelined(row, assumed)
         workload = workload_of(row, assumed)
@@ -248,7 +251,7 @@ def run_of(row: PublishedRow) -> Run:
     gpu = row.gpu.lower()
     handle = LARGE if "h100" in gpu or "h200" in gpu else HANDLE
     engine = LARGE if handle == LARGE or "b200" in gpu else ENGINE
-    shards, split = row.dp if row.zero else 1, row.sp != 0 and row.tp > 1
+    shards, split = row.dp * row.cp if row.zero else 1, row.sp != 0 and row.tp > 1
     if row.framework == "nanotron":
         return Run(
             again=2 * row.hidden * (not row.kv_heads),
