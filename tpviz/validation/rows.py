@@ -3,10 +3,9 @@
 Every row is a fact with its source: repository and file, or page. Columns are as in the sources;
 data/SOURCES.md says under which licences they stand and what is doubtful about them.
 
->>> found = published(model="gpt-39B")
->>> print(found)
-source                model    gpu            GPUs  layout                    dtype  measured
-megatron_sc21_table1  gpt-39B  A100-SXM-80GB   512  tp 8, pp 2, dp 32, mbs 4  fp16   14.5 s
+>>> (found,) = published(model="gpt-39B")
+>>> found.source, found.n_gpus, found.layout, found.step
+('megatron_sc21_table1', 512, 'tp 8, pp 2, dp 32, mbs 4, full recompute', 14.5)
 """
 
 import csv
