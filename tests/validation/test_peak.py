@@ -74,6 +74,7 @@ def test_one_stage_by_hand():
             Run(attention="unfused", dropout=True),
             6 * (5 * 4 * T * 32 - 4 * T * 4 + 2 * T * H) + T * H,
         ),
+        (Run(attention="recomputed"), -6 * 4 * T * 4),
         (Run(again=H), 6 * 2 * T * H),
         (Run(logits=10), 4 * T * V),
         (Run(fused_grads=True), 2 * (4 * H * H + 2 * H * F)),
@@ -163,6 +164,8 @@ def test_frameworks_keep_what_they_keep():
     assert run.shards == grid.dp and run.summed == 6
     old = run_of(tv.published(source="megatron_sc21")[0])
     assert (old.attention, old.dropout) == ("unfused", True)
+    selective = replace(tv.published(source="megatron_sc21")[0], recompute="selective")
+    assert run_of(selective).attention == "recomputed"
     simumax = next(r for r in FIT if r.source.startswith("simumax"))
     assert run_of(simumax).fused_loss and run_of(simumax).fused_grads
 

@@ -264,7 +264,8 @@ def run_of(row: PublishedRow) -> Run:
             workspace=2 * handle,
         )
     if row.source.startswith(SOFTMAX):
-        return Run("unfused", dropout=True, shards=shards, split=split, workspace=2 * handle)
+        core = "recomputed" if row.recompute == "selective" else "unfused"
+        return Run(core, dropout=True, shards=shards, split=split, workspace=2 * handle)
     if row.source != CI:
         return Run(
             fused_grads=True,

@@ -8,10 +8,10 @@ q, k, v; t = tp, n = t with sequence parallelism and else 1; bytes in 16 bits:
 =========================  ==============================  ===================================
 kept of a block            Megatron-LM                     nanotron
 =========================  ==============================  ===================================
-norms: inputs, outputs     8 T h / n                       the same
+norms: inputs, outputs     8 T h / n                       outputs perhaps whole, 4 T h
 q, k, v, and the output    2 T (q + h) / t                 the same
-attention "flash"          4 T N / t, and the output in    4 T N / t
-                           another layout, 2 T h / t
+attention "flash"          4 T N / t, and the output in    4 T N / t, and k and v in another
+                           another layout, 2 T h / t       layout, 4 T h / t
 attention "unfused"        scores 2 T N S / t; under
                            dropout 3 T N S / t more
 MLP                        2 T (u + f) / t, activations    2 T (u + 2 f) / t
@@ -46,14 +46,14 @@ thread that runs forward and of autograd's), of Transformer Engine
 class Run:
     """What the memory of a run depends on, besides model and split.
 
-    attention : "flash" or "unfused". again : features of a token that attention keeps once more, in
-    another layout. dropout : of attention and of the branches. fused_grads : weights' gradients are
-    added up in their GEMMs, which leaves autograd a dummy gradient for every shape. fused_loss :
-    the loss works in place, on logits in 16 bits. fused_mlp : the activation is one kernel. logits
-    : bytes of a logit at the peak of the loss. summed : bytes of a gradient. shards : ranks that
-    share the optimizer's state. split : sequence parallelism; gathered : of which the inputs of
-    GEMMs are kept whole. mask : batches have an attention mask. workspace : bytes that libraries
-    keep.
+    attention : "flash", "unfused", or "recomputed" (selectively). again : features of a token that
+    attention keeps once more, in another layout. dropout : of attention and of the branches.
+    fused_grads : weights' gradients are added up in their GEMMs, which leaves autograd a dummy
+    gradient for every shape. fused_loss : the loss works in place, on logits in 16 bits. fused_mlp
+    : the activation is one kernel. logits : bytes of a logit at the peak of the loss. summed :
+    bytes of a gradient. shards : ranks that share the optimizer's state. split : sequence
+    parallelism; gathered : of which the inputs of GEMMs are kept whole. mask : batches have an
+    attention mask. workspace : bytes that libraries keep.
     """
 
     attention: str = "flash"
@@ -153,7 +153,7 @@ def _block(w, tokens, stream, tp, run):
     kept += 8 * statistics(w) * tokens * stream / whole
     if run.attention == "unfused":
         kept += (5 if run.dropout else 2) * rows * w.seq
-    else:
+    elif run.attention == "flash":
         kept += 4 * rows
     if run.dropout:
         kept += stream
