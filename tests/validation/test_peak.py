@@ -122,6 +122,12 @@ def test_stages_in_flight():
     assert peak(both, w, 2, Run())["activations"] == 4 * BLOCK + end + 2 * T * 28
 
 
+def test_a_stage_without_blocks():
+    """The embedding alone: its gradient, and that of its output."""
+    s = replace(ONE, pp=3, layout=(0, 3, 3))
+    assert peak(s, W, 0, Run())["activations"] == 2 * V * H + 2 * T * H + 2 * T * 28
+
+
 def test_recomputation_keeps_inputs():
     s = replace(ONE, pp=3, recompute="full")
     found = peak(s, W, 0, Run())["activations"]

@@ -58,7 +58,7 @@ def test_a_prediction_outside_says_which_quantity(strategy, workload, cluster, w
     assert p.badge.startswith("predicted, outside of the fitted range (") and words in p.badge
     assert words in p.describe()
     picture, warning, _ = model_html(p, Mesh(strategy.axes))
-    assert "predicted, outside of the fitted range<" in picture
+    assert "predicted, out of range<" in picture
     assert words[:9].lower() in warning.lower()
 
 

@@ -128,6 +128,7 @@ def _kept(s, w, stage, run):
     stream = whole // tp if run.split else whole
     count, drop = len(s.blocks(w)[stage]), s.num_recomputed(w)[stage]
     block, backward = _block(w, tokens, stream, tp, run)
+    backward *= count > 0
     embedding = run.dropout * (stage == 0) * stream / 2
     after, more = (count - drop) * block + drop * stream + embedding, 0.0
     weight = 2 * w.vocab * w.hidden / tp
