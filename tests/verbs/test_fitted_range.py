@@ -27,6 +27,7 @@ def test_ranges_by_hand():
     """2 of a rank's sequences, 8 ranks a matrix, 2 stages, 4 replicas."""
     found = traits(INSIDE, W, GRID)
     assert list(found.values()) == ["H100-SXM-80GB", 64, 2 * 4096, 2048, 8, 2, 4]
+    assert traits(INSIDE, W, GRID.scale_model(hidden=8))["hidden"] == 8 * 2048
     both = joined([found, {**found, "hidden": 512, "GPU": "A100"}])
     assert both["hidden"] == [512, 2048] and both["GPU"] == ["A100", "H100-SXM-80GB"]
 

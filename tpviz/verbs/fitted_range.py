@@ -23,7 +23,7 @@ def traits(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> dict[st
     """{quantity: its value}: what decides how far a prediction is from the runs fitted on.
 
     Tensor parallelism counts the ranks that share a matrix, replicas all that share neither matrix
-    nor layers.
+    nor layers. Of a scale model hidden is that of the model it stands for.
     """
     held = strategy.held(workload)
     stages = strategy.axes.get("pp", 1)
@@ -31,7 +31,7 @@ def traits(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> dict[st
         "GPU": cluster.device.name,
         "ranks": strategy.world_size,
         "tokens of a rank's microbatch": held.workload.batch * held.workload.seq,
-        "hidden": workload.hidden,
+        "hidden": round(workload.hidden * cluster.hidden_scale),
         "tensor parallelism": held.parts,
         "pipeline stages of ranks": stages,
         "replicas": strategy.world_size // (held.parts * stages),

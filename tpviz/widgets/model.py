@@ -152,7 +152,9 @@ def parts_svg(
         raise ValueError(f"parts={parts} are not the times of a step")
     total = sum(parts.values())
     scale = (RIGHT - LEFT) / _ceiling(total)
-    slowly = f"{seconds(total * slow_motion)} in {slow_motion:,g} x slow motion"
+    slowly = f"{slow_motion:,g} x slow motion"
+    if len(source) < 12:  # a longer badge leaves no room for the seconds
+        slowly = f"{seconds(total * slow_motion)} in {slowly}"
     frame, width = badge(LEFT, 6, source)
     body, x = [pattern_defs(), frame], LEFT
     words = f"step time {seconds(total)}"
