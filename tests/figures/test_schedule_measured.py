@@ -90,7 +90,7 @@ def test_a_run_is_drawn_under_the_simulated_lanes():
 def test_what_is_no_run_of_a_pipeline():
     with pytest.raises(ValueError, match=r"this trace has no axis pp but tp"):
         measured(Trace.from_events([Event()], {"mesh": {"axes": {"tp": 1}}}))
-    with pytest.raises(ValueError, match=r"this trace has ranks without a microbatch"):
+    with pytest.raises(ValueError, match=r"this trace has no rank with a microbatch"):
         measured(
             Trace.from_events(
                 [Event(kind="compute", lane="compute")], {"mesh": {"axes": {"pp": 1}}}

@@ -308,3 +308,15 @@ def test_schedules_are_drawn_of_it():
     line = panel.timeline
     spans = [sum(map(float.__sub__, line.end[r], line.start[r])) for r in range(2)]
     assert spans[1] > 4 * spans[0]
+
+
+def test_a_run_with_an_empty_stage_is_drawn():
+    from tpviz.widgets.schedule_sources import of_strategy
+
+    s = tv.Merak(pp=4, schedule="1f1b", layout=(3, 3, 0, 0))
+    trace = tv.run(s, DEEP, steps=1, progress=False)
+    [panel] = of_strategy(s, "none", DEEP, tv.clusters.laptop(4), trace).panels
+    assert panel.measured
+    assert [bool(bars) for bars in panel.measured.bars] == [True, True, False, True]
+    assert panel.measured.idle[2] == panel.measured.makespan
+    assert panel.memory[2]["parameters"] == 0

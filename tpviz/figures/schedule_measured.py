@@ -48,14 +48,14 @@ def measured(
     step, mesh = median_step(trace), Mesh(axes)
     ranks = mesh.group(0, "pp")
     rows = [_bars(step.select(rank=rank, lane="compute")) for rank in ranks]
-    if not all(rows):
+    if not any(rows):  # a stage may have no kernels
         raise ValueError(
-            "this trace has ranks without a microbatch: measured lanes need events "
+            "this trace has no rank with a microbatch: measured lanes need events "
             "labelled with phase and microbatch"
         )
-    zero = min(row[0][1] for row in rows)
+    zero = min(row[0][1] for row in rows if row)
     bars = tuple([(phase, start - zero, end - zero) for phase, start, end in row] for row in rows)
-    makespan = max(row[-1][2] for row in bars)
+    makespan = max(row[-1][2] for row in bars if row)
     idle = tuple(makespan - sum(end - start for _, start, end in row) for row in bars)
     try:
         held = (
