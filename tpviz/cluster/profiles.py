@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .description import Cluster
 
 FILE = Path(__file__).with_name("coefficients.json")
+AS_RUN_BY = "; as run by "
+"""In the source of a cluster of `as_run_by`, before the framework's name."""
 
 
 @lru_cache(maxsize=1)
@@ -93,8 +95,13 @@ def as_run_by(
         device=device,
         levels=tuple(levels),
         algorithm="auto",
-        source=f"{cluster.source}; as run by {framework}: tpviz/cluster/coefficients.json",
+        source=f"{cluster.source}{AS_RUN_BY}{framework}: tpviz/cluster/coefficients.json",
     )
+
+
+def framework_of(cluster: "Cluster") -> str:
+    """The framework that `as_run_by` made a cluster for; "" of any other cluster."""
+    return cluster.source.partition(AS_RUN_BY)[2].partition(":")[0]
 
 
 def _value(entry: Any, numbers: Mapping[str, float]):

@@ -14,7 +14,7 @@ nanotron)                   stages; ZeRO-1 and sequence parallelism where the ru
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -23,12 +23,12 @@ from tpviz.cluster import Cluster
 from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.cost import Memory
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
 
-from .rows import PublishedRow, framework_of
+from .peak import ENGINE, HANDLE, LARGE, Run, peak
+from .rows import PublishedRow, framework_of, table
 
 GPU_NAMES = {
     "A100-80GB": "A100-SXM-80GB",
@@ -45,18 +45,17 @@ Omni-Path links of 100 Gbit/s."""
 PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
 """Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
 does not depend."""
-CASES = {
+OPTIONS = {
     "swiglu": {"gated": True},
-    "untie": {"tied": False},
-    "uneven_pipeline": {"tied": False},
-    "account_for_embedding_loss": {"tied": False},
-    "disable_bias": {"bias": False},
+    "untie-embeddings-and-output-weights": {"tied": False},
+    "disable-bias-linear": {"bias": False},
+    "normalization=RMSNorm": {"norm": "rms"},
+    "position-embedding-type=rope": {"rotary": True},
 }
-"""Words in the name of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
+"""Options of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
 REFUSED = {
     "bert": "BERT",
     "fsdp": "Megatron-LM's own FSDP",
-    "frozen": "frozen parameters",
     "distill": "distillation",
 }
 """Words in the name of a case that is not modelled -> why."""
@@ -66,6 +65,13 @@ LAYOUTS = {
 }
 """Words in the name of a case -> the layout that its options say, and the stages of a rank. Of 12
 layers 2 are on the first and the last stage; embedding and loss count beside 6 layers."""
+CI, CI_CASES = "megatron_ci_golden", "megatron_ci_cases"
+"""The source of exact peaks, and the file of its cases' options."""
+INSTANCES = "num-distributed-optimizer-instances="
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
+OLD = "dracooci"
+"""Platforms whose attention was unfused in deterministic mode, where no option says so: seen in all
+their rows that may be fitted on."""
 GPT2_VOCAB = 50257
 """Tokens of GPT-2's byte-pair encoding, which Megatron-LM's CI uses and pads."""
 HALF = ("bf16", "fp16", "bfloat16", "float16")
@@ -117,14 +123,14 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
     for name in (*needed, "n_gpus", "tp", "pp", "dp"):
         if not getattr(row, name):
             raise NotModelled(f"{name} is not stated")
-    if row.cp > 1:
-        raise NotModelled(f"context parallelism (cp={row.cp}) is not modelled")
+    if row.cp > 1 and row.kind != "memory":
+        raise NotModelled(f"the step of context parallelism (cp={row.cp}) is not modelled")
     if row.ep > 1 or any(word in row.model.lower() for word in SPARSE):
         raise NotModelled("models with experts are not modelled")
     if row.dtype not in HALF:
         raise NotModelled(f"dtype {row.dtype!r} is not modelled: GEMMs in 16 bits are")
-    if row.tp * row.pp * row.dp != row.n_gpus:
-        raise NotModelled(f"tp*pp*dp = {row.tp * row.pp * row.dp} is not n_gpus={row.n_gpus}")
+    if (product := row.tp * row.pp * row.dp * row.cp) != row.n_gpus:
+        raise NotModelled(f"tp*pp*dp*cp = {product} is not n_gpus={row.n_gpus}")
     if row.microbatches != int(row.microbatches):
         raise NotModelled(
             f"global_batch={row.global_batch} is no multiple of dp*micro_batch="
@@ -134,6 +140,9 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
         if word in row.model:
             raise NotModelled(f"{what}: not modelled")
     assumed: list[str] = []
+    if row.cp > 1:
+        assumed.append("context parallelism as a shorter sequence, whose memory is a rank's")
+        row = replace(row, seq=row.seq // row.cp)
     try:
         strategy = _sharded(row) if (row.zero or 0) > 1 else _pipelined(row, assumed)
         workload = workload_of(row, assumed)
@@ -152,19 +161,26 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
         assumed.append("a model as GPT-2's but for the sizes stated")
     fields, vocab = family._asdict(), row.vocab
     if row.kind == "memory":
-        for word, other in CASES.items():
-            fields |= other if word in row.model else {}
+        options = options_of(row.model)
+        for option, other in OPTIONS.items():
+            fields |= other if option in options else {}
         if not vocab and row.model.startswith("gpt"):
-            vocab = -(-GPT2_VOCAB // (128 * row.tp)) * 128 * row.tp
-            assumed.append("GPT-2's vocabulary, padded to a multiple of 128 tp")
+            vocab = GPT2_VOCAB
+            assumed.append("GPT-2's vocabulary")
+        if vocab and row.source == CI:
+            vocab = -(-vocab // (128 * row.tp)) * 128 * row.tp
+            assumed.append("a vocabulary padded to a multiple of 128 tp")
     if not vocab:
         raise NotModelled("vocab is not stated")
+    wide = 4 * row.hidden
+    if row.source == CI and fields["gated"]:  # as Megatron-LM's arguments.py
+        wide = int(wide * 2 / 3 / 64) * 64
     return GPT(
         layers=row.layers,
         hidden=row.hidden,
         heads=row.heads,
         kv_heads=row.kv_heads,
-        ffn=row.ffn or 4 * row.hidden,
+        ffn=row.ffn or wide,
         seq=row.seq,
         batch=row.global_batch,
         vocab=vocab,
@@ -199,23 +215,78 @@ def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cl
 
 
 def memory(plan: Plan, row: PublishedRow) -> Memory:
-    """Bytes of a rank in mixed precision, by kind (derived).
+    """Bytes of a rank in mixed precision, by kind: of the rank that a row of memory names, else of
+    the one that needs most.
 
-    Activations are the strategy's. The states of a parameter are those of Rajbhandari et al. 2020
-    (arXiv 1910.02054, section 3.1) with gradients added up in float32, as Megatron-LM and nanotron
-    do: 2 bytes, 4 of the gradient, and 12 of the float32 copy and Adam's two moments, which ZeRO-1
-    shards. FSDP's shards are 4, 4 and 8 bytes; what it gathers counts as activations.
+    Runs of Megatron-LM and nanotron are those of `peak`. FSDP's shards are 4 bytes of a parameter,
+    4 of its gradient and 8 of Adam's moments; what it gathers counts as activations (derived).
     """
     s, w = plan.strategy, plan.workload
     if isinstance(s, Merak):
-        found = memory_of(s, w, _place(row)) if row.kind == "memory" else s.memory(w)
-        sizes = 2, 4, 12 / (row.dp if row.zero else 1)
-    else:
-        found, sizes = s.memory(w), (4, 4, 8)
+        places = [_place(row)] if row.kind == "memory" else range(s.pp)
+        how = run_of(row)
+        return max((peak(s, w, place, how) for place in places), key=lambda m: m.total)
+    found = s.memory(w)
     number = found["parameters"] // w.itemsize
-    kinds = ("parameters", "gradients", "optimizer")
-    states = {kind: round(number * size) for kind, size in zip(kinds, sizes)}
+    states = {"parameters": 4 * number, "gradients": 4 * number, "optimizer": 8 * number}
     return Memory(**states, activations=found["activations"])
+
+
+@lru_cache(maxsize=1)
+def ci_cases() -> dict[str, frozenset[str]]:
+    """{case of Megatron-LM's CI: its options that matter here}, from its repository."""
+    return {row["case"]: frozenset(row["options"].split()) for row in table(CI_CASES)}
+
+
+def options_of(case: str) -> frozenset[str]:
+    """The options of a case; of an unknown one those that begin with a word of its name."""
+    named = frozenset(option for option in OPTIONS if option.partition("-")[0] in case)
+    return ci_cases().get(case, named)
+
+
+def run_of(row: PublishedRow) -> Run:
+    """How the framework of a row keeps its tensors (see `peak`)."""
+    gpu = row.gpu.lower()
+    handle = LARGE if "h100" in gpu or "h200" in gpu else HANDLE
+    engine = LARGE if handle == LARGE or "b200" in gpu else ENGINE
+    shards, split = row.dp * row.cp if row.zero else 1, row.sp != 0 and row.tp > 1
+    if row.framework == "nanotron":
+        return Run(
+            again=2 * row.hidden * (not row.kv_heads),
+            fused_mlp=False,
+            logits=10,
+            summed=6 if row.dp > 1 else 4,
+            shards=shards,
+            split=split,
+            gathered=split and row.pp == 1,
+            workspace=2 * handle,
+        )
+    if row.source.startswith(SOFTMAX):
+        core = "recomputed" if row.recompute == "selective" else "unfused"
+        return Run(core, dropout=True, shards=shards, split=split, workspace=2 * handle)
+    if row.source != CI:
+        return Run(
+            fused_grads=True,
+            fused_loss="fused cross entropy" in row.notes,
+            shards=shards,
+            split=split,
+            workspace=2 * handle + engine,
+        )
+    options = options_of(row.model)
+    unfused = "attention-backend=unfused" in options or "transformer-impl=local" in options
+    instances = next((int(o.partition("=")[2]) for o in options if o.startswith(INSTANCES)), 1)
+    flash = not unfused and not (OLD in gpu and "deterministic-mode" in options)
+    return Run(
+        "flash" if flash else "unfused",
+        again=row.hidden * flash,
+        dropout="attention-dropout=0.0" not in options,
+        fused_grads="no-gradient-accumulation-fusion" not in options,
+        summed=2 if row.dtype == "fp16" else 4,
+        shards=max(shards // instances, 1),
+        split=split,
+        mask=True,
+        workspace=2 * (LARGE if CUBLAS in options else handle) + engine,
+    )
 
 
 def _gpu(row):
@@ -278,16 +349,26 @@ def _layout(row, assumed):
     """The layout of a row's stages, as its framework cuts them.
 
     nanotron (``build_model`` in its models/base.py) ends a stage behind the first part with which
-    the cost so far is more than the stage's share: 4 h^2 + 3 h f for a block, h V for the head.
+    the cost so far is more than the stage's share: 4 h^2 + 3 h f for a block, h V for the head,
+    nothing for the norm before the head and the cast and the loss behind it. It takes the stage
+    after the last part's end for that of the loss; where it is not, nearly all published runs
+    failed, so these are refused.
     Megatron-DeepSpeed counts both ends as layers where BigScience's layers divide only so.
     """
     layers, pp = row.layers, row.pp
     if row.framework == "nanotron" and row.vocab and pp > 1:
         block, found, stage = 4 * row.hidden + 3 * (row.ffn or 4 * row.hidden), [0] * pp, 0
         whole = layers * block + row.vocab
-        for number in range(1, layers + 1):
-            found[stage] += 1
-            stage += number * block * pp > (stage + 1) * whole
+        done = loss = 0
+        for cost in (*(block,) * layers, 0, row.vocab, 0, 0):
+            found[stage] += cost == block
+            loss, done = stage, done + cost
+            stage += done * pp > (stage + 1) * whole
+        if stage != loss:
+            raise NotModelled(
+                f"pp={pp} for {layers} layers: nanotron puts the loss on stage {loss} and looks "
+                f"for it on stage {stage}"
+            )
         if 0 in found[:-1]:
             assumed.append("the head on the last stage, behind stages that have nothing")
         return tuple(found)

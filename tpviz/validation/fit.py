@@ -18,7 +18,8 @@ from functools import lru_cache
 from math import log
 from statistics import fmean
 
-from tpviz.cluster.profiles import FILE, coefficients, fitted
+from tpviz.cluster.profiles import FILE, coefficients, fitted, framework_of
+from tpviz.verbs.fitted_range import Range, joined, traits
 from tpviz.verbs.predict import predict
 
 from .adapter import NotModelled, Plan, plan_of, real
@@ -93,15 +94,25 @@ def _descend(found, numbers, names):
     return numbers
 
 
+def ranges(found: Runs) -> dict[str, dict[str, Range]]:
+    """{framework: {quantity: its range over the rows}}; what lies outside says so
+    (`tpviz.verbs.fitted_range`)."""
+    known: dict[str, list[dict[str, float | str]]] = defaultdict(list)
+    for _, plan in found:
+        known[framework_of(plan.cluster)].append(traits(plan.strategy, plan.workload, plan.cluster))
+    return {name: joined(own) for name, own in sorted(known.items())}
+
+
 def main() -> None:
-    """Fit, from the shipped numbers on or with ``--anew`` from ideal ones, and write the file."""
-    start = fitted()
+    """Fit, from the shipped numbers on or with ``--anew`` from ideal ones, and write the file; with
+    ``--ranges`` only the ranges of the rows."""
+    start, known, found = fitted(), coefficients(), runs()
     if "--anew" in sys.argv:
         start = {name: 0.9 if name in SHARES else value for name, value in start.items()}
-    found = fit(runs(), start)
-    known = coefficients()
+    numbers = start if "--ranges" in sys.argv else fit(found, start)
     for name, entry in known["fitted"].items():
-        entry["value"] = found[name]
+        entry["value"] = numbers[name]
+    known["ranges"] = ranges(found)
     FILE.write_text(json.dumps(known, indent=1) + "\n")
 
 

@@ -242,13 +242,16 @@ def _fits(b: Board):
     sources = {r.source for r in b.failed.rows}
     words = []
     for part in ("test", "fit"):
-        bad = score.needs(of_part(b.failed.rows, part))
-        good = score.needs(r for r in of_part(b.steps.rows, part) if r.source in sources)
+        failed = of_part(b.failed.rows, part)
+        ran = [r for r in of_part(b.steps.rows, part) if r.source in sources]
+        bad, good = score.needs(failed), score.needs(ran)
         refused = sum(n > 1 for n in bad) / len(bad), sum(n > 1 for n in good) / len(good)
         words.append(
             f"rows to {part} on: area under the ROC {score.area(bad, good):.2f} over {len(bad)} "
             f"failures and {len(good)} runs; at the device's memory {_percent(refused[0])} of the "
-            f"failures and {_percent(refused[1])} of the runs do not fit"
+            f"failures and {_percent(refused[1])} of the runs do not fit; {len(failed) - len(bad)} "
+            f"failures and {len(ran) - len(good)} runs are not predicted, most of them pipelines "
+            "whose loss nanotron looks for on a stage that does not have it"
         )
     return (
         "Does it fit? Failures are those of the Ultra-Scale grid; its source does not tell "

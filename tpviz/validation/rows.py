@@ -3,10 +3,9 @@
 Every row is a fact with its source: repository and file, or page. Columns are as in the sources;
 data/SOURCES.md says under which licences they stand and what is doubtful about them.
 
->>> found = published(model="gpt-39B")
->>> print(found)
-source                model    gpu            GPUs  layout                    dtype  measured
-megatron_sc21_table1  gpt-39B  A100-SXM-80GB   512  tp 8, pp 2, dp 32, mbs 4  fp16   14.5 s
+>>> (found,) = published(model="gpt-39B")
+>>> found.source, found.n_gpus, found.layout, found.step
+('megatron_sc21_table1', 512, 'tp 8, pp 2, dp 32, mbs 4, full recompute', 14.4535)
 """
 
 import csv
@@ -42,6 +41,8 @@ FRAMEWORKS = {
 }
 """Frameworks of runs, by how names of sources begin."""
 GIGA = {"gb": 1e9, "gib": 2.0**30}
+BINARY = ("ultrascale",)
+"""Sources whose GB are 2^30 bytes, by how their names begin: nanotron's helpers.py logs so."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +290,10 @@ def _peak(text: Mapping[str, str]):
     if exact := text.get("mem_max_allocated_bytes"):
         return _number("mem_max_allocated_bytes", exact) or None
     told = re.search(r"\b(?:mem|real_alloc)_(gi?b)=([\d.]+)", text.get("notes", ""))
-    return _number("memory", told[2]) * GIGA[told[1]] if told else None
+    if not told:
+        return None
+    binary = text.get("source", "").startswith(BINARY)
+    return _number("memory", told[2]) * GIGA["gib" if binary else told[1]]
 
 
 def _said(row: PublishedRow):

@@ -37,8 +37,8 @@ __all__ = ["Checked", "Validation", "published", "validate"]
 class Checked:
     """A row and its prediction.
 
-    step : predicted seconds of a step; memory : predicted bytes of a rank, by kind. Both None where
-    the run is not modelled, for the ``reason``. plan : what was predicted.
+    step : predicted seconds of a step, None of rows of memory; memory : predicted bytes of a rank,
+    by kind. Both None where the run is not modelled, for the ``reason``. plan : what was predicted.
     """
 
     row: PublishedRow
@@ -213,5 +213,8 @@ def _checked(cells: PublishedRow | Mapping[str, Any], cluster: Callable[..., Clu
         plan = plan_of(row, cluster)
     except NotModelled as error:
         return Checked(row, reason=str(error))
+    found = memory(plan, row)
+    if row.kind == "memory":
+        return Checked(row, None, found, plan=plan)
     step = predict(plan.strategy, plan.workload, plan.cluster).step_time
-    return Checked(row, step, memory(plan, row), plan=plan)
+    return Checked(row, step, found, plan=plan)

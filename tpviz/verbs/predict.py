@@ -17,6 +17,7 @@ from tpviz.strategy import Strategy
 from tpviz.workload import GPT
 
 from .checks import check_cluster, check_fit
+from .fitted_range import outside
 
 if TYPE_CHECKING:
     from tpviz.cost import Segment
@@ -34,7 +35,13 @@ class Prediction:
     workload: GPT
     cluster: Cluster
     segments: "tuple[Segment, ...]"
-    badge = "predicted"
+
+    @cached_property
+    def badge(self) -> str:
+        """ "predicted"; where the cluster has fitted numbers, also what of this run is outside of
+        the range that they were fitted in."""
+        words = "; ".join(outside(self.strategy, self.workload, self.cluster))
+        return f"predicted, outside of the fitted range ({words})" if words else "predicted"
 
     @cached_property
     def parts(self) -> dict[str, float]:
@@ -109,6 +116,7 @@ class Prediction:
             + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
             + f"A rank needs {show_bytes(memory)} of {show_bytes(size)}"
             + (": it fits." if self.fits else ": it does not fit.")
+            + f" {self.badge[0].upper()}{self.badge[1:]}." * (self.badge != "predicted")
         )
 
     def __repr__(self):

@@ -25,7 +25,7 @@ from tpviz.figures.svg import (
     text,
     ticks,
 )
-from tpviz.tables import html_table
+from tpviz.tables import html_table, quiet
 
 if TYPE_CHECKING:
     from tpviz.cluster import Device
@@ -65,13 +65,17 @@ def model_html(
     """What `ModelPane` shows, as HTML: pictures of time and memory, a warning, `axes_html`."""
     drawn = COVERED * covered + "".join(map(scrolled, model_svgs(prediction, covered)))
     warning = memory_warning(sum(prediction.memory().values()), prediction.cluster.device)
+    short, _, words = prediction.badge.partition(" (")
+    warning += quiet(short, f"{words[0].upper()}{words[1:-1]}.") if words else ""
     return drawn, warning, axes_html(prediction, mesh, covered)
 
 
 def model_svgs(prediction: "Prediction", covered: bool = False, theme: str = "page") -> list[str]:
     """The pictures of its step, unless it is ``covered``, and of a rank's memory."""
     cluster, device = prediction.cluster, prediction.cluster.device
-    step = parts_svg(prediction.parts, prediction.badge, cluster.slow_motion, theme)
+    source, outside, _ = prediction.badge.partition(",")
+    short = f"{source}, out of range" if outside else source
+    step = parts_svg(prediction.parts, short, cluster.slow_motion, theme)
     scale, memory = stands_for(cluster)["memory"], prediction.memory()
     return [step] * (not covered) + [memory_svg(memory, device.memory, device.name, theme, scale)]
 
@@ -148,7 +152,9 @@ def parts_svg(
         raise ValueError(f"parts={parts} are not the times of a step")
     total = sum(parts.values())
     scale = (RIGHT - LEFT) / _ceiling(total)
-    slowly = f"{seconds(total * slow_motion)} in {slow_motion:,g} x slow motion"
+    slowly = f"{slow_motion:,g} x slow motion"
+    if len(source) < 12:  # a longer badge leaves no room for the seconds
+        slowly = f"{seconds(total * slow_motion)} in {slowly}"
     frame, width = badge(LEFT, 6, source)
     body, x = [pattern_defs(), frame], LEFT
     words = f"step time {seconds(total)}"
