@@ -15,7 +15,7 @@ nanotron)                   stages
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -44,6 +44,10 @@ SOFTMAX = ("bigscience", "megatron_2020", "megatron_jan2021", "megatron_sc21")
 FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
 """Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
 Omni-Path links of 100 Gbit/s."""
+GRADIENTS = {"nanotron": {0: 2.0, 1: 2.5}}
+"""Bytes that data parallelism sends, by ZeRO's stage, as a multiple of those predicted: 4 for a
+parameter in 16 bits. nanotron all-reduces gradients in float32, 8 bytes, and with ZeRO-1 gathers
+weights besides, 2 (its trainer.py, ``reduce_scatter=False``, and optim/zero.py)."""
 PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
 """Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
 does not depend."""
@@ -131,6 +135,7 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
         workload = workload_of(row, assumed)
         strategy.check(workload)
         found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
+        found = found if cluster else with_float32(found, row)
     except ValueError as error:
         raise NotModelled(str(error)) from None
     return Plan(strategy, workload, found, tuple(assumed))
@@ -188,6 +193,19 @@ def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cl
         framework = "Megatron-LM"
     fabric = "Ultra-Scale" if framework == "nanotron" else "InfiniBand"
     return as_run_by(ideal(gpu, n_gpus, source), framework, fabric, numbers)
+
+
+def with_float32(cluster: Cluster, row: PublishedRow) -> Cluster:
+    """The cluster on which gradients in 16 bits take as long over dp as those of the row."""
+    factor = GRADIENTS.get(row.framework, {}).get(row.zero or 0, 1)
+    return _slower(cluster, row.pp, row.dp, row.tp, factor) if row.dp > 1 < factor else cluster
+
+
+@lru_cache(maxsize=512)
+def _slower(cluster, pp, dp, tp, factor):
+    """With less bandwidth over dp, whose ranks are tp apart."""
+    bandwidth = cluster.bandwidth({"pp": pp, "dp": dp, "tp": tp}, "dp")
+    return replace(cluster, table={(tp, dp): bandwidth / factor})
 
 
 def memory(plan: Plan, row: PublishedRow) -> Memory:

@@ -21,7 +21,7 @@ from statistics import fmean
 from tpviz.cluster.profiles import FILE, coefficients, fitted
 from tpviz.verbs.predict import predict
 
-from .adapter import NotModelled, Plan, plan_of, real
+from .adapter import NotModelled, Plan, plan_of, real, with_float32
 from .rows import PublishedRow, published
 
 MOST, GRID = 0.4, 0.5
@@ -49,6 +49,7 @@ def runs() -> Runs:
 def ratio(row: PublishedRow, plan: Plan, numbers: Mapping[str, float]) -> float:
     """Predicted over measured, with these fitted numbers."""
     cluster = _cluster(row.gpu, row.n_gpus, row.source, tuple(sorted(numbers.items())))
+    cluster = with_float32(cluster, row)
     return predict(plan.strategy, plan.workload, cluster).step_time / row.step  # pyright: ignore[reportOperatorIssue]
 
 

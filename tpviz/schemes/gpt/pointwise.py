@@ -81,7 +81,8 @@ def spread(device: "Device", held: Held) -> "Device":
     if held.parts > 1 and held.ends != (True, True):
         launching += device.check * held.parts * collectives(held)
     seconds = max(seconds, launching - computing)
-    return replace(alone, spread=seconds / sum(count * flops for count, flops, _ in gemms))
+    total = sum(count * flops for count, flops, _ in gemms)
+    return replace(alone, spread=seconds / total if total else 0.0)
 
 
 def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
