@@ -99,6 +99,21 @@ def test_clusters_are_as_the_framework_reaches_them(source, pointwise, attention
     assert all(a.p2p < b.p2p for a, b in zip(real.levels, plain.levels))
 
 
+@pytest.mark.parametrize("zero, factor", [(0, 2.0), (1, 2.5)])
+def test_gradients_of_nanotron_take_as_long_as_in_float32(zero, factor):
+    """All-reduced in 32 bits, where 16 are predicted; with ZeRO-1 gathered besides."""
+    row = next(
+        row
+        for row in tv.published(source="ultrascale_playbook_h100")
+        if (row.part, row.pp, row.tp > 1, row.dp > 1, row.zero) == ("fit", 1, True, True, zero)
+    )
+    plan, mesh = plan_of(row), {"pp": row.pp, "dp": row.dp, "tp": row.tp}
+    plain = cluster_of(row.gpu, row.n_gpus, row.source)
+    for axis, times in (("dp", factor), ("tp", 1)):
+        ratio = plain.bandwidth(mesh, axis) / plan.cluster.bandwidth(mesh, axis)
+        assert ratio == pytest.approx(times)
+
+
 def test_sequence_parallel_norms_are_split():
     row = replace(SC21, sp=1)
     plan = plan_of(row)
