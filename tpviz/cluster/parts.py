@@ -147,7 +147,7 @@ class Level:
     p2p : between two devices of different units, nobody else sending: one NIC, if there are NICs.
     group : out of ONE unit of the level below when all its devices send at once; ``nics`` x p2p
         when left out (p2p without ``nics``).
-    latency : seconds of one hop.
+    latency : seconds of one hop. message : more that one between two devices takes, beside it.
     nics : of one unit of the level below; ``group`` may then say less than all of them together,
         not more.
     direct : every unit has links of its own to every other unit (as NVLink between the four A100s
@@ -167,6 +167,7 @@ class Level:
     nics: int | None = None
     direct: bool = False
     curve: tuple[tuple[float, float], ...] = ()
+    message: float = 0.0
 
     def __post_init__(self):
         checked_name(self, "level")
@@ -174,6 +175,7 @@ class Level:
         keep(self, "units", whole_number, where, 2)
         keep(self, "p2p", positive, where)
         keep(self, "latency", not_negative, where)
+        keep(self, "message", not_negative, where)
         one_of(f"direct{where}", self.direct, (True, False))
         if self.nics is not None:
             keep(self, "nics", whole_number, where)
@@ -205,6 +207,7 @@ class Level:
             p2p=self.p2p / link,
             group=self.group / link,
             latency=self.latency * time,
+            message=self.message * time,
             curve=tuple((size * time / link, reached) for size, reached in self.curve),
         )
 

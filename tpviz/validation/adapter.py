@@ -48,6 +48,11 @@ GRADIENTS = {"nanotron": {0: 2.0, 1: 2.5}}
 """Bytes that data parallelism sends, by ZeRO's stage, as a multiple of those predicted: 4 for a
 parameter in 16 bits. nanotron all-reduces gradients in float32, 8 bytes, and with ZeRO-1 gathers
 weights besides, 2 (its trainer.py, ``reduce_scatter=False``, and optim/zero.py)."""
+FIRST = {"n_gpus": 512, "tp": 32}
+"""From these sizes on the grid's pipelines send slow messages. Its authors ran pipelines a second
+time (scripts/scaling_benchmarks.py repeats jobs before a number unless pp is 1); which rows are of
+the first series is not stated. Of those to fit on, all 96 from these sizes on take 0.5 s longer for
+each message of a microbatch, of the others a quarter, which no column tells apart."""
 PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
 """Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
 does not depend."""
@@ -135,7 +140,7 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
         workload = workload_of(row, assumed)
         strategy.check(workload)
         found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
-        found = found if cluster else with_float32(found, row)
+        found = found if cluster else as_ran(found, row)
     except ValueError as error:
         raise NotModelled(str(error)) from None
     return Plan(strategy, workload, found, tuple(assumed))
@@ -195,15 +200,22 @@ def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cl
     return as_run_by(ideal(gpu, n_gpus, source), framework, fabric, numbers)
 
 
-def with_float32(cluster: Cluster, row: PublishedRow) -> Cluster:
-    """The cluster on which gradients in 16 bits take as long over dp as those of the row."""
-    factor = GRADIENTS.get(row.framework, {}).get(row.zero or 0, 1)
-    return _slower(cluster, row.pp, row.dp, row.tp, factor) if row.dp > 1 < factor else cluster
+def as_ran(cluster: Cluster, row: PublishedRow) -> Cluster:
+    """The cluster as the run of a row found it: with less bandwidth over dp where its gradients are
+    larger than those predicted, and with slow messages where `FIRST` says so."""
+    factor = GRADIENTS.get(row.framework, {}).get(row.zero or 0, 1) if row.dp > 1 else 1
+    slow = row.n_gpus >= FIRST["n_gpus"] or row.tp >= FIRST["tp"]
+    return _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
 
 
 @lru_cache(maxsize=512)
-def _slower(cluster, pp, dp, tp, factor):
-    """With less bandwidth over dp, whose ranks are tp apart."""
+def _as_ran(cluster, sizes, factor, slow):
+    pp, dp, tp = sizes
+    if not slow and any(level.message for level in cluster.levels):
+        levels = tuple(replace(level, message=0.0) for level in cluster.levels)
+        cluster = replace(cluster, levels=levels)
+    if factor == 1:
+        return cluster
     bandwidth = cluster.bandwidth({"pp": pp, "dp": dp, "tp": tp}, "dp")
     return replace(cluster, table={(tp, dp): bandwidth / factor})
 

@@ -21,14 +21,14 @@ from statistics import fmean
 from tpviz.cluster.profiles import FILE, coefficients, fitted
 from tpviz.verbs.predict import predict
 
-from .adapter import NotModelled, Plan, plan_of, real, with_float32
+from .adapter import NotModelled, Plan, plan_of, real, as_ran
 from .rows import PublishedRow, published
 
 MOST, GRID = 0.4, 0.5
 STEPS = (1.25, 1.12, 1.06, 1.03)
 """Factors by which numbers are changed, one round each."""
 LAST = "launch_pipelined"
-SHARES = ("sustained", "sustained_fsdp_h100", "memory_efficiency", "unhidden", "aws_share")
+SHARES = ("sustained", "sustained_fsdp_h100", "memory_efficiency", "aws_share")
 
 Runs = list[tuple[PublishedRow, Plan]]
 
@@ -49,7 +49,7 @@ def runs() -> Runs:
 def ratio(row: PublishedRow, plan: Plan, numbers: Mapping[str, float]) -> float:
     """Predicted over measured, with these fitted numbers."""
     cluster = _cluster(row.gpu, row.n_gpus, row.source, tuple(sorted(numbers.items())))
-    cluster = with_float32(cluster, row)
+    cluster = as_ran(cluster, row)
     return predict(plan.strategy, plan.workload, cluster).step_time / row.step  # pyright: ignore[reportOperatorIssue]
 
 
