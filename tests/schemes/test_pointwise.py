@@ -85,6 +85,20 @@ def test_a_host_that_is_slow_bounds_the_step():
     assert two[0] == two[1]  # the device is behind, the host is not seen
 
 
+@pytest.mark.parametrize("pp, low, high", [(1, -1e-6, 0.1), (2, 0.5, 1.5)])
+def test_a_host_launches_on_while_its_device_waits(pp, low, high):
+    """Without a pipeline: links that are slow, yet faster than the host, cost the step nothing."""
+    w = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=4, vocab=1024)
+    strategy = tv.Merak(pp=pp, tp=2, microbatches=2, schedule="1f1b", recompute="none")
+    fast = box(pointwise="eager", launch=2e-3)
+    slow = replace(fast, levels=tuple(level.slower(3000, 1) for level in fast.levels))
+    ideal = [tv.predict(strategy, w, replace(c, device=BOX.device)) for c in (fast, slow)]
+    real = [tv.predict(strategy, w, c) for c in (fast, slow)]
+    sent, longer = (two.step_time - one.step_time for one, two in (ideal, real))
+    assert 0.05 * real[0].step_time < sent < 0.5 * real[0].step_time
+    assert low * sent <= longer <= high * sent
+
+
 def test_checks_of_collectives_hold_up_the_host_of_a_pipeline():
     """As many as the scheme's own ledger has; the loss has three where ours has one message."""
     w = tv.GPT(layers=4, hidden=32, heads=4, seq=16, batch=2, vocab=64)

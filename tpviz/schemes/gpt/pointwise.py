@@ -65,13 +65,14 @@ class Held(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def spread(device: "Device", held: Held) -> "Device":
+def spread(device: "Device", held: Held, waiting: float = 0.0) -> "Device":
     """The device with the seconds of a rank's memory-bound kernels spread over the FLOPs of its
     other ones.
 
     The host launches kernels ahead of the device, so ``launch`` bounds a microbatch as a whole: it
     takes at least as long as to launch all its kernels and to check all its collectives, and what
-    that adds is spread as well.
+    that adds is spread as well. waiting : seconds of a microbatch in which the device waits for
+    collectives, while the host goes on.
     """
     alone, dtype = replace(device, pointwise="free", launch=0.0), held.workload.dtype
     gemms, others = _gemms(held), list(passes(device, held))
@@ -80,7 +81,7 @@ def spread(device: "Device", held: Held) -> "Device":
     launching = device.launch * sum(count for count, *_ in (*gemms, *others))
     if held.parts > 1 and held.ends != (True, True):
         launching += device.check * held.parts * collectives(held)
-    seconds = max(seconds, launching - computing)
+    seconds = max(seconds, launching - computing - waiting)
     total = sum(count * flops for count, flops, _ in gemms)
     return replace(alone, spread=seconds / total if total else 0.0)
 

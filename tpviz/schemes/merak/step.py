@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Clock, Segment, transfer
+from tpviz.mesh import Mesh
 from tpviz.schedules import Schedule, Timeline, timeline
 from tpviz.schemes.gpt.step import payloads, update
 from tpviz.schemes.ownership import local_shapes
@@ -25,8 +26,7 @@ from .p2p_plan import P2PPlan
 from .split import TOKENS, layers_of, stage_of
 
 if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.mesh import Mesh
+    from tpviz.cluster import Cluster, Device
     from tpviz.trace import Ledger
     from tpviz.workload import GPT
 
@@ -115,6 +115,18 @@ def stage_segments(
         (kind, stage): of_stage[stage].run(parts)
         for (kind, stage), parts in stage_parts(s, w).items()
     }
+
+
+def seconds_waiting(s: "Merak", w: "GPT", cluster: "Cluster", device: "Device") -> float:
+    """Seconds that forward and backward of a microbatch wait for collectives, all stages on one
+    rank. device : as its kernels find it."""
+    clock, parts = Clock.of(cluster, Mesh(s.axes), w.dtype, device=device), stage_parts(s, w)
+    return sum(
+        sum(segment.exposed.values())
+        for stage in range(s.stages)
+        for kind in ("F", "B")
+        for segment in clock.run(parts[kind, stage])
+    )
 
 
 def clock(
