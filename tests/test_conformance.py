@@ -29,9 +29,12 @@ SLOW = replace(
         unhidden=0.4,
         startup=2e-6,
         launch=5e-6,
+        check=2e-6,
         pointwise="eager",
     ),
-    levels=tuple(replace(level, curve=((1e2, 0.2), (1e5, 0.9))) for level in BOX.levels),
+    levels=tuple(
+        replace(level, curve=((1e2, 0.2), (1e5, 0.9)), message=1e-4) for level in BOX.levels
+    ),
 )
 POINTS, VERIFIED = 5, 4  # of each scheme
 

@@ -6,7 +6,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.runtime.compute import KERNELS
-from tpviz.schemes.gpt.pointwise import Held, passes
+from tpviz.schemes.gpt.pointwise import Held, _gemms, collectives, passes
 from tpviz.strategy import Strategy
 
 BOX = tv.clusters.dgx("H100-SXM-80GB", 16)
@@ -83,12 +83,37 @@ def test_a_host_that_is_slow_bounds_the_step():
     large = replace(w, hidden=4096, seq=2048, batch=8)
     two = [tv.predict(strategy, large, c).step_time for c in (slow, box(pointwise="eager"))]
     assert two[0] == two[1]  # the device is behind, the host is not seen
+
+
+@pytest.mark.parametrize("pp, low, high", [(1, -1e-6, 0.1), (2, 0.5, 1.5)])
+def test_a_host_launches_on_while_its_device_waits(pp, low, high):
+    """Without a pipeline: links that are slow, yet faster than the host, cost the step nothing."""
+    w = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=4, vocab=1024)
+    strategy = tv.Merak(pp=pp, tp=2, microbatches=2, schedule="1f1b", recompute="none")
+    fast = box(pointwise="eager", launch=2e-3)
+    slow = replace(fast, levels=tuple(level.slower(3000, 1) for level in fast.levels))
+    ideal = [tv.predict(strategy, w, replace(c, device=BOX.device)) for c in (fast, slow)]
+    real = [tv.predict(strategy, w, c) for c in (fast, slow)]
+    sent, longer = (two.step_time - one.step_time for one, two in (ideal, real))
+    assert 0.02 * real[0].step_time < sent < 0.5 * real[0].step_time
+    assert low * sent <= longer <= high * sent
+
+
+def test_checks_of_collectives_hold_up_the_host_of_a_pipeline():
+    """As many as the scheme's own ledger has; the loss has three where ours has one message."""
+    w = tv.GPT(layers=4, hidden=32, heads=4, seq=16, batch=2, vocab=64)
+    for sp in (False, True):
+        strategy = tv.Megatron(tp=2, sp=sp)
+        count = sum(row.count for row in strategy.ledger(w)) - sp  # gradients of norms, once a step
+        assert collectives(strategy.held(w)) == count + 2
+    plain, checked = (box(pointwise="eager", launch=1e-3, check=c) for c in (0.0, 2e-3))
     pipeline = tv.Merak(pp=2, tp=2, microbatches=2, schedule="1f1b")
-    times = [
-        tv.predict(pipeline, w, box(pointwise="eager", launch=launch, launch_pipelined=more))
-        for more in (0.0, 0.5)
-    ]
-    assert times[1].step_time == pytest.approx(2 * times[0].step_time, rel=0.01)
+    held = pipeline.held(w)
+    flops = sum(count * flops for count, flops, _ in _gemms(held))
+    more = [pipeline.device(w, c).spread * flops for c in (plain, checked)]
+    assert more[1] - more[0] == pytest.approx(2e-3 * 2 * collectives(held))
+    alone = replace(pipeline, pp=1)
+    assert alone.device(w, plain) == replace(alone.device(w, checked), check=0.0)
 
 
 def test_a_scheme_that_does_not_say_is_refused():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tpviz as tv
+from tpviz.cluster.profiles import fitted
 from tpviz.validation.adapter import NotModelled, cluster_of, ideal, memory, plan_of, run_of
 from tpviz.validation.peak import peak
 from tpviz.validation.validate import checked_rows
@@ -125,6 +126,31 @@ def test_clusters_are_as_the_framework_reaches_them(source, pointwise, attention
     assert (real.device.pointwise, real.device.attention) == (pointwise, attention)
     assert real.device.time(1e12, 1e9, "bfloat16") > plain.device.time(1e12, 1e9, "bfloat16")
     assert all(a.p2p < b.p2p for a, b in zip(real.levels, plain.levels))
+
+
+@pytest.mark.parametrize("zero, factor", [(0, 2.0), (1, 2.5)])
+def test_gradients_of_nanotron_take_as_long_as_in_float32(zero, factor):
+    """All-reduced in 32 bits, where 16 are predicted; with ZeRO-1 gathered besides."""
+    row = next(
+        row
+        for row in tv.published(source="ultrascale_playbook_h100")
+        if (row.part, row.pp, row.tp > 1, row.dp > 1, row.zero) == ("fit", 1, True, True, zero)
+    )
+    plan, mesh = plan_of(row), {"pp": row.pp, "dp": row.dp, "tp": row.tp}
+    plain = cluster_of(row.gpu, row.n_gpus, row.source)
+    for axis, times in (("dp", factor), ("tp", 1)):
+        ratio = plain.bandwidth(mesh, axis) / plan.cluster.bandwidth(mesh, axis)
+        assert ratio == pytest.approx(times)
+
+
+@pytest.mark.parametrize("changed, slow", [({}, 0), ({"tp": 32}, 1), ({"n_gpus": 512}, 1)])
+def test_messages_of_the_grids_first_series_are_slow(changed, slow):
+    row = next(r for r in tv.published(source="ultrascale_playbook_h100") if r.part == "fit")
+    base = {"pp": 2, "tp": 8, "n_gpus": 128, "micro_batch": 1} | changed
+    row = replace(row, **base, dp=base["n_gpus"] // base["pp"] // base["tp"])
+    cluster, apart = plan_of(row).cluster, row.n_gpus // 2
+    message, ring = (cluster.link((0, apart), row.n_gpus, shift).latency for shift in (apart, None))
+    assert message - ring == slow * fitted()["aws_message"] and ring == fitted()["aws_latency"]
 
 
 def test_sequence_parallel_norms_are_split():

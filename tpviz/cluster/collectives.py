@@ -26,6 +26,9 @@ taken as perfect.
 from tpviz.checks import one_of
 
 ALGORITHMS = ("ring", "tree", "recursive_doubling")
+NCCL = {"all_reduce": ("ring", "tree")}
+"""What NCCL's tuner chooses from between nodes; for all other collectives it has the ring alone
+(its src/graph/tuning.cc, before PAT came with 2.23)."""
 
 
 def cost(algorithm: str, collective: str, payload: float, size: int) -> tuple[int, float]:
@@ -65,10 +68,10 @@ def cost(algorithm: str, collective: str, payload: float, size: int) -> tuple[in
 def choose(
     algorithm: str, collective: str, payload: float, size: int, latency: float, bandwidth: float
 ) -> tuple[int, float]:
-    """(hops, volume): of the named algorithm, or for "auto" of the fastest, as NCCL's tuner does.
+    """(hops, volume): of the named algorithm, or for "auto" of the fastest of `NCCL`'s.
 
     latency in s, bandwidth in bytes/s. At equal times the ring.
     """
-    names = ALGORITHMS if algorithm == "auto" else (algorithm,)
+    names = NCCL.get(collective, ("ring",)) if algorithm == "auto" else (algorithm,)
     found = [cost(name, collective, payload, size) for name in names]
     return min(found, key=lambda c: c[0] * latency + c[1] / bandwidth)

@@ -42,7 +42,8 @@ class Cluster:
     levels : `Level` tuple from inside out; or
     torus : `Dimension` tuple, the one of neighbouring ranks first. One of the two, not both.
     rings : "multi" (a group drives all links of its members in a unit, as NCCL does) or "single".
-    algorithm : of collectives: "ring", "tree", "recursive_doubling", or "auto" for the fastest.
+    algorithm : of collectives: "ring", "tree", "recursive_doubling", or "auto" for the fastest
+        of NCCL's.
     table : {(stride, size): bandwidth} measured with all groups of that kind active: overrides the
         rule for groups of ``size`` ranks that lie ``stride`` apart.
     latencies : {(stride, size): seconds of one hop}, likewise.

@@ -40,8 +40,8 @@ class Device:
     unhidden : share of a kernel's memory traffic that its arithmetic does not hide, 0 to 1.
     startup : seconds in which a kernel fills and drains the device.
     launch : seconds from one kernel to the next at least: what the host takes to launch one.
-    launch_pipelined : how much longer, for each rank that shares a matrix, that takes a rank of a
-        pipeline; where memory-bound kernels count.
+    check : seconds of the host to check a collective before its launch, for each rank of the group,
+        in pipelines: what debugging costs; where memory-bound kernels count.
     pointwise : what memory-bound kernels cost: nothing ("free"), or that of PyTorch's own operators
         ("eager"), or of kernels fused as far as Megatron-LM and Transformer Engine have them
         ("fused"); see `tpviz.schemes.gpt.pointwise`.
@@ -62,7 +62,7 @@ class Device:
     unhidden: float = 0.0
     startup: float = 0.0
     launch: float = 0.0
-    launch_pipelined: float = 0.0
+    check: float = 0.0
     pointwise: str = "free"
     attention: str = "flash"
     spread: float = 0.0
@@ -82,7 +82,7 @@ class Device:
         keep(self, "unhidden", not_negative)
         if self.unhidden > 1:
             raise ValueError(f"unhidden={self.unhidden:g} is a share: use 0 to 1")
-        for name in ("startup", "launch", "launch_pipelined", "spread"):
+        for name in ("startup", "launch", "check", "spread"):
             keep(self, name, not_negative)
         one_of("pointwise", self.pointwise, POINTWISE)
         one_of("attention", self.attention, ATTENTION)
@@ -135,6 +135,7 @@ class Device:
             memory_bandwidth=self.memory_bandwidth / bandwidth,
             startup=self.startup * time,
             launch=self.launch * time,
+            check=self.check * time,
             spread=self.spread * flops,
         )
 
@@ -146,7 +147,7 @@ class Level:
     p2p : between two devices of different units, nobody else sending: one NIC, if there are NICs.
     group : out of ONE unit of the level below when all its devices send at once; ``nics`` x p2p
         when left out (p2p without ``nics``).
-    latency : seconds of one hop.
+    latency : seconds of one hop. message : more that one between two devices takes, beside it.
     nics : of one unit of the level below; ``group`` may then say less than all of them together,
         not more.
     direct : every unit has links of its own to every other unit (as NVLink between the four A100s
@@ -166,6 +167,7 @@ class Level:
     nics: int | None = None
     direct: bool = False
     curve: tuple[tuple[float, float], ...] = ()
+    message: float = 0.0
 
     def __post_init__(self):
         checked_name(self, "level")
@@ -173,6 +175,7 @@ class Level:
         keep(self, "units", whole_number, where, 2)
         keep(self, "p2p", positive, where)
         keep(self, "latency", not_negative, where)
+        keep(self, "message", not_negative, where)
         one_of(f"direct{where}", self.direct, (True, False))
         if self.nics is not None:
             keep(self, "nics", whole_number, where)
@@ -204,6 +207,7 @@ class Level:
             p2p=self.p2p / link,
             group=self.group / link,
             latency=self.latency * time,
+            message=self.message * time,
             curve=tuple((size * time / link, reached) for size, reached in self.curve),
         )
 

@@ -72,7 +72,6 @@ def as_run_by(
         cluster.device,
         gemm_efficiency=reached,
         memory_efficiency=f["memory_efficiency"],
-        unhidden=f["unhidden"],
         startup=known["startup"]["value"],
         **values,
     )
@@ -87,6 +86,7 @@ def as_run_by(
                 p2p=level.p2p * share,
                 group=level.group * share,
                 latency=_value(link["latency"], f),
+                message=_value(link["message"], f) if "message" in link else 0.0,
                 curve=curve,
             )
         )

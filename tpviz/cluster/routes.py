@@ -130,7 +130,7 @@ def level_route(
     for number, inner, units in crossings(cluster, members):
         level = cluster.levels[number]
         limit = min(limit, level.p2p * rings(cluster, level, units))
-        latency = max(latency, level.latency)
+        latency = max(latency, level.latency + level.message * (shift is not None))
         for unit in units:
             way_out = unit * inner * count + 2 * number
             if shift is None:  # a ring goes in and out of each unit

@@ -42,6 +42,15 @@ SOFTMAX = ("bigscience", "megatron_2020", "megatron_jan2021", "megatron_sc21")
 FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
 """Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
 Omni-Path links of 100 Gbit/s."""
+GRADIENTS = {"nanotron": {0: 2.0, 1: 2.5}}
+"""Bytes that data parallelism sends, by ZeRO's stage, as a multiple of those predicted: 4 for a
+parameter in 16 bits. nanotron all-reduces gradients in float32, 8 bytes, and with ZeRO-1 gathers
+weights besides, 2 (its trainer.py, ``reduce_scatter=False``, and optim/zero.py)."""
+FIRST = {"n_gpus": 512, "tp": 32}
+"""From these sizes on the grid's pipelines send slow messages. Its authors ran pipelines a second
+time (scripts/scaling_benchmarks.py repeats jobs before a number unless pp is 1); which rows are of
+the first series is not stated. Of those to fit on, all 96 from these sizes on take 0.5 s longer for
+each message of a microbatch, of the others a quarter, which no column tells apart."""
 PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
 """Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
 does not depend."""
@@ -148,6 +157,7 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
         workload = workload_of(row, assumed)
         strategy.check(workload)
         found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
+        found = found if cluster else as_ran(found, row)
     except ValueError as error:
         raise NotModelled(str(error)) from None
     return Plan(strategy, workload, found, tuple(assumed))
@@ -212,6 +222,26 @@ def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cl
         framework = "Megatron-LM"
     fabric = "Ultra-Scale" if framework == "nanotron" else "InfiniBand"
     return as_run_by(ideal(gpu, n_gpus, source), framework, fabric, numbers)
+
+
+def as_ran(cluster: Cluster, row: PublishedRow) -> Cluster:
+    """The cluster as the run of a row found it: with less bandwidth over dp where its gradients are
+    larger than those predicted, and with slow messages where `FIRST` says so."""
+    factor = GRADIENTS.get(row.framework, {}).get(row.zero or 0, 1) if row.dp > 1 else 1
+    slow = row.n_gpus >= FIRST["n_gpus"] or row.tp >= FIRST["tp"]
+    return _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
+
+
+@lru_cache(maxsize=512)
+def _as_ran(cluster, sizes, factor, slow):
+    pp, dp, tp = sizes
+    if not slow and any(level.message for level in cluster.levels):
+        levels = tuple(replace(level, message=0.0) for level in cluster.levels)
+        cluster = replace(cluster, levels=levels)
+    if factor == 1:
+        return cluster
+    bandwidth = cluster.bandwidth({"pp": pp, "dp": dp, "tp": tp}, "dp")
+    return replace(cluster, table={(tp, dp): bandwidth / factor})
 
 
 def memory(plan: Plan, row: PublishedRow) -> Memory:

@@ -1,13 +1,11 @@
 """``make fit``: the fitted numbers of `coefficients.json`, from the rows that may be fitted on.
 
-The error of a row is |log(predicted / measured)|, at most `MOST`, so that a disturbed run counts
-once and no more. Rows are averaged within a set, one for each framework and generation of GPU, of
-the Ultra-Scale grid one for each degree of tensor parallelism, at a weight of `GRID`; the sum over
-the sets is made small one number at a time, in steps that shrink.
-
-The grid's runs in pipelines are left out, but for ``launch_pipelined``, which is fitted to them
-alone when the others stand: a third of them took a second and more longer for each microbatch, and
-the same run twice differs by more than 2 in a quarter of the pairs.
+The error of a row is |log(predicted / measured)|, at most `MOST`: a median, not a mean, and a
+disturbed run counts once and no more. Rows are averaged within a set, one for each framework and
+generation of GPU, of the Ultra-Scale grid one for each degree of tensor parallelism, with and
+without a pipeline, at a weight of `GRID`: no source outweighs another by its number of rows. The
+sum over the sets is made small one number at a time, in steps that shrink. Of the grid's rows one
+in `EACH` is taken.
 """
 
 import json
@@ -22,14 +20,13 @@ from tpviz.cluster.profiles import FILE, coefficients, fitted, framework_of
 from tpviz.verbs.fitted_range import Range, joined, traits
 from tpviz.verbs.predict import predict
 
-from .adapter import NotModelled, Plan, plan_of, real
+from .adapter import NotModelled, Plan, as_ran, plan_of, real
 from .rows import PublishedRow, published
 
-MOST, GRID = 0.4, 0.5
+MOST, GRID, EACH = 0.4, 0.25, 3
 STEPS = (1.25, 1.12, 1.06, 1.03)
 """Factors by which numbers are changed, one round each."""
-LAST = "launch_pipelined"
-SHARES = ("sustained", "sustained_fsdp_h100", "memory_efficiency", "unhidden", "aws_share")
+SHARES = ("sustained", "sustained_fsdp_h100", "memory_efficiency", "aws_share")
 
 Runs = list[tuple[PublishedRow, Plan]]
 
@@ -50,7 +47,14 @@ def runs() -> Runs:
 def ratio(row: PublishedRow, plan: Plan, numbers: Mapping[str, float]) -> float:
     """Predicted over measured, with these fitted numbers."""
     cluster = _cluster(row.gpu, row.n_gpus, row.source, tuple(sorted(numbers.items())))
-    return predict(plan.strategy, plan.workload, cluster).step_time / row.step  # pyright: ignore[reportOperatorIssue]
+    cluster = as_ran(cluster, row)
+    return _seconds(plan.strategy, plan.workload, cluster) / row.step  # pyright: ignore[reportOperatorIssue]
+
+
+@lru_cache(maxsize=4096)
+def _seconds(strategy, workload, cluster):
+    """Of a step; most numbers change the clusters of one framework alone."""
+    return predict(strategy, workload, cluster).step_time
 
 
 @lru_cache(maxsize=256)
@@ -63,18 +67,16 @@ def loss(found: Iterable[tuple[PublishedRow, Plan]], numbers: Mapping[str, float
     sets: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row, plan in found:
         grid = row.framework == "nanotron"
-        name = row.framework, f"tp {row.tp}" if grid else row.gpu[:4]
+        name = row.framework, f"tp {row.tp}, pp {row.pp > 1}" if grid else row.gpu[:4]
         sets[name].append(min(abs(log(ratio(row, plan, numbers))), MOST))
     return sum(fmean(v) * (GRID if name[0] == "nanotron" else 1) for name, v in sets.items())
 
 
 def fit(found: Runs, numbers: Mapping[str, float]) -> dict[str, float]:
     """Numbers with less `loss` on the rows, from these on."""
-    sets: dict[bool, Runs] = {False: [], True: []}
-    for run in found:
-        sets[run[0].framework == "nanotron" and run[0].pp > 1].append(run)
-    numbers = _descend(sets[False], dict(numbers), [name for name in numbers if name != LAST])
-    return _descend(sets[True], numbers, [LAST])
+    grid = [run for run in found if run[0].framework == "nanotron"]
+    rest = [run for run in found if run[0].framework != "nanotron"]
+    return _descend(rest + grid[::EACH], dict(numbers), list(numbers))
 
 
 def _descend(found, numbers, names):

@@ -65,21 +65,24 @@ class Held(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def spread(device: "Device", held: Held) -> "Device":
+def spread(device: "Device", held: Held, waiting: float = 0.0) -> "Device":
     """The device with the seconds of a rank's memory-bound kernels spread over the FLOPs of its
     other ones.
 
     The host launches kernels ahead of the device, so ``launch`` bounds a microbatch as a whole: it
-    takes at least as long as to launch all its kernels, and what that adds is spread as well. Those
-    of a rank without other kernels, a stage with the embedding alone, are left out.
+    takes at least as long as to launch all its kernels and to check all its collectives, and what
+    that adds is spread as well. waiting : seconds of a microbatch in which the device waits for
+    collectives, while the host goes on. Those of a rank without other kernels, a stage with the
+    embedding alone, are left out.
     """
     alone, dtype = replace(device, pointwise="free", launch=0.0), held.workload.dtype
     gemms, others = _gemms(held), list(passes(device, held))
     computing = sum(count * alone.time(flops, size, dtype) for count, flops, size in gemms)
     seconds = sum(count * alone.time(0, size) for count, size in others)
-    slower = 1 + device.launch_pipelined * held.parts * (held.ends != (True, True))
-    launching = device.launch * slower * sum(count for count, *_ in (*gemms, *others))
-    seconds = max(seconds, launching - computing)
+    launching = device.launch * sum(count for count, *_ in (*gemms, *others))
+    if held.parts > 1 and held.ends != (True, True):
+        launching += device.check * held.parts * collectives(held)
+    seconds = max(seconds, launching - computing - waiting)
     total = sum(count * flops for count, flops, _ in gemms)
     return replace(alone, spread=seconds / total if total else 0.0)
 
@@ -125,6 +128,18 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
     if held.ends[1]:
         yield from ((1, n * x) for n in norm)
         yield from ((1, n * z) for n in loss)
+
+
+def collectives(held: Held) -> int:
+    """How many collectives a rank's microbatch has where every matrix is split (derived).
+
+    Forward and backward of a block have four all-reduces. Under sequence parallelism each is a
+    reduce-scatter and an all-gather, and the inputs of two layers are gathered once more. Three
+    all-reduces of the loss.
+    """
+    block, embedding, head = (10, 2, 3) if held.stream < 1 else (4, 1, 1)
+    first, last = held.ends
+    return held.layers * block + first * embedding + last * (head + 3)
 
 
 def _gemms(held):

@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Clock, Segment
+from tpviz.mesh import Mesh
 from tpviz.schedules import Schedule, Timeline, timeline
 from tpviz.schemes.gpt.step import payloads, update
 from tpviz.schemes.ownership import local_shapes
@@ -26,8 +27,7 @@ from .sharding import padded, sharded, unit_numels, units_of
 from .split import TOKENS
 
 if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.mesh import Mesh
+    from tpviz.cluster import Cluster, Device
     from tpviz.trace import Ledger
     from tpviz.workload import GPT
 
@@ -138,6 +138,18 @@ def stage_segments(
         found["B", stage] = found["I", stage] + found["W", stage]
         found["RB", stage] = found["R", stage] + found["B", stage]
     return found
+
+
+def seconds_waiting(s: "Merak", w: "GPT", cluster: "Cluster", device: "Device") -> float:
+    """Seconds that forward and backward of a microbatch wait for collectives, all stages on one
+    rank. device : as its kernels find it."""
+    clock, parts = Clock.of(cluster, Mesh(s.axes), w.dtype, device=device), stage_parts(s, w)
+    return sum(
+        sum(segment.exposed.values())
+        for stage in range(s.stages)
+        for kind in "FIW"
+        for segment in clock.run(parts[kind, stage])
+    )
 
 
 def clock(

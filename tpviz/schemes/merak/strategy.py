@@ -11,6 +11,7 @@ ValueError: batch=4 does not split evenly over dp*microbatches=8: use dp*microba
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from math import floor
@@ -21,6 +22,7 @@ from tpviz.checks import divides, settle
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES, Schedule, schedule
 from tpviz.schedules import check as check_schedule
+from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.ownership import local_shapes
@@ -33,7 +35,7 @@ from .sharding import flat_buckets
 from .split import RULES, TOKENS, balanced, counts, layers_of, layout_text, ranges, written
 
 if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
+    from tpviz.cluster import Cluster, Device
     from tpviz.cost import Memory, Segment
     from tpviz.schemes.gpt.pointwise import Held
     from tpviz.trace import Ledger
@@ -62,7 +64,7 @@ class Merak(Strategy):
     ranks that have fewer microbatches in flight), or all ("none"). Which stages recompute at all,
     and when, the ``schedule`` says; but attention's core ("selective", see
     `tpviz.strategy.recompute_knob`) is computed again within backward, on every stage. ``zero`` and
-    what it sends: `sharding`; ``sp``: as Megatron has it, messages too carry a part of the sequence.
+    what it sends: `sharding`; ``sp``: as Megatron has it, of messages too.
 
     ``layout``: each stage has as many blocks ("even", the embedding and the head uncounted), as
     many as make the slowest rank fastest, the head's FLOPs counted ("balanced"), or as a layout
@@ -303,6 +305,19 @@ class Merak(Strategy):
             ends=(0 in stages, last in stages),
             shards=(self.dp if self.zero_stage > 1 else 1) * (self.microbatches > 1),
         )
+
+    def device(self, workload: GPT, cluster: "Cluster", rank: int = 0) -> "Device":
+        """As `Strategy.device`. Where the host holds the device up and there is no pipeline, it
+        launches on while the device waits for tp's collectives; in one it waits at each message."""
+        from .step import seconds_waiting
+
+        given, found = cluster.device, super().device(workload, cluster, rank)
+        if self.pp > 1 or self.tp == 1 or found is given:
+            return found
+        held = self.held(workload, rank)
+        if spread(replace(given, launch=0.0), held).spread == found.spread:
+            return found
+        return spread(given, held, seconds_waiting(self, workload, cluster, found))
 
     def memory(self, workload: GPT) -> "Memory":
         from .memory import memory
