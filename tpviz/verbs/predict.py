@@ -47,6 +47,17 @@ class Prediction:
         """Seconds of one step."""
         return sum(self.parts.values())
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all ranks together."""
+        return self.workload.batch * self.workload.seq / self.step_time
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization (`model_flops_utilization`)."""
+        ranks = self.strategy.world_size
+        return model_flops_utilization(self.workload, self.cluster, ranks, self.step_time)
+
     @cached_property
     def exposed(self) -> dict[str, float]:
         """{axis: seconds that kernels wait for it}: exposed communication, latency included."""
@@ -127,6 +138,12 @@ def predict(strategy: Strategy, workload: GPT, cluster: Cluster) -> Prediction:
     check(strategy, workload, cluster)
     segments = strategy.cost(workload, cluster, Mesh(strategy.axes))
     return Prediction(strategy, workload, cluster, tuple(segments))
+
+
+def model_flops_utilization(workload: GPT, cluster: Cluster, ranks: int, seconds: float) -> float:
+    """MFU (Chowdhery et al. 2022, arXiv 2204.02311): model FLOPs of a step that takes so long, over
+    what the peak rate of so many devices would do in that time."""
+    return workload.step_flops / (cluster.device.flops[workload.dtype] * ranks * seconds)
 
 
 def check(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:
