@@ -51,7 +51,8 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
     changes: dict[str, Any] = {"seq": min(SEQ, w.seq), "vocab": min(VOCAB, w.vocab)}
     changes |= {"layers": min(w.layers, LAYERS * stages), "hidden": HIDDEN, "heads": HEADS}
     if w.kv_heads:
-        changes["kv_heads"] = min(HEADS, max(HEADS * w.kv_heads // w.heads, *sizes.values(), 1))
+        shares = prod(inner.axes.values()) if outer else max(sizes.values())
+        changes["kv_heads"] = min(HEADS, max(HEADS * w.kv_heads // w.heads, shares))
     if w.ffn:
         changes["ffn"] = max(1, round(w.ffn / divided / 16)) * 16
     batch = prod(sizes.values()) * getattr(inner, "microbatches", getattr(inner, "accumulation", 1))

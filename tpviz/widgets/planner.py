@@ -7,6 +7,7 @@ be run here, as a scale model on a few ranks, in an `Explore`.
 
 import threading
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from functools import lru_cache
 from html import escape
 from typing import Any
@@ -75,7 +76,7 @@ def explore(
             f"cluster={cluster!r} comes with the name of a model, gpus, gpu or framework: give a "
             "cluster and a tv.GPT, or those names"
         )
-    check_names("explore", options, ["strategy", "runner"])
+    check_names("explore", options, [*hardware, "strategy", "runner"])
     return Planner(workload, **hardware, **options)  # pyright: ignore[reportArgumentType]
 
 
@@ -411,7 +412,15 @@ def _given(workload):
         raise ValueError(
             f"explore needs a workload such as tv.GPT() or the name of a model, not {workload!r}"
         )
-    return one_of("workload", " ".join(workload.replace("-", " ").split()), tuple(model_names()))
+    name = " ".join(workload.lower().replace("-", " ").split())
+    known = {one.lower(): one for one in model_names()}
+    if name not in known:
+        near = [known[one] for one in get_close_matches(name, known, 3, 0)]
+        raise ValueError(
+            f"workload={workload!r} is none of the {len(known)} models of tv.models: use for example "
+            + " or ".join(map(repr, near))
+        )
+    return known[name]
 
 
 @lru_cache(maxsize=64)
