@@ -168,7 +168,10 @@ class Clock:
             if moved.seconds:
                 _enqueue(self.queues.setdefault(moved.axis, []), self.now, moved)
             return
-        busy = [a for a, queue in self.queues.items() if queue and queue[-1][1] > self.now]
+        busy = []
+        for axis, queue in self.queues.items():
+            if queue and queue[-1][1] > self.now:
+                busy.append(axis)
         known = self.closed.get(id(operations))
         if known is None or not known.axes.isdisjoint(busy):
             known = self._operations(operations, busy)
@@ -297,10 +300,14 @@ def _close(a, b, now):
 
 def parts(segments: Sequence[Segment]) -> dict[str, float]:
     """{part: seconds} of `PARTS`, in that order; they sum to the step."""
-    exposed = sum(sum(s.exposed.values()) for s in segments)
-    latency = sum(s.latency for s in segments)
-    values = sum(s.compute for s in segments), exposed - latency, latency
-    return dict(zip(PARTS, (*values, sum(s.bubble for s in segments))))
+    compute = exposed = latency = bubble = 0.0
+    for s in segments:  # a long step has thousands
+        compute += s.compute
+        bubble += s.bubble
+        if s.exposed:
+            exposed += sum(s.exposed.values())
+            latency += s.latency
+    return dict(zip(PARTS, (compute, exposed - latency, latency, bubble)))
 
 
 def by_axis(segments: Iterable[Segment], which: str) -> dict[str, float]:

@@ -55,7 +55,7 @@ def figures(p: Prediction) -> list[str]:
 
 def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
     """The step in large figures, throughput, and on a time axis the `Band` around the step."""
-    step, words = p.step_time, "   ".join(figures(p))
+    step, words = p.step_time, " \N{MIDDLE DOT} ".join(figures(p))
     frame, width = badge(LEFT, 6, p.badge)
     body = [frame, text(LEFT + width + 12, 23, f"{seconds(step)} a step", size=18, weight=700)]
     body.append(text(LEFT, 48, words, size=13))
@@ -69,19 +69,18 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
         def at(value):
             return LEFT + 10 + (value - left) * scale
 
-        body.append(rect(at(low), y, at(high) - at(low), 14, "muted", "fill-opacity='0.3'"))
-        body.append(rect(at(quarter), y, at(most) - at(quarter), 14, "muted"))
         body.append(outline(at(low), y, at(high) - at(low), 14, "muted"))
+        body.append(rect(at(quarter), y, at(most) - at(quarter), 14, "sync"))
         body.append(f"<path d='M{at(step):.1f},{y - 5}v24' class='s-fg' stroke-width='3'/>")
         y += 32
         body.append(text(at(low), y, seconds(low), "muted", 11))
         body.append(text(at(high), y, seconds(high), "muted", 11, "end"))
         y += 18
         told = (
-            f"Where runs like it came out: half of them between {seconds(quarter)} and "
-            f"{seconds(most)} (dark), nine tenths between {seconds(low)} and {seconds(high)}, half "
-            f"below {seconds(middle)}; the line is the prediction. From the scoreboard: "
-            f"{band.words}."
+            f"The line is the prediction. With the errors of published runs, half of such runs "
+            f"would take {seconds(quarter)} to {seconds(most)} (filled), nine tenths "
+            f"{seconds(low)} to {seconds(high)} (frame), the middle one {seconds(middle)}. From "
+            f"the scoreboard: {band.words}."
         )
     rows = wrapped(told, LETTERS)
     body.append(lines(LEFT, y, rows, 15, "muted", 11))
@@ -105,7 +104,7 @@ def axes_svg(
     times = {name: (exposed.get(name, 0.0), hidden.get(name, 0.0)) for name in names}
     longest = max(map(sum, times.values())) or 1.0
     scale = (RIGHT - LEFT) / longest
-    title = "communication by axis: kernels wait (solid), hidden under kernels (framed)"
+    title = "communication by axis: exposed (filled), hidden (frame)"
     body, y = [pattern_defs(), text(LEFT, 12, title, weight=600)], 24
     told = []
     for name, (waits, under) in times.items():
@@ -114,6 +113,8 @@ def axes_svg(
             f"{name}{size}: exposed {seconds(waits)} ({per_cent(waits / step)} of a step), "
             f"hidden {seconds(under)}"
         )
+        if name == "pp" and not waits and not under:
+            words = f"pp{size}: waiting for messages between stages is part of the bubble"
         told.append(words)
         body.append(text(LEFT, y + 8, words))
         body.append(swatch(LEFT, y + 14, waits * scale, 12, inks[name]))

@@ -27,7 +27,6 @@ from tpviz.strategy import Strategy, strategies
 from tpviz.validation.adapter import fabric_of
 from tpviz.validation.bands import IDEAL, Band, band
 from tpviz.verbs.predict import Prediction, predict
-from tpviz.verbs.ranking import Row
 from tpviz.workload import GPT
 
 from .base import check_names, shown
@@ -126,22 +125,32 @@ class Planner(Fitted, ipywidgets.VBox):
         self.gpu = _menu("GPU", tuple(clusters.GPUS), gpu, "in NVIDIA's nodes: tv.clusters.dgx")
         counts = sorted({*COUNTS, gpus})
         self.gpus = ipywidgets.SelectionSlider(
-            options=[(f"{n:,}", n) for n in counts], value=gpus, description="GPUs", style=WIDE
+            options=[(f"{n:,}", n) for n in counts],
+            value=gpus,
+            description="GPUs",
+            style=WIDE,
+            layout={"width": "auto", "max_width": "440px"},
         )
         run_by = [("ideal: nominal rates", IDEAL), *((name, name) for name in frameworks())]
         self.framework = _menu("run by", run_by, framework, "whose kernels: tv.clusters.as_run_by")
         self.mixed = ipywidgets.Checkbox(
             True,
-            description="mixed precision: float32 gradients, copies and moments",
+            description="mixed precision: 18 bytes a parameter before sharding",
             indent=False,
-            tooltip="18 bytes a parameter, and not four numbers of the model's dtype",
+            layout={"width": "auto"},
+            tooltip="2 of the parameter, 4 of its gradient, 12 of the optimizer in float32; else "
+            "four numbers of the model's dtype",
         )
         self.facts, self.message, self.gave, self.picture, self.axes = (
             ipywidgets.HTML() for _ in range(5)
         )
         self.picture.add_class("tpviz-predicted")
         self.knobs_box, self.small_box = ipywidgets.VBox(), ipywidgets.VBox()
-        self.plans = PlansPane(self.take, self.show_error)
+        self.plans = PlansPane(
+            self.take,
+            lambda row: self.memory_of(row.strategy, row.prediction.workload),
+            self.show_error,
+        )
         self.small_button = ipywidgets.Button(
             description="Run it here as a scale model",
             icon="play",
@@ -289,15 +298,10 @@ class Planner(Fitted, ipywidgets.VBox):
         return drawn + "".join(map(message, words)) + warning, axes_html(p, Mesh(p.strategy.axes))
 
     # -- search, and the scale model ---------------------------------------------------------------
-    def fits(self, row: Row) -> bool:
-        """Whether a row of a search has room on the device."""
-        p = row.prediction
-        return self.memory_of(p.strategy, p.workload).total <= p.cluster.device.memory
-
     @shown
     def search(self) -> None:
         """Search the best plans for the model on these GPUs, in a worker thread."""
-        self.plans.start(self.workload, self.cluster, self.most_ranks(), self.fits)
+        self.plans.start(self.workload, self.cluster, self.most_ranks())
 
     def scale_model(self) -> Small:
         """The plan in small: see `tpviz.widgets.in_small`."""
@@ -417,7 +421,7 @@ def _given(workload):
     if name not in known:
         near = [known[one] for one in get_close_matches(name, known, 3, 0)]
         raise ValueError(
-            f"workload={workload!r} is none of the {len(known)} models of tv.models: use for example "
+            f"workload={workload!r} is none of the {len(known)} models of tv.models: use "
             + " or ".join(map(repr, near))
         )
     return known[name]

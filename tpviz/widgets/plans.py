@@ -17,26 +17,33 @@ from .knobs import small_html
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
+    from tpviz.cost import Memory
     from tpviz.strategy import Strategy
     from tpviz.workload import GPT
 
 MOST = 8
 HELP = (
-    "Plans by predicted step, fastest first; same: strategies that differ in knobs without effect. "
-    "Click one to set the knobs."
+    "The fastest plans by predicted step that fit in memory; x 2 and so on: strategies that differ "
+    "only in knobs without effect. Click one to set the knobs."
 )
 
 
 class PlansPane(ipywidgets.VBox):
     """A button that searches in a worker thread, and the plans found so far.
 
-    take : called with the strategy that was clicked. show_error : as of the view around it.
+    take : called with the strategy that was clicked. memory : the `Memory` of a rank of a `Row`.
+    show_error : as of the view around it.
     ``rows`` : the `Row`s listed, one for each plan; ``found`` : the `Search` that they are of, None
     before one.
     """
 
-    def __init__(self, take: "Callable[[Strategy], Any]", show_error: Callable[[Any], Any]):
-        self._take, self.show_error = take, show_error
+    def __init__(
+        self,
+        take: "Callable[[Strategy], Any]",
+        memory: "Callable[[Row], Memory]",
+        show_error: Callable[[Any], Any],
+    ):
+        self._take, self._memory, self.show_error = take, memory, show_error
         self.rows: list[Row] = []
         self.found: Search | None = None
         self._job: Job | None = None
@@ -60,16 +67,14 @@ class PlansPane(ipywidgets.VBox):
         self.stop_button.on_click(lambda button: self.stop())
         self.list.observe(lambda change: self._clicked(), "index")
 
-    def start(
-        self, workload: "GPT", cluster: "Cluster", world_size: int, fits: Callable[[Row], bool]
-    ) -> None:
-        """Search; nothing where a search goes on. fits : whether a row has room on its device."""
+    def start(self, workload: "GPT", cluster: "Cluster", world_size: int) -> None:
+        """Search; nothing where a search goes on."""
         if self._job and self._job.running:
             return
         self._for, self.found = (workload, cluster, world_size), None
         self._show([])
         self.stop_button.disabled, self.search_button.disabled = False, True
-        stream = _Stream(self, fits)
+        stream = _Stream(self)
 
         def work():
             return search(
@@ -81,7 +86,7 @@ class PlansPane(ipywidgets.VBox):
                 progress=stream,
             )
 
-        self._job = Job(work, lambda *end: self._ended(fits, *end))
+        self._job = Job(work, self._ended)
 
     def stop(self) -> bool:
         """End the search; False where none goes on. What it found stays."""
@@ -101,11 +106,12 @@ class PlansPane(ipywidgets.VBox):
             self._say("The model or the GPUs changed: search again.")
 
     @shown
-    def _ended(self, fits, result, error, stopped):
+    def _ended(self, result, error, stopped):
         self.stop_button.disabled, self.search_button.disabled = True, False
         if error is None:
-            self.take_found(result, fits)
-            rejected = len(result.rejected) + sum(not fits(row) for row in result.rows)
+            self.bar.value = self.bar.max
+            self.take_found(result)
+            rejected = len(result.rejected) + sum(not self._fits(row) for row in result.rows)
             self._say(
                 f"{len(result.rows) + len(result.rejected):,} strategies looked at, of which "
                 f"{rejected:,} do not fit in memory or in sizes."
@@ -115,11 +121,15 @@ class PlansPane(ipywidgets.VBox):
         elif self._for is not None:
             self._say("Stopped: these are the best found until then.")
 
-    def take_found(self, result: Search, fits: Callable[[Row], bool]) -> None:
+    def _fits(self, row):
+        """Whether a row has room on its device."""
+        return self._memory(row).total <= row.prediction.cluster.device.memory
+
+    def take_found(self, result: Search) -> None:
         """List the first plans of a `Search` that have room."""
         if (result.workload, result.cluster) == (self._for or (None,))[:2]:
             self.found = result
-            roomy = (row for row in result.rows if fits(row))
+            roomy = filter(self._fits, result.rows)
             self._show(list(islice(plans(roomy), MOST)))
 
     def told(self, done: int, total: int, text: str) -> None:
@@ -130,7 +140,7 @@ class PlansPane(ipywidgets.VBox):
     def _show(self, found):
         """List plans, each a list of rows that are the same."""
         self.rows = [plan[0] for plan in found]
-        labels = [" | ".join(row) for row in self.to_table(found)[1:]]
+        labels = [" | ".join(filter(None, row)) for row in self.to_table(found)[1:]]
         self._filling = True
         try:
             self.list.options = labels
@@ -143,11 +153,11 @@ class PlansPane(ipywidgets.VBox):
         """Rows of strings, header first: of plans, or of those listed."""
         found = [[row] for row in self.rows] if found is None else found
         times = show_apart(plan[0].step_time for plan in found)
-        return [["step", "MFU", "memory of a GPU", "strategy", "same"]] + [
+        return [["step", "MFU", "memory of a GPU", "strategy", "same plan"]] + [
             [
                 time,
-                f"{100 * plan[0].prediction.mfu:.1f} %",
-                show_bytes(plan[0].prediction.memory().total),
+                f"MFU {100 * plan[0].prediction.mfu:.1f} %",
+                f"{show_bytes(self._memory(plan[0]).total)} a GPU",
                 plan[0].strategy.short,
                 same_words(plan),
             ]
@@ -167,11 +177,11 @@ class PlansPane(ipywidgets.VBox):
 class _Stream(View):
     """What a search tells, shown in a pane."""
 
-    def __init__(self, pane: PlansPane, fits: Callable[[Row], bool]):
-        self._pane, self._fits = pane, fits
+    def __init__(self, pane: PlansPane):
+        self._pane = pane
 
     def __call__(self, done: int, total: int, text: str) -> None:
         self._pane.told(done, total, text)
 
     def found(self, result: Search) -> None:
-        self._pane.take_found(result, self._fits)
+        self._pane.take_found(result)
