@@ -59,8 +59,8 @@ def band(framework: str, gpu: str) -> Band | None:
     own = next((name for name in (gpu, ANY) if name in found), None)
     if own is None:
         return None
-    *numbers, quantiles = found[own]
-    return Band(framework, own, *numbers, tuple(quantiles))
+    rows, median, p90, quantiles = found[own]
+    return Band(framework, own, rows, median, p90, tuple(quantiles))
 
 
 @lru_cache(maxsize=1)

@@ -110,7 +110,7 @@ def _cut(cluster: Cluster, axes: Mapping[str, int], small: Mapping[str, int]) ->
         return cluster
     inside, outside = cluster.levels
     node, stride, ranks = 1, 1, prod(small.values())
-    for axis in reversed(axes):
+    for axis in reversed(list(axes)):
         if stride * axes[axis] <= inside.units:
             node *= small[axis]
         elif stride < inside.units and small[axis] > 2:  # across nodes: two ranks in each

@@ -7,6 +7,7 @@ be run here, as a scale model on a few ranks, in an `Explore`.
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from html import escape
@@ -466,8 +467,8 @@ def _first_plans(workload: GPT, cluster: Cluster, ranks: int) -> Iterable[Merak]
             dp, rest = divmod(ranks, tp * pp)
             count = dp and workload.batch // dp
             if not rest and 0 < count <= 1024 and Merak.allows("pp", pp):
-                order = {"schedule": "1f1b", "recompute": recompute}
-                yield Merak(pp=pp, tp=tp, dp=dp, microbatches=count, **order)
+                plan = Merak(pp=pp, tp=tp, dp=dp, microbatches=count, schedule="1f1b")
+                yield replace(plan, recompute=recompute)
 
 
 def _menu(description: str, options: Any, value: Any, tooltip: str):
