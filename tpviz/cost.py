@@ -16,6 +16,7 @@ True
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import repeat
 from math import isclose
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -298,24 +299,37 @@ def _close(a, b, now):
     )
 
 
-def parts(segments: Sequence[Segment]) -> dict[str, float]:
-    """{part: seconds} of `PARTS`, in that order; they sum to the step."""
+ONCE = repeat(1)
+
+
+def parts(segments: Iterable[Segment], times: Iterable[int] = ONCE) -> dict[str, float]:
+    """{part: seconds} of `PARTS`, in that order; they sum to the step. times : how often each of
+    the segments is there."""
     compute = exposed = latency = bubble = 0.0
-    for s in segments:  # a long step has thousands
-        compute += s.compute
-        bubble += s.bubble
-        if s.exposed:
-            exposed += sum(s.exposed.values())
-            latency += s.latency
+    for s, count in zip(segments, times):
+        compute += s.compute * count
+        bubble += s.bubble * count
+        exposed += sum(s.exposed.values()) * count
+        latency += s.latency * count
     return dict(zip(PARTS, (compute, exposed - latency, latency, bubble)))
 
 
-def by_axis(segments: Iterable[Segment], which: str) -> dict[str, float]:
-    """{axis: seconds} of "exposed" or "hidden", summed over the segments."""
-    found = Counter()
-    for segment in segments:
-        found.update(getattr(segment, which))
-    return dict(found)
+def by_axis(
+    segments: Iterable[Segment], which: str, times: Iterable[int] = ONCE
+) -> dict[str, float]:
+    """{axis: seconds} of "exposed" or "hidden", summed over the segments. times : of `parts`."""
+    found: dict[str, float] = {}
+    for segment, count in zip(segments, times):
+        for axis, seconds in getattr(segment, which).items():
+            found[axis] = found.get(axis, 0.0) + seconds * count
+    return found
+
+
+def counted(segments: Sequence[Segment]) -> tuple[list[Segment], list[int]]:
+    """(each segment once, how often it is there): in a pipeline as often as there are
+    microbatches."""
+    times = Counter(map(id, segments))
+    return list({id(s): s for s in segments}.values()), list(times.values())
 
 
 class Memory(dict):

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.cluster import Cluster
-from tpviz.cost import Memory, by_axis, parts, show_bytes, show_seconds
+from tpviz.cost import Memory, by_axis, counted, parts, show_bytes, show_seconds
 from tpviz.mesh import Mesh
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
@@ -40,7 +40,11 @@ class Prediction:
     def parts(self) -> dict[str, float]:
         """{part: seconds} of `tpviz.cost.PARTS`; their sum is the step, that of its two waits the
         exposed communication: kernels wait for bytes to pass, or for the latency of hops."""
-        return parts(self.segments)
+        return parts(*self._counted)
+
+    @cached_property
+    def _counted(self):
+        return counted(self.segments)
 
     @property
     def step_time(self) -> float:
@@ -61,12 +65,14 @@ class Prediction:
     @cached_property
     def exposed(self) -> dict[str, float]:
         """{axis: seconds that kernels wait for it}: exposed communication, latency included."""
-        return by_axis(self.segments, "exposed")
+        segments, times = self._counted
+        return by_axis(segments, "exposed", times)
 
     @cached_property
     def hidden(self) -> dict[str, float]:
         """{axis: seconds of communication that kernels do not wait for}."""
-        return by_axis(self.segments, "hidden")
+        segments, times = self._counted
+        return by_axis(segments, "hidden", times)
 
     @property
     def overlap(self) -> float:
