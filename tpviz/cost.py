@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PARTS = ("compute", "bandwidth wait", "latency wait", "bubble")
 """Of a step. The two waits are its exposed communication: kernels wait for bytes, or for hops."""
+ONCE = repeat(1)
 
 
 class Transfer(NamedTuple):
@@ -297,9 +298,6 @@ def _close(a, b, now):
     return a.keys() == b.keys() and all(
         isclose(a[axis], b[axis], rel_tol=1e-9, abs_tol=1e-12 * now) for axis in a
     )
-
-
-ONCE = repeat(1)
 
 
 def parts(segments: Iterable[Segment], times: Iterable[int] = ONCE) -> dict[str, float]:
