@@ -1,4 +1,5 @@
-"""Write the scoreboard: ``make validate``. docs/validation.md, its chart, and the README's figures.
+"""Write the scoreboard: ``make validate``. docs/validation.md, its chart, the README's figures, and
+the bands of the planner.
 
 On one core it takes two minutes, most of which are for simulations of four rows.
 """
@@ -8,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import tpviz as tv
-from tpviz.validation.page import board, of_part, page, summary
+from tpviz.validation import bands
+from tpviz.validation.page import board, digests, of_part, page, summary
+from tpviz.validation.scoreboard import points
 
 HERE = Path(__file__).parent
 MARKS = re.compile(r"(<!-- validation -->\n).*?(\n<!-- /validation -->)", re.S)
@@ -19,6 +22,8 @@ def main() -> None:
     made = board()
     tv.shutdown()
     (HERE / "validation.md").write_text(page(made))
+    real, ideal = (points(of_part(v.rows, "test")) for v in (made.steps, made.ideal))
+    bands.write(real, ideal, digests())
     tested = replace(made.steps, rows=tuple(of_part(made.steps.rows, "test")))
     (HERE / "img" / "validation.svg").write_text(tested.to_svg("light"))
     words, readme = summary(made.steps.rows), HERE.parent / "README.md"

@@ -16,6 +16,7 @@ True
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import repeat
 from math import isclose
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 PARTS = ("compute", "bandwidth wait", "latency wait", "bubble")
 """Of a step. The two waits are its exposed communication: kernels wait for bytes, or for hops."""
+ONCE = repeat(1)
 
 
 class Transfer(NamedTuple):
@@ -169,7 +171,10 @@ class Clock:
             if moved.seconds:
                 _enqueue(self.queues.setdefault(moved.axis, []), self.now, moved)
             return
-        busy = [a for a, queue in self.queues.items() if queue and queue[-1][1] > self.now]
+        busy = []
+        for axis, queue in self.queues.items():
+            if queue and queue[-1][1] > self.now:
+                busy.append(axis)
         known = self.closed.get(id(operations))
         if known is None or not known.axes.isdisjoint(busy):
             known = self._operations(operations, busy)
@@ -296,20 +301,34 @@ def _close(a, b, now):
     )
 
 
-def parts(segments: Sequence[Segment]) -> dict[str, float]:
-    """{part: seconds} of `PARTS`, in that order; they sum to the step."""
-    exposed = sum(sum(s.exposed.values()) for s in segments)
-    latency = sum(s.latency for s in segments)
-    values = sum(s.compute for s in segments), exposed - latency, latency
-    return dict(zip(PARTS, (*values, sum(s.bubble for s in segments))))
+def parts(segments: Iterable[Segment], times: Iterable[int] = ONCE) -> dict[str, float]:
+    """{part: seconds} of `PARTS`, in that order; they sum to the step. times : how often each of
+    the segments is there."""
+    compute = exposed = latency = bubble = 0.0
+    for s, count in zip(segments, times):
+        compute += s.compute * count
+        bubble += s.bubble * count
+        exposed += sum(s.exposed.values()) * count
+        latency += s.latency * count
+    return dict(zip(PARTS, (compute, exposed - latency, latency, bubble)))
 
 
-def by_axis(segments: Iterable[Segment], which: str) -> dict[str, float]:
-    """{axis: seconds} of "exposed" or "hidden", summed over the segments."""
-    found = Counter()
-    for segment in segments:
-        found.update(getattr(segment, which))
-    return dict(found)
+def by_axis(
+    segments: Iterable[Segment], which: str, times: Iterable[int] = ONCE
+) -> dict[str, float]:
+    """{axis: seconds} of "exposed" or "hidden", summed over the segments. times : of `parts`."""
+    found: dict[str, float] = {}
+    for segment, count in zip(segments, times):
+        for axis, seconds in getattr(segment, which).items():
+            found[axis] = found.get(axis, 0.0) + seconds * count
+    return found
+
+
+def counted(segments: Sequence[Segment]) -> tuple[list[Segment], list[int]]:
+    """(each segment once, how often it is there): in a pipeline as often as there are
+    microbatches."""
+    times = Counter(map(id, segments))
+    return list({id(s): s for s in segments}.values()), list(times.values())
 
 
 class Memory(dict):
@@ -323,6 +342,13 @@ class Memory(dict):
     def total(self) -> float:
         """Sum of the kinds, bytes."""
         return sum(self.values())
+
+    def mixed(self, itemsize: int) -> "Memory":
+        """The same where the optimizer has a float32 copy beside its two moments, and gradients are
+        added up in float32: 2, 4 and 12 bytes of a parameter, shared out as here (Rajbhandari et
+        al. 2020, arXiv 1910.02054, section 3.1). itemsize : bytes of a number here."""
+        factors = {"parameters": 2, "gradients": 4, "optimizer": 12 / 2}
+        return Memory({k: n * factors.get(k, itemsize) / itemsize for k, n in self.items()})
 
 
 def show_seconds(value: float, digits: int = 3) -> str:

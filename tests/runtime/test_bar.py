@@ -31,7 +31,7 @@ def test_silent_elsewhere(monkeypatch):
     for progress in (None, False):
         show = bar.viewer(progress)
         show(1, 4, "first")
-        show.found(lambda: 1 / 0)  # is not even made
+        show.found(types.SimpleNamespace(_repr_html_=lambda: 1 / 0))  # is not even made
         show.close()
     assert sys.stderr.getvalue() == ""
 
@@ -54,7 +54,7 @@ def test_an_output_in_a_kernel_of_which_nothing_is_left(monkeypatch):
     assert shown == [], "a job that reports nothing shows nothing"
     show = bar.viewer(None)
     show(3, 4, "a < b")
-    show.found(lambda: "<p>so far</p>")
+    show.found(types.SimpleNamespace(_repr_html_=lambda: "<p>so far</p>"))
     show(4, 4, "last")
     show.close()
     first, found, last, nothing = shown

@@ -81,17 +81,17 @@ class Seen(View):
     def __call__(self, done, total, text):
         self.told.append(text)
 
-    def found(self, html):
-        self.pages.append((len([t for t in self.told if "simulating" in t]), html()))
+    def found(self, result):
+        page = result._repr_html_()
+        self.pages.append((len([t for t in self.told if "simulating" in t]), page))
 
 
 def test_the_ranking_by_formula_is_there_first_and_simulations_follow(monkeypatch):
     seen = Seen()
-    monkeypatch.setattr("tpviz.verbs.search.viewer", lambda progress: seen)
     monkeypatch.setattr(
         "tpviz.verbs.search._simulated", lambda row: replace(row, simulated=2 * row.predicted)
     )
-    found = tv.search(W, BOX, tv.Megatron, top=3)
+    found = tv.search(W, BOX, tv.Megatron, top=3, progress=seen)
     (before, first), *rest = seen.pages
     assert before == 0 and "simulated" not in first and "Megatron(tp=4)" in first
     assert len(rest) == 3 and all("simulated" in page for _, page in rest)
@@ -101,9 +101,8 @@ def test_the_ranking_by_formula_is_there_first_and_simulations_follow(monkeypatc
 
 def test_runs_on_ranks_are_told(monkeypatch):
     seen = Seen()
-    monkeypatch.setattr("tpviz.verbs.search.viewer", lambda progress: seen)
     monkeypatch.setattr("tpviz.verbs.search._measured", lambda row: replace(row, measured=1.0))
-    found = tv.search(W, BOX, tv.Megatron, top=1, run=1)
+    found = tv.search(W, BOX, tv.Megatron, top=1, run=1, progress=seen)
     assert seen.told[-1] == f"running {found.best.short}"
     assert [row.measured for row in found.rows].count(1.0) == 1
 

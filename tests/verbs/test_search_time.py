@@ -1,6 +1,7 @@
 """A search in time: all by formula, simulations as far as the time goes, and what is said of it."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
@@ -80,3 +81,26 @@ def test_a_capture_and_a_replay_give_up_in_time():
             tv.simulate(strategy, W, BOX, capture=capture)
     again = tv.capture(strategy, W)  # nothing is left of the one that gave up
     assert again.ledger() == strategy.ledger(W) and len(again.traces[0]) == len(capture.traces[0])
+
+
+def test_a_capture_that_cannot_end_in_time_is_given_up_early(monkeypatch):
+    """After the first of four ranks, which took a quarter of what is left for all."""
+    now, recorded = [0.0], []
+    module = import_module("tpviz.verbs.capture")
+    real = module._record
+
+    def record(*args):
+        now[0] += 3.0
+        recorded.append(args[2])
+        return real(*args)
+
+    monkeypatch.setattr(module, "_record", record)
+    monkeypatch.setattr(module, "thread_time", lambda: now[0])
+    monkeypatch.setattr(deadline, "thread_time", lambda: now[0])
+    pipeline, w = tv.Merak(pp=4, microbatches=4), tv.GPT(layers=4, batch=8)
+    with deadline.until(7.0), pytest.raises(deadline.OutOfTime):  # 3 + 9 / 2 s are more
+        tv.capture(pipeline, w)
+    assert len(recorded) == 1
+    with deadline.until(15.5):  # 3 + 4 x 3 s are less
+        assert tv.capture(pipeline, w).ledger() == pipeline.ledger(w)
+    assert len(recorded) == 1 + 4

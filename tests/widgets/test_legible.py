@@ -128,6 +128,10 @@ PICTURES = {
     "timeline, without scripts": lambda: tv.Timeline(synthetic_trace()).to_svg(),
     "comparison": comparison,
     "explore": lambda: tv.explore(tv.GPT(), BOX).to_svg(),
+    "planner": lambda: tv.explore("llama2 70B", gpus=512).to_svg(),
+    "planner, a small step": lambda: tv.explore(
+        tv.GPT(batch=16), gpus=16, framework="nanotron"
+    ).to_svg(),
     "matrix": lambda: tv.communication_matrix(BOX).to_svg(),
     "tree, without scripts": lambda: microscope_still("tree"),
     "losses": lambda: losses_svg([3.0, 2.5, 2.2], [3.0, 2.5, 2.2]),

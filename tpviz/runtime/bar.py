@@ -11,16 +11,19 @@ _WIDTH = 30
 _NOTHING = ".jp-OutputArea-child:has(.tpv-progress-done){display:none}"
 
 
-def viewer(progress: Callable[[int, int, str], Any] | bool | None) -> "View":
+def viewer(progress: "Callable[[int, int, str], Any] | View | bool | None") -> "View":
     """A function ``(done, total, text)`` that shows progress, with a ``close()`` attribute.
 
-    ``progress`` is None (whatever suits this place), False (nothing) or the function to call.
+    ``progress`` is None (whatever suits this place), False (nothing), the function to call, or
+    a `View` of one's own.
     Raises ``ValueError`` on anything else.
     """
     if progress is None or progress is True:
         return _Output() if in_notebook() else _Line(sys.stderr)
     if progress is False:
         return View()
+    if isinstance(progress, View):
+        return progress
     if callable(progress):
         return _Call(progress)
     raise ValueError(f"progress={progress!r}; use None, False or a function (done, total, text)")
@@ -32,8 +35,8 @@ class View:
     def __call__(self, done: int, total: int, text: str) -> None:
         pass
 
-    def found(self, html: Callable[[], str]) -> None:
-        """Show what was found so far: made only where there is a place for it."""
+    def found(self, result: Any) -> None:
+        """Show what was found so far: its HTML is made only where there is a place for it."""
 
     def close(self) -> None:
         pass
@@ -81,8 +84,8 @@ class _Output(View):
         self._bar = f"<div class='tpv-progress'><progress {at}></progress> {words}</div>"
         self._show(self._bar + self._found)
 
-    def found(self, html: Callable[[], str]) -> None:
-        self._found = html()
+    def found(self, result: Any) -> None:
+        self._found = result._repr_html_()
         self._show(self._bar + self._found)
 
     def close(self) -> None:

@@ -74,9 +74,27 @@ def _each(name, value, stages):
 
 
 def _run(schedule, lasts, latency, overlapped):
+    if overlapped and schedule.pairs:
+        start, end = _run_pairs(schedule, lasts, latency)
+    else:
+        start, end = ([[] for _ in range(schedule.ranks)] for _ in range(2))
+        free, arrives = [0.0] * schedule.ranks, []
+        for (rank, _, needs, is_message), (kind, stage, _) in zip(schedule.order, schedule.ordered):
+            begins = free[rank]
+            if needs >= 0:
+                comes = arrives[needs] + latency if is_message else arrives[needs]
+                begins = comes if comes > begins else begins
+            free[rank] = ends = begins + lasts[kind][stage]
+            arrives.append(ends)
+            start[rank].append(begins)
+            end[rank].append(ends)
+    return Timeline(schedule, tuple(map(tuple, start)), tuple(map(tuple, end)), latency, overlapped)
+
+
+def _run_pairs(schedule, lasts, latency):
+    """(start, end) of every rank's actions, those of a pair side by side."""
     start, end = ([[] for _ in range(schedule.ranks)] for _ in range(2))
-    pairs = schedule.pairs if overlapped else ()
-    steps, rows = schedule.order, schedule.actions
+    pairs, steps, rows = schedule.pairs, schedule.order, schedule.actions
     arrives = []  # when the result of each step is made
 
     def there(needs, is_message):
@@ -85,14 +103,12 @@ def _run(schedule, lasts, latency, overlapped):
 
     free = [0.0] * schedule.ranks
     for place, (rank, index, needs, is_message) in enumerate(steps):
-        if pairs and (rank, index - 1) in pairs:  # the second of a pair: as the first
+        if (rank, index - 1) in pairs:  # the second of a pair: as the first
             begins, ends = start[rank][-1], end[rank][-1]
         else:
             kind, stage, _ = rows[rank][index]
-            begins, lasting = free[rank], lasts[kind][stage]
-            if needs >= 0 and (comes := there(needs, is_message)) > begins:
-                begins = comes
-            if pairs and (rank, index) in pairs:
+            begins, lasting = max(free[rank], there(needs, is_message)), lasts[kind][stage]
+            if (rank, index) in pairs:
                 begins = max(begins, there(*steps[place + 1][2:]))
                 kind, stage, _ = rows[rank][index + 1]
                 lasting += lasts[kind][stage]
@@ -101,7 +117,7 @@ def _run(schedule, lasts, latency, overlapped):
         arrives.append(ends)
         start[rank].append(begins)
         end[rank].append(ends)
-    return Timeline(schedule, tuple(map(tuple, start)), tuple(map(tuple, end)), latency, overlapped)
+    return start, end
 
 
 @dataclass(frozen=True, repr=False)

@@ -66,10 +66,10 @@ def finish(name: str, plan: Plan, microbatches: int, recompute: bool | Sequence[
 
 def _recomputing(action, early):
     """The actions of a recomputing stage in the place of a plain one."""
-    again = action._replace(kind="R")
-    if action.kind == "I" or (action.kind == "B" and early(action)):
-        return [again, action]
-    return [action._replace(kind="RB")] if action.kind == "B" else [action]
+    kind, *place = action
+    if kind == "I" or (kind == "B" and early(action)):
+        return [Action("R", *place), action]
+    return [Action("RB", *place)] if kind == "B" else [action]
 
 
 def _asked(recompute: Any, stages: int) -> tuple[bool, ...]:

@@ -132,7 +132,7 @@ class Schedule:
             mine[1] += kind in ("R", "RB")
             most = found.setdefault((kind, stage, stage in begun), [])
             now = [n for both in held.values() for n in both]
-            if not any(all(map(le, now, other)) for other in most):
+            if now not in most and not any(all(map(le, now, other)) for other in most):
                 most[:] = [other for other in most if not all(map(le, other, now))] + [now]
             if kind in ("B", "RB"):
                 begun.add(stage)
@@ -149,6 +149,11 @@ class Schedule:
         """An order in which one process could do all of it (`order.walk`); ``ValueError`` with
         all `schedule_errors` if there is none."""
         return validate(self)
+
+    @cached_property
+    def ordered(self) -> "tuple[Action, ...]":
+        """The actions in that order."""
+        return tuple(self.actions[rank][index] for rank, index, *_ in self.order)
 
     @cached_property
     def step_of(self) -> "dict[tuple[int, int], Step]":

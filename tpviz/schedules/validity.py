@@ -70,15 +70,14 @@ def _faults(schedule, waits):
 def _strangers(schedule, rank):
     """Actions that are not of this rank, or of no schedule of these sizes."""
     for action in schedule.of(rank):
-        word = schedule.word(action)
         if action.kind not in KINDS:
+            word = schedule.word(action)
             yield f"rank {rank}: {word} is of no known kind: use {', '.join(KINDS)}"
         elif not 0 <= action.stage < schedule.stages:
             yield f"rank {rank}: {action} has no stage: there are 0 to {schedule.stages - 1}"
         elif not 0 <= action.microbatch < schedule.microbatches:
-            yield (
-                f"rank {rank}: {word} has no microbatch: there are 0 to {schedule.microbatches - 1}"
-            )
+            word, last = schedule.word(action), schedule.microbatches - 1
+            yield f"rank {rank}: {word} has no microbatch: there are 0 to {last}"
         elif schedule.rank_of[action.stage] != rank:
             yield (
                 f"rank {rank}: {action} is of stage {action.stage}, which is on rank "

@@ -28,6 +28,14 @@ def until(moment: float) -> Iterator[None]:
         _moment.reset(token)
 
 
+def check_pace(start: float, done: int, whole: int) -> None:
+    """The same where ``done`` of ``whole`` equal pieces took since ``start``, and the others would
+    not be done in time at twice that pace."""
+    now = thread_time()
+    if now + (now - start) / max(done, 1) * (whole - done) * (done > 0) / 2 > _moment.get():
+        raise OutOfTime
+
+
 def check() -> None:
     """Raise `OutOfTime` if it is time to give up."""
     if thread_time() > _moment.get():

@@ -215,13 +215,21 @@ def cluster_of(gpu: str, n_gpus: int, source: str = "") -> Cluster:
 
 def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cluster:
     """`cluster_of` with other fitted numbers."""
-    framework = framework_of(source)
+    framework = profile_of(source)
+    return as_run_by(ideal(gpu, n_gpus, source), framework, fabric_of(framework), numbers)
+
+
+def profile_of(source: str) -> str:
+    """The profile, of `tpviz.cluster.profiles.frameworks`, of a source's runs."""
     if source.startswith(SOFTMAX):
-        framework = "Megatron-LM before FlashAttention"
-    elif framework not in frameworks():
-        framework = "Megatron-LM"
-    fabric = "Ultra-Scale" if framework == "nanotron" else "InfiniBand"
-    return as_run_by(ideal(gpu, n_gpus, source), framework, fabric, numbers)
+        return "Megatron-LM before FlashAttention"
+    framework = framework_of(source)
+    return framework if framework in frameworks() else "Megatron-LM"
+
+
+def fabric_of(profile: str) -> str:
+    """The fabric between the nodes on which a profile's runs were measured."""
+    return "Ultra-Scale" if profile == "nanotron" else "InfiniBand"
 
 
 def as_ran(cluster: Cluster, row: PublishedRow) -> Cluster:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tpviz.cost import show_seconds
+from tpviz.verbs.predict import model_flops_utilization
 
 from .adapter import Plan, cluster_of
 from .rows import DATA, FILES, PublishedRow, published
@@ -162,9 +163,8 @@ def needs(rows: Iterable[Checked]) -> list[float]:
 # -- baselines -----------------------------------------------------------------------------------
 def mfu(point: Point) -> float:
     """Model FLOPs of a measured step over what its GPUs' peak would do in that time."""
-    workload, device = point.plan.workload, point.plan.cluster.device
-    peak = device.flops[workload.dtype] * point.row.n_gpus
-    return workload.step_flops / (peak * point.measured)
+    plan = point.plan
+    return model_flops_utilization(plan.workload, plan.cluster, point.row.n_gpus, point.measured)
 
 
 def shares_of_peak(points: Iterable[Point]) -> dict[str, float]:

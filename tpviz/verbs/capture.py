@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import contextmanager
 from itertools import product
+from time import thread_time
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,6 +24,7 @@ from tpviz.runtime.rank_errors import raised_at
 from tpviz.runtime.recorder import Recorder
 from tpviz.runtime.repeat import repeating
 from tpviz.schemes.ownership import ownership
+from tpviz.simulation import deadline
 from tpviz.simulation.program import Capture, place
 from tpviz.trace.members import members_list
 
@@ -64,7 +66,10 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
         else:
             known = mesh.names if strategy.alike is True else strategy.alike
             distinct = tuple(a for a in mesh.names if a not in known)
-        recorded = {rank: record(rank) for rank in _ranks(mesh, distinct)}
+        recorded, ranks, start = {}, _ranks(mesh, distinct), thread_time()
+        for rank in ranks:
+            deadline.check_pace(start, len(recorded), len(ranks))
+            recorded[rank] = record(rank)
     model = {}
     for rank in range(mesh.size):
         coords = mesh.coords(rank)

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.cluster import Cluster
-from tpviz.cost import Memory, by_axis, parts, show_bytes, show_seconds
+from tpviz.cost import Memory, by_axis, counted, parts, show_bytes, show_seconds
 from tpviz.mesh import Mesh
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
@@ -47,22 +47,39 @@ class Prediction:
     def parts(self) -> dict[str, float]:
         """{part: seconds} of `tpviz.cost.PARTS`; their sum is the step, that of its two waits the
         exposed communication: kernels wait for bytes to pass, or for the latency of hops."""
-        return parts(self.segments)
+        return parts(*self._counted)
+
+    @cached_property
+    def _counted(self):
+        return counted(self.segments)
 
     @property
     def step_time(self) -> float:
         """Seconds of one step."""
         return sum(self.parts.values())
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all ranks together."""
+        return self.workload.batch * self.workload.seq / self.step_time
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization (`model_flops_utilization`)."""
+        ranks = self.strategy.world_size
+        return model_flops_utilization(self.workload, self.cluster, ranks, self.step_time)
+
     @cached_property
     def exposed(self) -> dict[str, float]:
         """{axis: seconds that kernels wait for it}: exposed communication, latency included."""
-        return by_axis(self.segments, "exposed")
+        segments, times = self._counted
+        return by_axis(segments, "exposed", times)
 
     @cached_property
     def hidden(self) -> dict[str, float]:
         """{axis: seconds of communication that kernels do not wait for}."""
-        return by_axis(self.segments, "hidden")
+        segments, times = self._counted
+        return by_axis(segments, "hidden", times)
 
     @property
     def overlap(self) -> float:
@@ -135,6 +152,12 @@ def predict(strategy: Strategy, workload: GPT, cluster: Cluster) -> Prediction:
     check(strategy, workload, cluster)
     segments = strategy.cost(workload, cluster, Mesh(strategy.axes))
     return Prediction(strategy, workload, cluster, tuple(segments))
+
+
+def model_flops_utilization(workload: GPT, cluster: Cluster, ranks: int, seconds: float) -> float:
+    """MFU (Chowdhery et al. 2022, arXiv 2204.02311): model FLOPs of a step that takes so long, over
+    what the peak rate of so many devices would do in that time."""
+    return workload.step_flops / (cluster.device.flops[workload.dtype] * ranks * seconds)
 
 
 def check(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:

@@ -60,7 +60,7 @@ def search(
     run: int = 0,
     world_size: int | None = None,
     seconds: float | None = 9.0,
-    progress: Callable[[int, int, str], Any] | bool | None = None,
+    progress: Callable[[int, int, str], Any] | View | bool | None = None,
 ) -> Search:
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
@@ -141,8 +141,7 @@ class _Looking(NamedTuple):
 
     def found(self, rows: Sequence[Row]) -> None:
         """Show these rows, as what was found so far."""
-        search = Search(self.workload, self.cluster, tuple(rows), (), {}, self.objective)
-        self.show.found(search._repr_html_)  # pyright: ignore[reportPrivateUsage]
+        self.show.found(Search(self.workload, self.cluster, tuple(rows), (), {}, self.objective))
 
     def by_formula(
         self, candidates: Sequence[Strategy]

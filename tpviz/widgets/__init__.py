@@ -1,10 +1,11 @@
 """Views for notebooks: timeline, mesh, and `explore`, which joins them with knobs and a run."""
 
 from .blocks import BlocksView
-from .explore import Explore, explore
+from .explore import Explore
 from .grid import GridView
 from .mesh import MeshView
 from .microscope import MicroscopeView
+from .planner import Planner, explore
 from .schedule import ScheduleView
 from .tiles import TileView
 from .timeline import Timeline
@@ -15,6 +16,7 @@ __all__ = [
     "GridView",
     "MeshView",
     "MicroscopeView",
+    "Planner",
     "ScheduleView",
     "TileView",
     "Timeline",

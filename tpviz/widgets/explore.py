@@ -6,31 +6,23 @@ model, simulation and measurement are compared.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from html import escape
-from itertools import count
-from math import prod
-from os import PathLike
-from pathlib import Path
-from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 from tpviz.figures.ledger import ledger_html, ledger_table
 from tpviz.figures.mesh import mesh_scene, mesh_svg
-from tpviz.figures.page import swept, write_view
 from tpviz.figures.svg import scrolled, stacked
 from tpviz.mesh import Mesh
-from tpviz.runtime.bar import viewer
 from tpviz.runtime.launch import check_world_size, max_ranks
 from tpviz.strategy import Strategy, strategies
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .base import check_names, shown
-from .fitting import Fitting, Sizes
+from .fitted import Fitted, parts, place
 from .job import Job, Latest
-from .knobs import Knobs, knob_fields, small_html
+from .knobs import small_html
 from .model import model_html, model_svgs
 from .panel import Panel
 from .pins import Plan
@@ -42,14 +34,7 @@ if TYPE_CHECKING:
     from tpviz.trace import Trace
 
 
-def explore(
-    workload: GPT | None = None, cluster: "Cluster | None" = None, **options: Any
-) -> "Explore":
-    """The widget that joins knobs, model, run, timeline and ledger; see `Explore`."""
-    return Explore(workload, cluster, **options)
-
-
-class Explore(Panel):
+class Explore(Fitted, Panel):
     """Knobs -> formula; Run -> simulation and real ranks -> comparison, timeline, ledger, losses.
 
     Parameters
@@ -78,7 +63,7 @@ class Explore(Panel):
     ):
         check_names("explore", unknown, ["workload", "cluster", "strategy", "runner"])
         check_cluster(cluster)
-        inner, outer = _parts(strategy)
+        inner, outer = parts(strategy)
         if not isinstance(workload, GPT | None):
             raise ValueError(f"explore needs a workload such as tv.GPT(), not {workload!r}")
         workload = workload or GPT()
@@ -86,10 +71,10 @@ class Explore(Panel):
             strategy.check(workload)
             check_ranks(strategy, cluster)
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
-        self._runner, self._turned, self._writer, self._steps = runner or run, {}, 0, {}
+        self._runner, self._steps = runner or run, {}
         self.choice = self.prediction = self.outcome = self._ran = self._job = None
         self._expected = self._drawn = None
-        names = sorted(strategies(), key=_place)
+        names = sorted(strategies(), key=place)
         super().__init__(names, cluster, self._lock)
         if strategy is not None:
             self.menu.value = type(inner).__name__
@@ -112,56 +97,10 @@ class Explore(Panel):
         return self.outcome and self.outcome.trace
 
     # -- while knobs move ------------------------------------------------------------------------
-    @shown
-    def _choose(self, inner=None, outer=None, workload=None):
-        """A strategy was chosen: its knobs, those of data parallelism around it, and the model's.
-
-        inner, outer : strategies whose values the knobs take, None for the usual ones. workload :
-        None for the one in view.
-        """
-        with self._lock:
-            cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
-            if outer is None and not (_composes(cls) or cls.shares_batch):
-                outer = next(c for c in strategies().values() if _composes(c))(**{"dp": 1})
-            inner, workload = inner or cls(), workload or self._fitting.workload
-            ranks = most_ranks(self.setting.cluster)
-            fitting = self._fitting = Fitting(workload, inner, outer, ranks)
-            values, stops = fitting.values, fitting.stops
-            self._sizes = Knobs(Sizes, values, compact=True, stops=stops)
-            self._inner = Knobs(cls, values, stops=stops)
-            self._outer = Knobs(type(outer), values, stops=stops) if outer else None
-            self._turned.clear()
-            self.show_knobs(self._sizes, self._inner, self._outer)
-            for knobs in self._all_knobs:
-                for name, box in knobs.controls.items():
-                    box.observe(lambda change, name=name: self._turn(name), "value")
-        self._moved()
-
-    @property
-    def _all_knobs(self):
-        return [knobs for knobs in (self._sizes, self._inner, self._outer) if knobs]
-
-    def _turn(self, name):
-        """A knob was moved, not by `_fit`: the last one moved is the last of ``_turned``."""
-        if self._writer != threading.get_ident():
-            self._turned.pop(name, None)
-            self._turned[name] = True
-            self._moved()
-
-    def _fit(self):
-        """Let knobs give way to those moved, and stop at what fits now."""
-        values = {name: v for knobs in self._all_knobs for name, v in knobs.values().items()}
-        turned, self._turned = self._turned, {}
-        self._fitting.ranks = most_ranks(self.setting.cluster)
-        gave = self._fitting.move({name: values[name] for name in turned if name in values})
-        self._writer = threading.get_ident()
-        try:
-            for knobs in self._all_knobs:
-                for name in knobs.controls.keys() & self._fitting.stops.keys():
-                    knobs.offer(name, self._fitting.stops[name], self._fitting.values[name])
-        finally:
-            self._writer = 0
-        return gave
+    def most_ranks(self) -> int:
+        """How many ranks there may be: the cluster's devices, or what this machine may start."""
+        cluster = self.setting.cluster
+        return max_ranks() if cluster is None else cluster.size
 
     @shown
     def _redraw(self):
@@ -307,41 +246,9 @@ class Explore(Panel):
         return self._steps.get(choice)
 
     # -- the view as a page ----------------------------------------------------------------------
-    def to_html(
-        self,
-        path: str | PathLike[str],
-        sweep: Mapping[str, Iterable[Any]] | None = None,
-        *,
-        title: str = "",
-    ) -> Path:
-        """Write one HTML file with the prediction, the mesh and the ledger, without kernel and
-        network; returns the path.
-
-        sweep : {knob: values}, a slider for each, first at the knob's own value if that is among
-        them; where sizes clash, the page says so. title : of the page. Raises ``ValueError`` for a
-        knob that the view does not have, and where no combination fits.
-        """
-        with self._lock:
-            values, known = {k: list(v) for k, v in (sweep or {}).items()}, self._fitting.values
-            for name in values:
-                if name not in known:
-                    names = ", ".join(known)
-                    raise ValueError(f"sweep={name!r}: give values of a knob of this view: {names}")
-            total, began = prod(map(len, values.values())), thread_time()
-            done, show = count(1), viewer(None)
-
-            def state(**at):
-                if thread_time() - began > 1:
-                    show(next(done), total, "drawing the sweep")
-                return self._state_at({**known, **at})
-
-            try:
-                view = swept("picture", values, state, known)
-            finally:
-                show.close()
-            cluster = self.setting.cluster
-            title = title or f"{self.menu.value} on {cluster.name if cluster else HERE}"
-            return write_view(path, title, view, self.to_svg(), title)
+    def _heading(self):
+        cluster = self.setting.cluster
+        return f"{self.menu.value} on {cluster.name if cluster else HERE}"
 
     def _state_at(self, values):
         """What the page draws of these values of the knobs; or the error alone."""
@@ -351,12 +258,12 @@ class Explore(Panel):
         except ValueError as error:
             return {"error": str(error)}
         mesh = Mesh(strategy.axes)
-        parts = [f"<h2>{escape(strategy.short)}</h2>"]
+        drawn = [f"<h2>{escape(strategy.short)}</h2>"]
         if prediction is not None:
-            parts += [*model_html(prediction, mesh), small_html(words)]
+            drawn += [*model_html(prediction, mesh), small_html(words)]
         scene = mesh_scene(mesh, rows)
-        parts += [scrolled(mesh_svg(scene, theme="page")), ledger_html(strategy.ledger(workload))]
-        return {"scene": {"svg": "".join(parts)}}
+        drawn += [scrolled(mesh_svg(scene, theme="page")), ledger_html(strategy.ledger(workload))]
+        return {"scene": {"svg": "".join(drawn)}}
 
     # -- the view in words, tables, pictures -----------------------------------------------------
     def to_table(self) -> list[list[str]]:
@@ -396,35 +303,9 @@ class Explore(Panel):
         return f"<Explore {chosen}>"
 
 
-def _place(name):
-    """A strategy's place in the menu: fewest knobs first, those that hold another one last."""
-    cls = strategies()[name]
-    return _composes(cls), len(knob_fields(cls)), name
-
-
-def _parts(strategy):
-    """(the strategy inside, the one around it or None). Raises ValueError on what is none."""
-    if strategy is None:
-        return None, None
-    if not isinstance(strategy, Strategy):
-        raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
-    inner = getattr(strategy, "inner", None)
-    return (inner, replace(strategy, inner=None)) if inner else (strategy, None)  # pyright: ignore[reportCallIssue]
-
-
-def most_ranks(cluster: "Cluster | None") -> int:
-    """How many ranks there may be: the cluster's devices, or what this machine may start."""
-    return max_ranks() if cluster is None else cluster.size
-
-
 def check_ranks(strategy: Strategy, cluster: "Cluster | None") -> None:
     """Raise ``ValueError`` where a strategy has more ranks than there may be."""
     if cluster is None:
         check_world_size(strategy.world_size)
     else:
         cluster.check_world(strategy.world_size)
-
-
-def _composes(cls):
-    """Whether a strategy class can hold another one inside."""
-    return "inner" in cls.__dataclass_fields__

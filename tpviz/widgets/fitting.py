@@ -8,7 +8,7 @@
 {'tp': (4, 2)}
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -46,17 +46,25 @@ class Fitting:
     keeps its value and the others take the nearest one that fits.
 
     ``values`` : {name: value}, which fit together; ``stops`` : {name: the values to choose
-    from} of every knob that may give way. ranks : at most; heeded at the next move.
+    from} of every knob that may give way. ranks : at most; heeded at the next move. more : whole
+    numbers to choose from besides.
     """
 
-    def __init__(self, workload: GPT, inner: Strategy, outer: Strategy | None, ranks: int):
+    def __init__(
+        self,
+        workload: GPT,
+        inner: Strategy,
+        outer: Strategy | None,
+        ranks: int,
+        more: Collection[int] = (),
+    ):
         self._workload, self._inner, self._outer, self.ranks = workload, inner, outer, ranks
         sizes = {name: getattr(workload, name) for name in _names(Sizes)}
         self.values = {**sizes, **_knobs(inner), **(_knobs(outer) if outer else {})}
         self._choices = {name: _multiples(size) for name, size in sizes.items()}
         for strategy in filter(None, (inner, outer)):
             for f in knob_fields(type(strategy)):
-                if values := _choices(f, self.values[f.name]):
+                if values := _choices(f, self.values[f.name], more):
                     self._choices[f.name] = values
         knobs = {name: values for name, values in self._choices.items() if name not in sizes}
         menus = {name: values for name, values in knobs.items() if isinstance(values[0], str)}
@@ -155,7 +163,7 @@ def _multiples(size):
     return sorted({max(1, round(size * factor)) for factor in FACTORS} | {size})
 
 
-def _choices(f, value):
+def _choices(f, value, more):
     """The values among which a knob of a strategy chooses, none where it binds no other knob."""
     low, high, several = (f.metadata[key] for key in ("low", "high", "choices"))
     if several is not None:
@@ -166,7 +174,7 @@ def _choices(f, value):
         return sorted({*pairs(RANKS), value}, key=lambda shape: (prod(shape), -shape[0]))
     if isinstance(f.default, int) and low is not None and high is not None:
         few = range(low, min(high, MOST) + 1)
-        return sorted({*few, value, *(n for n in _multiples(MOST) if MOST < n <= high)})
+        return sorted({*few, value, *(n for n in (*_multiples(MOST), *more) if MOST < n <= high)})
     return []
 
 

@@ -176,7 +176,7 @@ def parts_svg(
     for i, (name, time) in enumerate(parts.items()):
         left, top = LEFT + (i % 2) * 196, y + (i // 2) * 18
         body.append(_bar(left, top - 9, 14, 11, *INK_OF_PART[name]))
-        figures = f"{seconds(time)} ({_per_cent(time / total)})"
+        figures = f"{seconds(time)} ({per_cent(time / total)})"
         body.append(text(left + 20, top, f"{name} {figures}"))
     height = y + 18 * ((len(parts) - 1) // 2) + 10
     label = f"{source}: " + ", ".join(f"{name} {seconds(time)}" for name, time in parts.items())
@@ -197,7 +197,7 @@ def memory_svg(
     room = RIGHT - LEFT - 56 * enlarged
     stands = f" (for {amount(capacity * scale)})" if scale != 1 else ""
     share = f"{amount(total)} of {amount(capacity)}{stands}, {device}, "
-    share += _per_cent(total / capacity)
+    share += per_cent(total / capacity)
     scale = room / (max(total, 1) if enlarged else max(total, capacity))
     title = text(LEFT, 12, "memory of a rank", weight=600)
     words = text(LEFT + 118, 12, share)
@@ -224,7 +224,7 @@ def _bar(x, y, width, height, key, pattern=None):
     return swatch(x, y, width, height, key, pattern) + edge
 
 
-def _per_cent(fraction):
+def per_cent(fraction: float) -> str:
     """48 %, 3.9 %, 0.00048 %, 130 %."""
     return f"{100 * fraction:.0f} %" if fraction >= 0.0995 else f"{100 * fraction:.2g} %"
 

@@ -1,0 +1,93 @@
+"""How far predicted steps are from published ones, by framework and GPU: the band around a number.
+
+Of runs to test on alone: nothing was fitted on them. ``make validate`` writes `FILE` with the page.
+
+>>> found = band("FSDP", "H100-SXM-80GB")
+>>> found.rows > 10 and found.quantiles == tuple(sorted(found.quantiles))
+True
+"""
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .adapter import profile_of
+from .scoreboard import Point, by, errors
+
+FILE = Path(__file__).with_name("data") / "bands.json"
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+FEWEST = 5
+"""Runs, with fewer of which there is no band."""
+IDEAL, ANY = "ideal", "any GPU"
+
+
+class Band(NamedTuple):
+    """Of ``rows`` published runs on a ``gpu`` (or `ANY`) by a ``framework`` (or `IDEAL`: predicted
+    as on ideal devices): median and 90th percentile of |predicted / measured - 1|, and the
+    quantiles at `SHARES` of measured / predicted."""
+
+    framework: str
+    gpu: str
+    rows: int
+    median: float
+    p90: float
+    quantiles: tuple[float, ...]
+
+    def around(self, seconds: float) -> list[float]:
+        """Seconds of a step at each of `SHARES`, where so many are predicted."""
+        return [seconds * quantile for quantile in self.quantiles]
+
+    @property
+    def words(self) -> str:
+        """What it is made of."""
+        runs = "all frameworks" if self.framework == IDEAL else self.framework
+        how = "predicted on ideal devices" if self.framework == IDEAL else "nothing fitted on them"
+        return (
+            f"{self.rows} published runs ({runs}, {self.gpu}; {how}): median error "
+            f"{100 * self.median:.1f} %, 90th percentile {100 * self.p90:.1f} %"
+        )
+
+
+def band(framework: str, gpu: str) -> Band | None:
+    """The `Band` of a framework, or `IDEAL`, on a GPU; where too few runs were on that, on `ANY`;
+    None where there are too few of those too."""
+    found = stored().get(framework, {})
+    own = next((name for name in (gpu, ANY) if name in found), None)
+    if own is None:
+        return None
+    rows, median, p90, quantiles = found[own]
+    return Band(framework, own, rows, median, p90, tuple(quantiles))
+
+
+@lru_cache(maxsize=1)
+def stored() -> dict[str, Any]:
+    """{framework: {gpu: rest of a `Band`}}, and under "made of" the hashes of data, split and
+    coefficients."""
+    return json.loads(FILE.read_text())
+
+
+def write(real: Iterable[Point], ideal: Iterable[Point], made_of: str) -> None:
+    """Store the bands of points to test on: predicted as run by their framework, and as on ideal
+    devices. made_of : hashes."""
+    found: dict[str, Any] = {"made of": made_of}
+    for framework, own in by(real, lambda p: profile_of(p.row.source)).items():
+        found[framework] = _of_gpus(own)
+    found[IDEAL] = _of_gpus(list(ideal))
+    lines = (f"{json.dumps(name)}: {json.dumps(its)}" for name, its in found.items())
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    stored.cache_clear()
+
+
+def _of_gpus(points: list[Point]):
+    groups = {ANY: points} | by(points, lambda p: p.plan.cluster.device.name)
+    return {gpu: _numbers(own) for gpu, own in groups.items() if len(own) >= FEWEST}
+
+
+def _numbers(points: list[Point]):
+    e = errors(points)
+    quantiles = np.quantile([1 / p.ratio for p in points], SHARES)
+    return [e.rows, *(float(f"{x:.4g}") for x in (e.median, e.p90)), [*quantiles.round(4).tolist()]]
