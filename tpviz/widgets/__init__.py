@@ -3,6 +3,7 @@
 from .blocks import BlocksView
 from .explore import Explore, explore
 from .grid import GridView
+from .layouts import LayoutView
 from .mesh import MeshView
 from .microscope import MicroscopeView
 from .schedule import ScheduleView
@@ -13,6 +14,7 @@ __all__ = [
     "BlocksView",
     "Explore",
     "GridView",
+    "LayoutView",
     "MeshView",
     "MicroscopeView",
     "ScheduleView",
