@@ -103,7 +103,7 @@ def by_source(points: Iterable[Point]) -> dict[str, Errors]:
 
 def groups(points: Iterable[Point]) -> dict[tuple[Any, ...], list[Point]]:
     """{(source, model, number of GPUs, GPU, tokens, sequences): its points}, of those with `LEAST`
-    or more: layouts of one workload."""
+    or more. BigScience gives one name to models of several shapes and one size."""
     found = by(
         points, lambda p: (p.row.source, p.row.model, p.row.n_gpus, p.row.gpu, *_batch(p.row))
     )

@@ -13,7 +13,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import anywidget
 import ipywidgets
@@ -143,10 +143,6 @@ class View(Still, anywidget.AnyWidget):
         view = place(self.kind, self.state())
         return write_view(path, self.scene["title"], view, self.to_svg(), title)
 
-    def another(self) -> Self:
-        """A new view of its kind, with nothing to show yet."""
-        return type(self)()
-
     def state(self) -> dict[str, Any]:
         """{trait: value} of what the browser draws."""
         own = self.trait_names(sync=True)
@@ -191,10 +187,6 @@ class Film(View):
         def show(self, *what: Any) -> None:
             """Draw something else."""
             ...
-
-    def another(self) -> Self:
-        """The same, which starts to play if this one does."""
-        return type(self)(self.autoplay)
 
     def _step_in(self, scene):
         """The step in another scene: the same, or where it opens if no other was chosen."""
@@ -324,7 +316,7 @@ class Framed(Still, ipywidgets.VBox):
                 self.controls[name].value = value
             except traitlets.TraitError as error:
                 raise ValueError(f"sweep: {name}={value!r} is no value of this knob") from error
-        picture = self.picture.another()  # not the one in the notebook
+        picture = type(self.picture)(self.picture.autoplay)  # not the one in the notebook
         try:
             picture.show(*self._read())
             return picture.state()

@@ -23,7 +23,7 @@ class LayoutKnobs(ipywidgets.VBox):
 
     def __init__(self, group: Layouts, values: dict[str, Any]):
         self.group, self._writer = group, 0
-        self.controls = {
+        self.controls: dict[str, Any] = {
             name: stepped(name, values[name], KNOBS[name], stops, NARROW)
             for name, stops in group.knobs.items()
         }
@@ -40,7 +40,7 @@ class LayoutKnobs(ipywidgets.VBox):
             return
         self._writer = threading.get_ident()
         try:
-            for name, value in self.group.nearest(self.values(), moved).items():
+            for name, value in self.group.nearest(self.values(), [moved]).items():
                 self.controls[name].value = value
         finally:
             self._writer = 0
@@ -109,15 +109,32 @@ class LayoutView(Framed):
         self._button = ipywidgets.Button(
             description="Commit", tooltip="fix this layout, and see what was measured"
         )
-        super().__init__(LayoutKnobs(self.group, start), LayoutPicture())
+        picture: Any = LayoutPicture()  # a view of one step, where others have films
+        super().__init__(LayoutKnobs(self.group, start), picture)
         self.children = (self.knobs, self._button, self.picture)
         self.picture.show(*self._read())
         self.knobs.on_change(self._moved)  # pyright: ignore[reportAttributeAccessIssue]
         self._button.on_click(lambda button: self.commit())
 
     def _read(self):
-        points = self.group.at(**{name: box.value for name, box in self.controls.items()})
-        return (Turn(self.group, tuple(points), covered=self.committed is None),)
+        return (self._turn(self.knobs.values()),)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _turn(self, values):
+        points = self.group.at(**values)
+        return Turn(self.group, tuple(points), covered=self.committed is None)
+
+    def _state_at(self, **values):
+        """Of the nearest layout with these values, as where knobs move one after another."""
+        try:
+            self.group.at(**values)
+        except ValueError as error:
+            return {"error": str(error)}
+        wanted = {**self.group.values_of(self.turn.points[0]), **values}
+        picture = LayoutPicture(self._turn(self.group.nearest(wanted, values)))
+        try:
+            return picture.state()
+        finally:
+            picture.close()
 
     @property
     def turn(self) -> Turn:

@@ -2,12 +2,12 @@
 
 from tpviz.labs import layouts
 group = layouts.measured("llama-3B", gpus=64)
-group, group.why(), layouts.standing()  # a notebook shows their charts
+group, layouts.why(group), layouts.standing()  # a notebook shows their charts
 """
 
 from .group import Layouts, measured
 from .standing import Standing, standing
 from .turn import Turn
-from .why import Why, parts
+from .why import Why, parts, why
 
-__all__ = ["Layouts", "Standing", "Turn", "Why", "measured", "parts", "standing"]
+__all__ = ["Layouts", "Standing", "Turn", "Why", "measured", "parts", "standing", "why"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import mean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpviz.cost import show_seconds
 from tpviz.figures.charts import axis, label, line, log_ticks, panel, points
@@ -18,9 +18,6 @@ from tpviz.validation.rows import PublishedRow, published
 from tpviz.validation.scoreboard import Point
 from tpviz.validation.validate import validate
 from tpviz.verbs.search import Search, search
-
-if TYPE_CHECKING:
-    from .why import Why
 
 KNOBS = {
     "tp": "GPUs that share every layer: tensor parallelism",
@@ -47,6 +44,8 @@ STYLES = {
     YOU: ("axis0", "square", 12),
 }
 """Who picks -> (ink, marker, its size in px)."""
+WIDE = 4
+"""Axes are logarithmic where their largest value is more than this many times the least."""
 
 
 def knobs_of(row: PublishedRow) -> dict[str, Any]:
@@ -65,6 +64,17 @@ def names_of(picked: Sequence[Point]) -> str:
     return picked[0].row.layout if one_layout(picked) else f"{len(picked)} layouts, their mean"
 
 
+def times_fastest(title: str, worst: float) -> dict[str, Any]:
+    """The axis of steps over the fastest, up to the worst; logarithmic where that is far."""
+    ticks = [t for t in (1, 1.5, *log_ticks([2, max(2, worst)])) if t <= worst]
+    return axis(title, ticks if worst > WIDE else None)
+
+
+def rows_of(names: Iterable[str]) -> dict[str, Any]:
+    """The axis of names in rows, the first on top."""
+    return axis(type="category", categoryarray=list(names), autorange="reversed")
+
+
 def most_parallel(every: Sequence[Point]) -> list[Point]:
     """Those with most data parallelism, and of these the largest microbatch."""
     most = max((p.row.dp, p.row.micro_batch) for p in every)
@@ -81,7 +91,8 @@ class Layouts(Report):
     """Layouts of one model and batch on one cluster: ``points``, each predicted and measured.
 
     found : what `tpviz.search` says of their strategies, by formula. failed : configurations that
-    the source could not run. left : measured rows that are not modelled.
+    the source could not run. left : measured rows that are not modelled, or are
+    of a model of other sizes that has the same name.
     """
 
     points: tuple[Point, ...]
@@ -113,9 +124,9 @@ class Layouts(Report):
             raise ValueError(f"no layout with {words} was measured; the nearest is {told}")
         return found
 
-    def nearest(self, wanted: dict[str, Any], keep: str | None = None) -> dict[str, Any]:
+    def nearest(self, wanted: dict[str, Any], keep: Iterable[str] = ()) -> dict[str, Any]:
         """The values of ``knobs`` of the measured layout that is nearest to those wanted: fewest
-        others, and those by the fewest stops. keep : the knob that must not change. Raises
+        others, and those by the fewest stops. keep : knobs that must not change. Raises
         ``ValueError`` for a knob in which the layouts do not differ."""
         for name in wanted:
             if name not in self.knobs:
@@ -123,7 +134,8 @@ class Layouts(Report):
                     f"{name}={wanted[name]!r}: layouts differ in {', '.join(self.knobs)}"
                 )
         every = [self.values_of(p) for p in self.points]
-        kept = [values for values in every if keep is None or values[keep] == wanted[keep]]
+        held = {name: wanted[name] for name in keep}
+        kept = [values for values in every if held.items() <= values.items()]
         stops = self.knobs
 
         def far(values):
@@ -167,13 +179,6 @@ class Layouts(Report):
         """Spearman's rank correlation of predicted and measured steps."""
         return score.spearman(*zip(*((p.predicted, p.measured) for p in self.points)))
 
-    def why(self, you: Sequence[Point] = ()) -> "Why":
-        """The parts of the steps that are predicted, and what they miss: of the fastest layout, of
-        the search's pick, and of yours."""
-        from .why import Why
-
-        return Why(self, tuple(you))
-
     # -- in words and pictures ---------------------------------------------------------------------
     @property
     def title(self) -> str:
@@ -198,15 +203,15 @@ class Layouts(Report):
         """The panel of predicted and measured steps; single picks are marked."""
         ends = [f(t for p in self.points for t in p[2:]) for f in (min, max)]
         traces = [
-            line("predicted = measured", ends, ends, ("muted", "dash", ""), mode="lines"),
+            line("predicted = measured", ends, ends, ("muted", "dash", "circle"), mode="lines"),
             self._dots("a layout", self.points, ("other", "circle-open", 7)),
         ]
         marks = []
         for who, own in picks.items():
-            if one_layout(own):
-                traces.append(self._dots(who, own[:1], STYLES[who]))
+            if who != RANDOM:
+                traces.append(self._dots(who, own, STYLES[who]))
                 marks.append(label(who, own[0].predicted, own[0].measured, STYLES[who][0]))
-        ticks = log_ticks(ends)
+        ticks = log_ticks(ends) if ends[1] > WIDE * ends[0] else None
         x, y = axis("predicted (s)", ticks), axis("measured (s)", ticks)
         return panel("each layout's step", traces, x, y, marks)
 
@@ -229,24 +234,24 @@ class Layouts(Report):
                     points(name, times, [who] * len(own), "other", "circle-open", 7, text=words)
                 )
             traces.append(points(who, [mean(times)], [who], ink, symbol, size))
-        worst = max(p.measured for p in self.points) / best
-        x = axis("measured / fastest", [t for t in (1, 1.5, *log_ticks([2, worst])) if t <= worst])
-        y = axis("", type="category", autorange="reversed")
-        return panel("how slow the picks are", traces, x, y)
+        x = times_fastest("measured / fastest", max(p.measured for p in self.points) / best)
+        return panel("how slow the picks are", traces, x, rows_of(picks))
 
     def words(self) -> list[str]:
         """What was measured, who picks what, and how well the model ranks."""
         times = [p.measured for p in self.points]
+        different = len({p.row.layout for p in self.points})
+        runs = f"{len(times)} runs of " if len(times) > different else ""
         found = [
-            f"{self.title}: {len(times)} layouts, measured steps of {show_seconds(min(times))} to "
-            f"{show_seconds(max(times))}."
+            f"{self.title}: {runs}{different} layouts, measured steps of "
+            f"{show_seconds(min(times))} to {show_seconds(max(times))}."
         ]
         picks = self.picks()
         for who in (SEARCH, MOST, RANDOM):
             slower = f"{100 * self.regret(picks[who]):.1f} % slower than the fastest"
             found.append(f"{who}: {names_of(picks[who])}, {slower}.")
         middle = median(times) / self.fastest.measured - 1
-        found.append(f"Half of the layouts are at least {100 * middle:.1f} % slower.")
+        found.append(f"Half of them are at least {100 * middle:.1f} % slower.")
         found.append(f"Rank correlation of predicted and measured steps: {self.correlation:.2f}.")
         return found
 
@@ -258,8 +263,12 @@ class Layouts(Report):
             f"these rows. Source: {self.points[0].row.source}."
         ]
         refused = len(self.found.rejected)
-        found += [f"Not modelled: {self.left} more measured rows."] * bool(self.left)
-        found += [f"tv.search finds no room for {refused} strategies that ran."] * bool(refused)
+        found += [f"Not modelled, or of another shape: {self.left} more measured rows."] * bool(
+            self.left
+        )
+        found += [
+            f"By tv.search's formula of memory, strategies that ran but do not fit: {refused}."
+        ] * bool(refused)
         found += [f"{self.failed} more configurations failed."] * bool(self.failed)
         return found
 
@@ -283,21 +292,22 @@ def _stop(stops, value):
 
 
 def measured(model: str, gpus: int, source: str | None = None) -> Layouts:
-    """The `Layouts` of a model on a number of GPUs: those of one source, GPU and batch, the most
-    that there are.
+    """The `Layouts` of a model on a number of GPUs: those of one source, GPU, shape of the model
+    and batch, the most that there are.
 
     model, gpus, source : as `tpviz.published` takes them. Raises ``ValueError`` where there is no
     such model, or fewer than `scoreboard.LEAST` of its layouts are modelled.
     """
     rows = published(model, gpus, source=source)
-    groups = score.groups(score.points(validate(rows).rows))
-    if not groups:
+    modelled = score.points(validate(rows).rows)
+    groups = score.by(modelled, lambda p: (_key(p.row), repr(p.plan.workload)))
+    if max(map(len, groups.values()), default=0) < score.LEAST:
         raise ValueError(
             f"model={model!r}, gpus={gpus}: fewer than {score.LEAST} of these {len(rows)} rows are "
             'layouts of one workload that are modelled; try tpviz.labs.layouts.measured("llama-3B",'
             " gpus=64)"
         )
-    key, own = max(groups.items(), key=lambda item: len(item[1]))
+    (key, _), own = max(groups.items(), key=lambda item: len(item[1]))
     plan, strategies = own[0].plan, [p.plan.strategy for p in own]
     found = search(plan.workload, plan.cluster, strategies, simulate=False, seconds=None)
     same = [r for r in rows if _key(r) == key]

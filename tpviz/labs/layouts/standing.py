@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tpviz.figures.charts import axis, log_ticks, panel, points
+from tpviz.figures.charts import axis, panel, points
 from tpviz.labs.report import Report
 from tpviz.tables import text_table
 from tpviz.validation import scoreboard as score
@@ -12,7 +12,7 @@ from tpviz.validation.rows import published
 from tpviz.validation.scoreboard import Point
 from tpviz.validation.validate import validate
 
-from .group import MOST, RANDOM, SEARCH, STYLES, most_parallel, regret
+from .group import MOST, RANDOM, SEARCH, STYLES, most_parallel, regret, rows_of, times_fastest
 
 PREDICTED = "fastest predicted"
 LOOKS = {PREDICTED: STYLES[SEARCH], MOST: STYLES[MOST], RANDOM: STYLES[RANDOM]}
@@ -52,18 +52,17 @@ class Standing(Report):
 
     def drawing(self) -> dict[str, Any]:
         """Each group's picks, and its rank correlation."""
-        names, rows = self.names, axis("", type="category", autorange="reversed")
+        names, rows = self.names, rows_of(self.names)
         slower = {who: [1 + r for r in found] for who, found in self.regrets().items()}
         worst = max(max(found) for found in slower.values())
-        ticks = [1, *(t for t in (1.5, *log_ticks([2, worst])) if t <= worst)]
         picks = [points(who, found, names, *LOOKS[who]) for who, found in slower.items()]
         ranks = [ranked.correlation for ranked in self.rankings()]
         order = [points("rank correlation", ranks, names, "backward", "square", 11)]
         return {
             "title": f"Groups of layouts of {next(iter(self.groups))[0]}, none of them fitted on",
             "panels": [
-                panel("measured / fastest", picks, axis("", ticks), rows),
-                panel("rank correlation", order, axis("", range=[-1, 1]), rows),
+                panel("measured / fastest", picks, times_fastest("", worst), rows),
+                panel("rank correlation", order, axis(range=[-1, 1]), rows),
             ],
             "shared_y": True,
         }

@@ -1,7 +1,6 @@
 """``Turn``: a learner's layout, first without any measurement, then judged."""
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from tpviz.cost import show_bytes, show_seconds
@@ -12,7 +11,7 @@ from tpviz.validation.adapter import memory
 from tpviz.validation.scoreboard import Point
 
 from .group import Layouts
-from .why import PATTERNS, Why
+from .why import PATTERNS, why
 
 KINDS = dict(zip(MEMORY_KINDS, ("", "\\", ".", "-")))
 """Kind of memory -> its bar's pattern."""
@@ -55,7 +54,7 @@ class Turn(Report):
         """Covered: memory and bytes. Else all layouts with this one marked, and parts of steps."""
         if not self.covered:
             picks = self.group.picks(self.points)
-            panels = [self.group.scatter(picks), Why(self.group, self.points).panel()]
+            panels = [self.group.scatter(picks), why(self.group, self.points).panel()]
             return {"title": f"{self.layout}: {self.verdict}", "panels": panels, "stack": True}
         place, device = ["a GPU"], self.points[0].plan.cluster.device
         bars = [
@@ -82,26 +81,32 @@ class Turn(Report):
         slower = f"{100 * regret:.1f} % slower than the fastest" if regret else "the fastest"
         return f"{show_seconds(step)}, place {group.place(own)} of {len(group.points)}, {slower}"
 
+    @property
+    def sizes(self) -> str:
+        """Microbatches, stages and memory, in a sentence."""
+        row = self.points[0].row
+        stages = f", to fill a pipeline of {row.pp} stages" if row.pp > 1 else ""
+        return (
+            f"Microbatches of a replica: {round(row.microbatches)}{stages}. Each GPU needs "
+            f"{show_bytes(sum(self.memory().values()))}."
+        )
+
     def words(self) -> list[str]:
         """The layout, and what is known of it."""
-        row = self.points[0].row
-        waits = row.pp - 1
-        found = [
-            f"{self.layout} for {self.group.title}.",
-            f"A replica has {ceil(row.microbatches)} microbatches"
-            + (f" to fill a pipeline of {row.pp} stages" if waits else "")
-            + f", and each GPU needs {show_bytes(sum(self.memory().values()))}.",
-        ]
+        found = [f"{self.layout} for {self.group.title}.", self.sizes]
         found += [f"It sends {show_bytes(size)} on {name}." for name, size in self.sent().items()]
         if not self.covered:
             found.append(f"Measured: {self.verdict}.")
-            found += Why(self.group, self.points).words()
+            found += why(self.group, self.points).words()
         return found
 
     def notes(self) -> list[str]:
-        """How long steps take is covered, or what the group's notes say."""
+        """Covered: sizes, and what to do. Else the group's notes."""
         if self.covered:
-            return ["Choose a layout, then commit it: what was measured is covered until then."]
+            return [
+                self.sizes,
+                "Choose a layout, then commit it: what was measured is covered until then.",
+            ]
         return self.group.notes()
 
     def to_table(self) -> list[list[str]]:

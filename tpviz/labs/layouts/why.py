@@ -130,3 +130,8 @@ class Why(Report):
 
     def __repr__(self):
         return f"<Why {self.describe()}>"
+
+
+def why(group: Layouts, you: Sequence[Point] = ()) -> Why:
+    """The `Why` of a group's fastest layout, of the search's pick, and of yours: points of it."""
+    return Why(group, tuple(you))
