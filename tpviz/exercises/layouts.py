@@ -301,7 +301,10 @@ RANK = Formula(
     prompt="Spearman's rank correlation of `predicted` and `measured` steps (lists of seconds, no "
     "two equal): the correlation of their ranks, 1 for the same order, -1 for the reverse. Return "
     "it.",
-    starter="""def beat_rank(predicted, measured):
+    starter="""import numpy as np
+
+
+def beat_rank(predicted, measured):
     return float(np.corrcoef(predicted, measured)[0, 1])""",
     concept="Replace each time by its place in the sorted list.",
     principle="With d the difference of the two ranks of a layout, of n layouts: "
