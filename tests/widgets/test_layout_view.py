@@ -78,3 +78,20 @@ def test_as_a_page_it_says_what_was_not_measured(view, tmp_path):
 def test_it_is_small(view):
     view.commit()
     assert len(view.picture.scene["svg"]) < 120_000
+
+
+@pytest.mark.browser
+def test_sliders_of_a_page_show_what_python_draws(view, tab, tmp_path):
+    view.commit()
+    sweep = {"tp": [1, 2, 32], "pp": [1, 16]}
+    tab.goto(view.to_html(tmp_path / "view.html", sweep).as_uri())
+    tab.locator(".tpv-picture[data-ready]").wait_for()
+    title, error = tab.locator("svg text").first, tab.locator(".tpv-error")
+    for number, tp in enumerate(sweep["tp"]):
+        tab.get_by_label("tp", exact=True).fill(str(number))
+        tab.evaluate("() => new Promise(done => requestAnimationFrame(() => done()))")
+        state = view._state_at(tp=tp, pp=1)
+        layout = state["scene"]["title"].split(":")[0]
+        assert not error.is_visible() and title.text_content().startswith(layout)
+    tab.get_by_label("pp", exact=True).fill("1")
+    error.filter(has_text="no layout with tp=32, pp=16 was measured").wait_for()
