@@ -28,6 +28,7 @@ class LayoutKnobs(ipywidgets.VBox):
             for name, stops in group.knobs.items()
         }
         for name, box in self.controls.items():
+            box.style.description_width = "80px"
             box.observe(lambda change, name=name: self._settle(name), "value")
         super().__init__([ipywidgets.Box([*self.controls.values()], layout=WRAPPED)])
 

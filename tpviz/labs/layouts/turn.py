@@ -70,7 +70,7 @@ class Turn(Report):
         ]
         if sends:
             panels.append(panel("a GPU sends in a step (GB)", sends, axis()))
-        return {"title": f"{self.layout} for {self.group.title}", "panels": panels, "stack": True}
+        return {"title": self.layout, "panels": panels, "stack": True}
 
     @property
     def verdict(self) -> str:
@@ -93,10 +93,11 @@ class Turn(Report):
 
     def words(self) -> list[str]:
         """The layout, and what is known of it."""
-        found = [f"{self.layout} for {self.group.title}.", self.sizes]
+        model = self.group.points[0].row.model
+        found = [f"{self.layout} for {model}."]
         found += [f"It sends {show_bytes(size)} on {name}." for name, size in self.sent().items()]
         if not self.covered:
-            found.append(f"Measured: {self.verdict}.")
+            found += [self.sizes, f"Measured: {self.verdict}."]
             found += why(self.group, self.points).words()
         return found
 
@@ -104,7 +105,7 @@ class Turn(Report):
         """Covered: sizes, and what to do. Else the group's notes."""
         if self.covered:
             return [
-                self.sizes,
+                f"{self.group.title}. {self.sizes}",
                 "Choose a layout, then commit it: what was measured is covered until then.",
             ]
         return self.group.notes()
