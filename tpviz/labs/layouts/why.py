@@ -15,7 +15,8 @@ from tpviz.verbs.predict import predict
 from .group import FASTEST, SEARCH, YOU, Layouts
 
 EXPOSED = "exposed on "
-AXES = ("tp", "pp", "dp")
+WAITS = ("bandwidth wait", "latency wait")
+"""Parts of a prediction that are exposed communication."""
 PATTERNS = {"tp": "|", "pp": "/", "dp": "\\"}
 
 
@@ -25,7 +26,8 @@ def parts(point: Point) -> dict[str, float]:
     plan = point.plan
     step = predict(plan.strategy, plan.workload, plan.cluster)
     exposed = {EXPOSED + axis: seconds for axis, seconds in step.exposed.items()}
-    return {"compute": step.parts["compute"], **exposed, "bubble": step.parts["bubble"]}
+    rest = {name: s for name, s in step.parts.items() if name not in WAITS}
+    return {"compute": rest.pop("compute"), **exposed, **rest}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,7 +65,7 @@ class Why(Report):
             pairs = ((one.get(name, 0.0) / scale, 0.0) for one in split.values())
             axis_name = name.removeprefix(EXPOSED)
             ink, shape = {"compute": ("other", ""), "bubble": ("wait", "x")}.get(
-                name, (keys.get(axis_name, ""), PATTERNS.get(axis_name, "."))
+                name, (keys.get(axis_name, "sync"), PATTERNS.get(axis_name, "."))
             )
             heights = [height for pair in pairs for height in pair]
             if any(heights):
