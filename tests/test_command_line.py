@@ -40,7 +40,7 @@ def test_lab_copies_the_notebooks_and_keeps_those_worked_on(tmp_path, capsys):
     (folder / "00_start.ipynb").write_text("mine")
     assert main(["lab", str(folder), "--no-open"]) == 0
     assert (folder / "00_start.ipynb").read_text() == "mine"
-    assert len(list(folder.glob("*.ipynb"))) == 7
+    assert len(list(folder.glob("*.ipynb"))) == 8
     assert "kept" in capsys.readouterr().out
 
 

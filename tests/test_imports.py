@@ -95,8 +95,7 @@ LAYERS = [
     ["peers"],
     ["verbs", "parallel", "films"],
     ["figures"],
-    ["collectives", "exercises", "labs"],
-    ["validation"],
+    ["collectives", "exercises", "labs", "validation"],
     ["widgets"],
     ["gallery", "demo", "__main__"],
 ]

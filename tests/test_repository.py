@@ -29,7 +29,7 @@ LONG_FILES = {}
 ALL_LINES = 65_250
 JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films
 VIEW_BYTES = 35_000  # of one view, with all that it imports
-ONLY_IN_PAGES = {"host.js", "pack.js", "picture.js"}
+ONLY_IN_PAGES = {"host.js", "pack.js"}
 
 
 def tracked():

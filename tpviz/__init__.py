@@ -45,6 +45,7 @@ _HOMES = {
         "explore",
         "BlocksView",
         "GridView",
+        "LayoutView",
         "Timeline",
         "MeshView",
         "MicroscopeView",

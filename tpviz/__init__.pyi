@@ -55,6 +55,7 @@ from .verbs.slow_motion import in_slow_motion as in_slow_motion
 from .verbs.verify import verify as verify
 from .widgets import BlocksView as BlocksView
 from .widgets import GridView as GridView
+from .widgets import LayoutView as LayoutView
 from .widgets import MeshView as MeshView
 from .widgets import MicroscopeView as MicroscopeView
 from .widgets import ScheduleView as ScheduleView

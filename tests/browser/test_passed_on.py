@@ -35,6 +35,7 @@ tv.BlocksView(tv.ATP(mesh=(2, 2)))
 tv.GridView(tv.AxoNN(x=2, y=2))
 tv.ScheduleView("1f1b", p=2, m=2)
 tv.TileView()
+tv.LayoutView("gpt-182B", gpus=384)
 tv.explore(gpt, box)
 ring
 box

@@ -11,6 +11,7 @@ import solutions_axonn_bugs
 import solutions_axonn_layers
 import solutions_costs
 import solutions_costs_runs
+import solutions_layouts
 import solutions_merak
 import solutions_merak_bugs
 import solutions_merak_ranks
@@ -37,6 +38,7 @@ _MODULES = (
     solutions_t3,
     solutions_t3_maps,
     solutions_t3_bugs,
+    solutions_layouts,
 )
 RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
 WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}

@@ -15,6 +15,7 @@ from tpviz.exercises.on_ranks import _bare
 from tpviz.exercises.task import HINT_KINDS
 
 RIGHT = [(name, fn) for name, fns in solutions.RIGHT.items() for fn in fns]
+HINTED = "06_t3", "07_beat_the_cluster"
 WRONG = [(name, fn, words) for name, cases in solutions.WRONG.items() for fn, words in cases]
 
 
@@ -35,7 +36,7 @@ def test_wrong_answers_fail_with_their_hint(name, fn, words):
 
 @pytest.mark.parametrize(
     "task",
-    [t for t in exercises() if t.notebook == "06_t3" and t.name != "t3_bugs"],
+    [t for t in exercises() if t.notebook in HINTED and t.name != "t3_bugs"],
     ids=lambda task: task.name,
 )
 def test_hints_do_not_hang_on_the_draw(task):

@@ -46,6 +46,7 @@ def test_the_course_has_its_notebooks():
         "04_axonn",
         "05_merak",
         "06_t3",
+        "07_beat_the_cluster",
     ]
 
 

@@ -11,6 +11,7 @@ from synthetic import synthetic_trace
 from test_axonn_charts import MAKERS as AXONN
 from test_charts import MAKERS as ATP
 from test_comparison_figure import RESIDUAL, SEGMENTS, Foreseen, Found, badged
+from test_layouts import MAKERS as LAYOUTS
 from test_merak_studies_charts import MAKERS as MERAK
 from test_t3_charts import MAKERS as T3
 
@@ -81,9 +82,10 @@ def study():
     return replace(found, rows=tuple(rows))
 
 
+LABS = {"ATP": ATP, "AxoNN": AXONN, "Merak": MERAK, "T3": T3, "layouts": LAYOUTS}
 CHARTS = {
     f"{lab}, {name}": make
-    for lab, makers in {"ATP": ATP, "AxoNN": AXONN, "Merak": MERAK, "T3": T3}.items()
+    for lab, makers in LABS.items()
     for name, make in makers.items()
     if name != "modes"  # as others are, and slow to make
 }

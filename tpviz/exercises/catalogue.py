@@ -9,6 +9,7 @@ from . import (
     axonn_layers,
     bugs,
     costs,
+    layouts,
     merak,
     merak_orders,
     merak_ranks,
@@ -78,11 +79,19 @@ COURSE = {
         "t3_tile",
         "t3_bugs",
     ),
+    "07_beat_the_cluster": (
+        "beat_bubble",
+        "beat_fits",
+        "beat_between",
+        "beat_regret",
+        "beat_rank",
+        "beat_rule",
+    ),
 }
 """The exercises of each notebook."""
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
-_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs)
+_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {

@@ -102,18 +102,22 @@ def by_source(points: Iterable[Point]) -> dict[str, Errors]:
     return {source: errors(own) for source, own in by(points, lambda p: p.row.source).items()}
 
 
-def rankings(points: Iterable[Point]) -> list[Ranking]:
-    """The `Ranking` of every source, model, number of GPUs, GPU and batch with `LEAST` points or
-    more: those are layouts of one workload."""
-    found = []
-    groups = by(
+def groups(points: Iterable[Point]) -> dict[tuple[Any, ...], list[Point]]:
+    """{(source, model, number of GPUs, GPU, tokens, sequences): its points}, of those with `LEAST`
+    or more. BigScience gives one name to models of several shapes and one size."""
+    found = by(
         points, lambda p: (p.row.source, p.row.model, p.row.n_gpus, p.row.gpu, *_batch(p.row))
     )
-    for (source, model, n_gpus, gpu, *_), own in groups.items():
-        if len(own) >= LEAST:
-            times = [p.predicted for p in own], [p.measured for p in own]
-            values = spearman(*times), regret(*times)
-            found.append(Ranking(source, model, n_gpus, gpu, len(own), *values))
+    return {key: own for key, own in found.items() if len(own) >= LEAST}
+
+
+def rankings(points: Iterable[Point]) -> list[Ranking]:
+    """The `Ranking` of each of the `groups`."""
+    found = []
+    for (source, model, n_gpus, gpu, *_), own in groups(points).items():
+        times = [p.predicted for p in own], [p.measured for p in own]
+        values = spearman(*times), regret(*times)
+        found.append(Ranking(source, model, n_gpus, gpu, len(own), *values))
     return found
 
 

@@ -3,6 +3,7 @@
 from .blocks import BlocksView
 from .explore import Explore
 from .grid import GridView
+from .layouts import LayoutView
 from .mesh import MeshView
 from .microscope import MicroscopeView
 from .planner import Planner, explore
@@ -14,6 +15,7 @@ __all__ = [
     "BlocksView",
     "Explore",
     "GridView",
+    "LayoutView",
     "MeshView",
     "MicroscopeView",
     "Planner",

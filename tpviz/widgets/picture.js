@@ -9,8 +9,9 @@ export default {
       const error = model.get("error");
       if (error) place.prepend(make("div", { class: "tpv-error", role: "alert" }, null, error));
       place.dataset.ready = "true";
+      place.dataset.generation = model.get("generation");
     };
-    for (const name of ["scene", "error"]) model.on(`change:${name}`, draw);
+    for (const name of ["scene", "error", "generation"]) model.on(`change:${name}`, draw);
     draw();
   },
 };
