@@ -295,6 +295,27 @@ def _close(a, b, now):
     )
 
 
+def on_shared_cores(
+    segments: Sequence[Segment], cluster: "Cluster", ranks: int
+) -> Sequence[Segment]:
+    """The segments where ``ranks`` share the cores of a host: all kernels longer by one factor.
+
+    A step takes at least its work over the cores: ``ranks`` times the kernels of a rank, and what
+    its collectives take of a core while they move bytes (Graham 1966: no schedule is faster than
+    its work divided by its processors, nor than its critical path). That is also what it takes
+    where all ranks do the same at once (derived).
+    """
+    if not cluster.cores:
+        return segments
+    compute = sum(s.compute for s in segments)
+    moving = sum(sum(s.exposed.values()) + sum(s.hidden.values()) for s in segments)
+    work = ranks * (compute + cluster.core_share * moving) / cluster.cores
+    longer = work - sum(s.seconds for s in segments)
+    if longer <= 0 or not compute:
+        return segments
+    return [s._replace(compute=s.compute * (1 + longer / compute)) for s in segments]
+
+
 def parts(segments: Sequence[Segment]) -> dict[str, float]:
     """{part: seconds} of `PARTS`, in that order; they sum to the step."""
     exposed = sum(sum(s.exposed.values()) for s in segments)

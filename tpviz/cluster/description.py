@@ -20,8 +20,8 @@ from tpviz import limits
 from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
 
-from .collectives import ALGORITHMS, choose
-from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
+from .collectives import ALGORITHMS, choose, cost
+from .parts import Device, Dimension, Level, checked_name, finite, keep, not_negative, positive
 from .scale import HALVES, caption, scaled
 from .traffic import Traffic
 
@@ -46,6 +46,10 @@ class Cluster:
     table : {(stride, size): bandwidth} measured with all groups of that kind active: overrides the
         rule for groups of ``size`` ranks that lie ``stride`` apart.
     latencies : {(stride, size): seconds of one hop}, likewise.
+    factors : {collective: how many times as long it takes as by the closed form}, as measured.
+    cores : of the host whose processes the devices are: kernels, and ranks that move bytes, share
+        them. 0: every device computes by itself.
+    core_share : how busy moving bytes keeps a core meanwhile, for each rank of the group.
     source : where the numbers come from.
     hidden_scale, slow_motion, float32_for : what `scale_model` has done to it.
 
@@ -61,6 +65,9 @@ class Cluster:
     table: dict[tuple[int, int], float] = field(default_factory=dict)
     latencies: dict[tuple[int, int], float] = field(default_factory=dict)
     source: str = ""
+    factors: dict[str, float] = field(default_factory=dict)
+    cores: int = 0
+    core_share: float = 0.0
     hidden_scale: float = 1.0
     slow_motion: float = 1.0
     float32_for: str = ""
@@ -82,6 +89,9 @@ class Cluster:
         finite("hidden_scale", self.hidden_scale)
         finite("slow_motion", self.slow_motion)
         one_of("float32_for", self.float32_for, ("", *HALVES))
+        keep(self, "cores", whole_number, "", 0)
+        keep(self, "core_share", not_negative)
+        self._check_factors()
         for what, check in (("table", positive), ("latencies", not_negative)):
             rows = getattr(self, what)
             if not isinstance(rows, Mapping):
@@ -106,6 +116,17 @@ class Cluster:
         if twice:
             raise ValueError(f"{what} of {self.name!r}: two are named {twice!r}")
         object.__setattr__(self, what, parts)
+
+    def _check_factors(self):
+        if not isinstance(self.factors, Mapping):
+            raise ValueError(
+                f"factors={self.factors!r} must be {{collective: number}}, "
+                'as in {"reduce_scatter": 2.0}'
+            )
+        for name, factor in self.factors.items():
+            finite(f"factors[{name!r}]", factor)
+            cost("ring", name, 1, 2)  # raises where there is no such collective
+        object.__setattr__(self, "factors", dict(self.factors))
 
     def _check_key(self, what: str, key: Any):
         if not (isinstance(key, tuple) and len(key) == 2):
@@ -199,15 +220,16 @@ class Cluster:
 
     def collective_cost(
         self, collective: str, payload: float, size: int, link: "Link"
-    ) -> tuple[int, float]:
-        """(hops, volume) of a collective on a link, by this cluster's algorithm.
+    ) -> tuple[float, float]:
+        """(hops, volume) of a collective on a link, by this cluster's algorithm, times its factor.
 
         The volume is what passes at the link's full bandwidth in the time that the bytes take: more
         than these where a level's ``curve`` says that so few do not reach it.
         """
         alone = (link.latency, link.bandwidth) if self.algorithm == "auto" else (0.0, 1.0)
         hops, volume = choose(self.algorithm, collective, payload, size, *alone)
-        return hops, volume / link.share(volume)
+        factor = self.factors.get(collective, 1)
+        return factor * hops, factor * volume / link.share(volume)
 
     def collective_time(self, collective: str, payload: float, size: int, link: "Link") -> float:
         """Seconds of a collective of ``payload`` bytes (the full tensor), alone on its axis."""

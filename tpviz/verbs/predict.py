@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.cluster import Cluster
-from tpviz.cost import Memory, by_axis, parts, show_bytes, show_seconds
+from tpviz.cost import Memory, by_axis, on_shared_cores, parts, show_bytes, show_seconds
 from tpviz.mesh import Mesh
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
@@ -121,11 +121,13 @@ class Prediction:
 def predict(strategy: Strategy, workload: GPT, cluster: Cluster) -> Prediction:
     """The `Prediction` of one step of ``strategy`` on ``workload``, one rank on each device.
 
-    Memory that exceeds the device is no error here: see ``.fits`` and `check_memory`. Raises
+    Where ranks share ``cores`` it counts the work of all, by `tpviz.cost.on_shared_cores`. Memory
+    that exceeds the device is no error here: see ``.fits`` and `check_memory`. Raises
     ``ValueError`` where sizes do not divide, or the cluster has fewer devices than ranks.
     """
     check(strategy, workload, cluster)
     segments = strategy.cost(workload, cluster, Mesh(strategy.axes))
+    segments = on_shared_cores(segments, cluster, strategy.world_size)
     return Prediction(strategy, workload, cluster, tuple(segments))
 
 
