@@ -30,7 +30,7 @@ def strategies(n):
     found = [tv.DataParallel(dp=n, zero=zero) for zero in range(4)]
     found += [tv.Megatron(tp=n), tv.Megatron(tp=n, sp=True), tv.Megatron(tp=n, chunks=2)]
     found += [tv.ATP(mesh=(n, 1)), tv.ATP(mesh=(1, n)), tv.ATP(mesh=(half, 2), chunks=2)]
-    found += [tv.AxoNN(x=n), tv.AxoNN(x=half, z=2), tv.AxoNN(y=2, data=half)]
+    found += [tv.AxoNN(x=n, z=1), tv.AxoNN(x=half, z=2), tv.AxoNN(x=1, y=2, z=1, data=half)]
     found += [tv.Merak(pp=2, dp=half, microbatches=4, schedule=s) for s in ("1f1b", "gpipe")]
     return [*found, tv.T3(tp=n, mode="chunk")]
 

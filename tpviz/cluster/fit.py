@@ -60,19 +60,20 @@ def fit_kernels(
     found, weights = np.array([1.0, 0.0, 0.0, 0.0]), np.ones(len(seconds))
     for _ in range(rounds):
         rows = np.array([_decided(*table, *found) for table in tables]) / seconds[:, None]
-        found = _not_negative(rows, weights)
-        found[1] = min(found[1], found[2])  # of the traffic at most all is not hidden
+        found = (found + _not_negative(rows, weights)) / 2  # halfway, or decisions go to and fro
         error = np.abs(rows @ found - 1)
         scale = max(1.4826 * np.median(error), 1e-3)
         weights = np.minimum(1, 1.345 * scale / np.maximum(error, 1e-12))
-    c, exposed, byte, startup = found.tolist()
+    c, exposed, hidden, startup = found.tolist()
+    byte = exposed + hidden
     return c, exposed / byte if byte else 0.0, byte, startup
 
 
-def _decided(count, arithmetic, traffic, c, exposed, byte, _):
-    """What a step has of (arithmetic, traffic beside it, traffic alone, kernels)."""
-    first = (arithmetic > 0) & (c * arithmetic + exposed * traffic >= byte * traffic)
-    parts = (arithmetic * first, traffic * first, traffic * ~first, np.ones(len(count)))
+def _decided(count, arithmetic, traffic, c, exposed, hidden, _):
+    """What a step has of (arithmetic that decides, traffic, such as arithmetic could have hidden,
+    kernels): the factors of c, u b, (1 - u) b and s."""
+    first = (arithmetic > 0) & (c * arithmetic >= hidden * traffic)
+    parts = (arithmetic * first, traffic, traffic * ~first, np.ones(len(count)))
     return [(count * part).sum() for part in parts]
 
 

@@ -175,8 +175,9 @@ def _copy(repeats, device):
 
 def _train(dtypes, repeats):
     """{workload: seconds} of a core for a whole step of each of `MODELS`, as `tpviz.run`
-    trains and records it."""
-    asked = [replace(w, dtype=d) for d in dtypes if d in ("float32", "float64") for w in MODELS]
+    trains and records it; in float32 where that is among the dtypes, else in float64."""
+    dtype = next((d for d in ("float32", "float64") if d in dtypes), None)
+    asked = [replace(w, dtype=dtype) for w in MODELS] if dtype else []
     return {workload: _step(workload, min(repeats, STEP_REPEATS)) for workload in asked}
 
 
