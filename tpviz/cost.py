@@ -295,23 +295,28 @@ def _close(a, b, now):
     )
 
 
+def crowding(cluster: "Cluster", ranks: int) -> float:
+    """How many times as long kernels take while so many ranks compute at once on the cores that
+    they share, 1 where there are enough."""
+    return max(1.0, ranks / cluster.cores) if cluster.cores else 1.0
+
+
 def on_shared_cores(
     segments: Sequence[Segment], cluster: "Cluster", ranks: int
 ) -> Sequence[Segment]:
-    """The segments where ``ranks`` share the cores of a host: all kernels longer by one factor.
+    """The segments of a rank, kernels already longer by `crowding`, where moving bytes takes cores.
 
-    A step takes at least its work over the cores: ``ranks`` times the kernels of a rank, and what
-    its collectives take of a core while they move bytes (Graham 1966: no schedule is faster than
-    its work divided by its processors, nor than its critical path). That is also what it takes
-    where all ranks do the same at once (derived).
+    A step takes at least its work over the cores (Graham 1966): the kernels of all ranks, and what
+    their collectives take of a core, hidden ones too. What that adds lengthens kernels by a factor.
     """
-    if not cluster.cores:
+    moving = sum(sum(s.exposed.values()) + sum(s.hidden.values()) for s in segments)
+    if not cluster.cores or not cluster.core_share or not moving:
         return segments
     compute = sum(s.compute for s in segments)
-    moving = sum(sum(s.exposed.values()) + sum(s.hidden.values()) for s in segments)
-    work = ranks * (compute + cluster.core_share * moving) / cluster.cores
+    alone = compute / crowding(cluster, ranks)
+    work = ranks * (alone + cluster.core_share * moving) / cluster.cores
     longer = work - sum(s.seconds for s in segments)
-    if longer <= 0 or not compute:
+    if longer <= 0:
         return segments
     return [s._replace(compute=s.compute * (1 + longer / compute)) for s in segments]
 

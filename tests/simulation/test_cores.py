@@ -80,25 +80,31 @@ def test_predict_counts_what_moving_bytes_takes_of_the_cores():
     busy = tv.predict(strategy, W, cluster)
     moving = sum(alone.exposed.values()) + sum(alone.hidden.values())
     assert alone.overlap > 0.1
-    assert busy.step_time == pytest.approx(alone.parts["compute"] + moving)
+    assert busy.step_time == pytest.approx(alone.parts["compute"] + moving)  # 4 ranks, 4 cores
     simulated = tv.simulate(strategy, W, cluster).step_time
     assert alone.step_time < simulated == pytest.approx(busy.step_time, rel=0.02)
 
 
 def test_a_pipeline_leaves_cores_free_in_its_bubbles():
-    strategy = tv.Merak(pp=4, microbatches=4)
+    strategy = tv.Merak(pp=2, tp=2, microbatches=4)
     whole, half = (tv.simulate(strategy, W, replace(HOST, cores=n)).step_time for n in (4, 2))
     assert 1.02 * whole < half < 1.9 * whole
 
 
 def test_cores_that_cannot_be():
-    for wrong in ({"cores": -1}, {"cores": 1.5}, {"core_share": -0.1}, {"factors": {"gossip": 2}}):
+    for wrong in (
+        {"cores": -1},
+        {"cores": 1.5},
+        {"core_share": -0.1},
+        {"factors": {"gossip": (1, 2)}},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong)).rstrip("s") + "|gossip"):
             replace(FLAT, **wrong)
     with pytest.raises(ValueError, match="factors=5 must be"):
         replace(FLAT, factors=5)
-    known = replace(FLAT, cores=2, core_share=0.5, factors={"reduce_scatter": 2.0})
+    known = replace(FLAT, cores=2, core_share=0.5, factors={"reduce_scatter": (3.0, 2.0)})
     assert Cluster.from_json(known.to_json()) == known
     link = FLAT.link((0, 1), 4)
-    ratio = [c.collective_time("reduce_scatter", 100, 2, link) for c in (known, FLAT)]
-    assert ratio[0] == pytest.approx(2 * ratio[1])
+    parts = [c.collective_parts("reduce_scatter", 100, 2, link) for c in (known, FLAT)]
+    assert parts[0] == pytest.approx((3 * parts[1][0], 2 * parts[1][1]))
+    assert known.collective_cost("all_gather", 100, 2, link) == (1, 50.0)

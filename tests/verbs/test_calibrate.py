@@ -339,11 +339,16 @@ def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
     for rank in ranks:
         for key, stamps in rank["points"].items():
             if key[1] == "reduce_scatter":
-                stamps[:] = [[start, start + 2 * (end - start)] for start, end in stamps]
+                (hops, volume), (alpha, bandwidth) = (
+                    cost("ring", *key[1:], key[0][1]),
+                    TRUE[key[0]],
+                )
+                more = 3 * hops * alpha + volume / bandwidth  # 4 times the latency, twice the bytes
+                stamps[:] = [[start, end + more] for start, end in stamps]
     found = calibration_of(ranks)
     assert found.cluster.cores == 2 and found.cluster.core_share == pytest.approx(0.55)
-    assert found.cluster.factors["all_gather"] == pytest.approx(1.0, rel=1e-3)
-    assert 1.8 < found.cluster.factors["reduce_scatter"] < 2.2
+    assert found.cluster.factors["all_gather"] == pytest.approx((1.0, 1.0), rel=1e-3)
+    assert found.cluster.factors["reduce_scatter"] == pytest.approx((4.0, 2.0), rel=1e-3)
     assert found.cluster.device.startup == pytest.approx(2e-5, rel=0.02)
     assert "in training steps GEMMs 60 %" in found.describe()
     assert tv.Cluster.from_json(found.cluster.to_json()) == found.cluster

@@ -46,7 +46,8 @@ class Cluster:
     table : {(stride, size): bandwidth} measured with all groups of that kind active: overrides the
         rule for groups of ``size`` ranks that lie ``stride`` apart.
     latencies : {(stride, size): seconds of one hop}, likewise.
-    factors : {collective: how many times as long it takes as by the closed form}, as measured.
+    factors : {collective: (latency, bytes)}, as measured: how many times as long its hops, and its
+        bytes, take as by the closed form.
     cores : of the host whose processes the devices are: kernels, and ranks that move bytes, share
         them. 0: every device computes by itself.
     core_share : how busy moving bytes keeps a core meanwhile, for each rank of the group.
@@ -65,7 +66,7 @@ class Cluster:
     table: dict[tuple[int, int], float] = field(default_factory=dict)
     latencies: dict[tuple[int, int], float] = field(default_factory=dict)
     source: str = ""
-    factors: dict[str, float] = field(default_factory=dict)
+    factors: dict[str, tuple[float, float]] = field(default_factory=dict)
     cores: int = 0
     core_share: float = 0.0
     hidden_scale: float = 1.0
@@ -118,15 +119,18 @@ class Cluster:
         object.__setattr__(self, what, parts)
 
     def _check_factors(self):
-        if not isinstance(self.factors, Mapping):
+        try:
+            factors = {name: (hops, volume) for name, (hops, volume) in self.factors.items()}
+        except (AttributeError, TypeError, ValueError):
             raise ValueError(
-                f"factors={self.factors!r} must be {{collective: number}}, "
-                'as in {"reduce_scatter": 2.0}'
-            )
-        for name, factor in self.factors.items():
-            finite(f"factors[{name!r}]", factor)
+                f"factors={self.factors!r} must be {{collective: (of its latency, of its bytes)}}, "
+                'as in {"reduce_scatter": (1.0, 2.0)}'
+            ) from None
+        for name, (hops, volume) in factors.items():
             cost("ring", name, 1, 2)  # raises where there is no such collective
-        object.__setattr__(self, "factors", dict(self.factors))
+            not_negative(f"latency in factors[{name!r}]", hops)
+            finite(f"bytes in factors[{name!r}]", volume)
+        object.__setattr__(self, "factors", factors)
 
     def _check_key(self, what: str, key: Any):
         if not (isinstance(key, tuple) and len(key) == 2):
@@ -221,15 +225,15 @@ class Cluster:
     def collective_cost(
         self, collective: str, payload: float, size: int, link: "Link"
     ) -> tuple[float, float]:
-        """(hops, volume) of a collective on a link, by this cluster's algorithm, times its factor.
+        """(hops, volume) of a collective on a link, by this cluster's algorithm, times its factors.
 
         The volume is what passes at the link's full bandwidth in the time that the bytes take: more
         than these where a level's ``curve`` says that so few do not reach it.
         """
         alone = (link.latency, link.bandwidth) if self.algorithm == "auto" else (0.0, 1.0)
         hops, volume = choose(self.algorithm, collective, payload, size, *alone)
-        factor = self.factors.get(collective, 1)
-        return factor * hops, factor * volume / link.share(volume)
+        of_hops, of_volume = self.factors.get(collective, (1, 1))
+        return of_hops * hops, of_volume * volume / link.share(volume)
 
     def collective_time(self, collective: str, payload: float, size: int, link: "Link") -> float:
         """Seconds of a collective of ``payload`` bytes (the full tensor), alone on its axis."""

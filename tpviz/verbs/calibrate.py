@@ -196,13 +196,20 @@ def _cluster(
         table={kind: bandwidth for kind, (_, bandwidth) in rows.items()},
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},
         source="tv.calibrate: all groups of an axis at once, ring formula, robust fit",
-        factors={
-            name: median(1 + p["residual"] for p in points if p["collective"] == name)
-            for name in sorted(checks)
-        },
+        factors={name: _factors(name, fits, points) for name in sorted(checks)},
         cores=ranks[0].get("cores", 0),
         core_share=median(rank.get("core_share", 0.0) for rank in ranks),
     )
+
+
+def _factors(name, fits, points):
+    """How many times as long as the all-reduces' lines say the hops, and the bytes, of a collective
+    take in groups of all kinds: the line through what it took, over what they say."""
+    own = [p for p in points if p["collective"] == name]
+    hops = [p["hops"] * fits[p["kind"]][0] for p in own]
+    volume = [p["volume"] / fits[p["kind"]][1] for p in own]
+    of_hops, bandwidth = fit_line(hops, volume, [p["seconds"] for p in own])
+    return of_hops, 1 / bandwidth
 
 
 def device_of_steps(device: Device, seconds: Mapping[GPT, float]) -> Device:
