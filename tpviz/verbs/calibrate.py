@@ -130,7 +130,7 @@ def _point(
     stamps = [rank["points"][kind, collective, size] for rank in ranks]
     one_clock = len({rank["host"] for rank in ranks}) == 1
     took = [
-        max(_took([stamps[rank][i] for rank in group], one_clock) for group in groups)
+        max(1e-6, *(_took([stamps[rank][i] for rank in group], one_clock) for group in groups))
         for i in range(len(stamps[0]))
     ]
     return {
@@ -226,13 +226,14 @@ def device_of_steps(device: Device, seconds: Mapping[GPT, float]) -> Device:
         rows = [(count, flops / rate, size) for count, flops, size in (*kernels, update)]
         steps.append((rows, taken))
     arithmetic, unhidden, byte, startup = fit_kernels(steps)
+    arithmetic = arithmetic or 1.0  # steps that showed none: as ideal
     faster, bandwidth = max(1.0, 1 / arithmetic), device.memory_bandwidth
     bandwidth = max(bandwidth, 1 / byte) if byte else bandwidth  # in caches more than of copies
     return replace(
         eager,
         flops={dtype: rate * faster for dtype, rate in device.flops.items()},
         memory_bandwidth=bandwidth,
-        gemm_efficiency=1 / (arithmetic * faster),
+        gemm_efficiency=min(1.0, 1 / (arithmetic * faster)),
         memory_efficiency=min(1.0, 1 / (byte * bandwidth)) if byte else 1.0,
         unhidden=unhidden,
         startup=startup,
