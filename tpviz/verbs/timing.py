@@ -20,7 +20,6 @@ from tpviz.runtime.devices import badge, inner_kind
 from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
-from tpviz.schemes.gpt.model import Block
 from tpviz.schemes.gpt.program import reference_program
 from tpviz.workload import GPT
 
@@ -44,8 +43,6 @@ MODELS = (
 )
 """What training steps are timed of, each whole and in one process: from those that launch kernels
 and little else to those that compute; narrow and wide GEMMs, many tokens and few."""
-BLOCK = GPT(hidden=128, heads=4, seq=32, batch=4)
-"""A block that computes between collectives while these are timed."""
 STEP_REPEATS = 7
 
 
@@ -59,9 +56,7 @@ def time_rank(
     pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
     """
     device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), len(axes) + 3
-    work, rest = _among_kernels(device)
-    times = partial(_times, repeats=repeats, device=device, work=work, rest=rest)
-    points = _points(axes, sizes, total, device, times)
+    points = _points(axes, sizes, total, device, partial(_times, repeats=repeats, device=device))
     compute = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
     copy = _copy(repeats, device)
     report(total - 1, total, "GEMMs and copies")
@@ -136,36 +131,18 @@ def _message(size, device):
     return call, 4 * data.numel()
 
 
-def _times(call, repeats, device, work=lambda: None, rest=0.0):
-    """[[start, end], ...] of ``repeats`` calls, every one begun together with all other ranks.
-
-    work : done before and after it, since a call among kernels takes longer than in a loop of
-    calls: ranks come late, caches are cold, processes have to be woken. rest : its seconds.
-    """
+def _times(call, repeats, device):
+    """[[start, end], ...] of ``repeats`` calls, every one begun together with all other ranks."""
     found = []
     for number in range(WARMUP + repeats):
         dist.barrier()
         _finish(device)
         start = time.perf_counter()
-        work()
         call()
-        work()
         _finish(device)
         if number >= WARMUP:
-            found.append([start + rest, time.perf_counter()])
+            found.append([start, time.perf_counter()])
     return found
-
-
-def _among_kernels(device):
-    """(work, its seconds) to do around a collective: forward and backward of a small block. On
-    GPUs, where a kernel does not wait for the host, nothing."""
-    if device != "cpu":
-        return (lambda: None), 0.0
-    block = Block(BLOCK, dtype=torch.float32, device=device)
-    x = torch.randn(BLOCK.batch, BLOCK.seq, BLOCK.hidden)
-    work = lambda: block(x).sum().backward()
-    crowding = max(1.0, dist.get_world_size() / len(os.sched_getaffinity(0)))
-    return work, 2 * crowding * _working(work, 2 * STEP_REPEATS, device)
 
 
 def _steps(recorder, call, repeats):
