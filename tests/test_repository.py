@@ -23,8 +23,9 @@ LONG_LINES = 500
 # File -> why it may be longer than LONG_LINES. Empty is best.
 LONG_FILES = {}
 # Of tpviz/**/*.py, together. It only goes down; who must raise it says here for what. It rose from
-# 61,527 for models that people train, devices that are not ideal and published runs to check by.
-ALL_LINES = 64_300
+# 61,527 for models that people train, devices that are not ideal and published runs to check by;
+# and from 64,300 for calibration by whole steps and cores that ranks share.
+ALL_LINES = 64_600
 JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films
 VIEW_BYTES = 35_000  # of one view, with all that it imports
 ONLY_IN_PAGES = {"host.js", "pack.js", "picture.js"}

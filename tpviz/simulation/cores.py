@@ -9,7 +9,7 @@ bytes, so what these take of the cores is in its bandwidth: only what others tak
 (1.0, 0.5)
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.routes import Link
@@ -54,7 +54,7 @@ class Cores:
             self.known[queue] = self._way(link, taken, queue.kind, own)
         return self.known[queue]
 
-    def _way(self, link: Link, taken: float, kind: Hashable, own: list[Pass] | tuple[()] = ()):
+    def _way(self, link: Link, taken: float, kind: Hashable, own: Sequence[Pass] = ()):
         """What takes so many cores, at the link's full rate while there are enough."""
         port = PortOf(CORES, link.bandwidth * max(self.count, taken), taken)  # pyright: ignore[reportArgumentType]
         link = link._replace(ports=(*link.ports, port))
