@@ -301,6 +301,32 @@ def _close(a, b, now):
     )
 
 
+def crowding(cluster: "Cluster", ranks: int) -> float:
+    """How many times as long kernels take while so many ranks compute at once on the cores that
+    they share, 1 where there are enough."""
+    return max(1.0, ranks / cluster.cores) if cluster.cores else 1.0
+
+
+def on_shared_cores(
+    segments: Sequence[Segment], cluster: "Cluster", ranks: int
+) -> Sequence[Segment]:
+    """The segments of a rank, kernels already longer by `crowding`, where moving bytes takes cores.
+
+    A step takes at least its work over the cores (Graham 1966): the kernels of all ranks, and what
+    their collectives take of a core, hidden ones too. What that adds lengthens kernels by a factor.
+    """
+    moving = sum(sum(s.exposed.values()) + sum(s.hidden.values()) for s in segments)
+    if not cluster.cores or not cluster.core_share or not moving:
+        return segments
+    compute = sum(s.compute for s in segments)
+    alone = compute / crowding(cluster, ranks)
+    work = ranks * (alone + cluster.core_share * moving) / cluster.cores
+    longer = work - sum(s.seconds for s in segments)
+    if longer <= 0:
+        return segments
+    return [s._replace(compute=s.compute * (1 + longer / compute)) for s in segments]
+
+
 def parts(segments: Iterable[Segment], times: Iterable[int] = ONCE) -> dict[str, float]:
     """{part: seconds} of `PARTS`, in that order; they sum to the step. times : how often each of
     the segments is there."""

@@ -3,10 +3,12 @@
 What is fast here is no matter: measured times are never compared.
 """
 
+import json
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tpviz as tv
+from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import cost
-from tpviz.cluster.fit import fit_line
+from tpviz.cluster.fit import fit_kernels, fit_line
 from tpviz.cluster.routes import family
 from tpviz.figures.chart_svg import LEGIBLE
 from tpviz.figures.svg import image
-from tpviz.verbs.calibrate import calibration_of
+from tpviz.verbs.calibrate import calibration_of, device_of_steps
+from tpviz.verbs.timing import MODELS
 
 calibrate_module = sys.modules[tv.calibrate.__module__]
 SIZES = (2**12, 2**16, 2**20, 2**24)
@@ -225,7 +229,10 @@ def test_on_real_ranks(world_size, axes, kinds):
         parts = 4 if point["kind"] == "message" else 4 * point["kind"][1]
         assert point["bytes"] % parts == 0  # whole numbers on every rank
     assert len(found.points) == 3 * (3 * len(kinds) + 1)
-    assert said[-1][0] == said[-1][1] == len(kinds) + 2
+    assert said[-1][0] == said[-1][1] == len(kinds) + 3
+    device = found.cluster.device
+    assert device.pointwise == "eager" and device.startup > 0 and found.cluster.cores
+    assert tv.simulate(tv.DataParallel(dp=world_size), tv.GPT(batch=12), found.cluster).step_time
     ElementTree.fromstring(found.to_svg())
 
 
@@ -275,3 +282,87 @@ def test_no_rank_starts_for_a_bad_argument(monkeypatch):
 def test_axes_of_eight_ranks_when_left_out():
     assert calibrate_module._keys(8, None) == [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2)]
     assert calibrate_module._keys(6, tv.Mesh({"dp": 3, "one": 1, "tp": 2})) == [(1, 2), (2, 3)]
+
+
+# -- devices from training steps ----
+TRUE_DEVICE = Device(
+    {"float32": 5e10, "float64": 2e10}, 4e9, 1e10, "core",
+    gemm_efficiency=0.6, memory_efficiency=0.4, unhidden=0.3, startup=2e-5, pointwise="eager",
+)  # fmt: skip
+OTHERS = [(tv.GPT(layers=3, hidden=96, seq=48, batch=5), 1), (tv.GPT(hidden=384, heads=8), 2)]
+
+
+def steps_on(device, workloads):
+    on = Cluster("host", device, (Level("gloo", 4, 1e9),))
+    return {w: tv.predict(tv.DataParallel(dp=1), w, on).step_time for w in workloads}
+
+
+@pytest.mark.parametrize("dtypes", [("float32",), ("float32", "float64")])
+def test_the_device_is_the_one_that_made_the_steps(dtypes):
+    asked = [replace(w, dtype=dtype) for dtype in dtypes for w in MODELS]
+    ideal = Device(TRUE_DEVICE.flops, 4e9, 1e10, "core")
+    found = device_of_steps(ideal, steps_on(TRUE_DEVICE, asked))
+    for name in ("gemm_efficiency", "memory_efficiency", "unhidden", "startup"):
+        assert getattr(found, name) == pytest.approx(getattr(TRUE_DEVICE, name), rel=0.02), name
+    cluster = replace(calibration_of(made_up()).cluster, device=found)
+    true = replace(cluster, device=TRUE_DEVICE)
+    for w, tp in OTHERS:
+        for verb in (tv.predict, tv.simulate):
+            seconds = [verb(tv.Megatron(tp=tp), w, c).step_time for c in (cluster, true)]
+            assert seconds[0] == pytest.approx(seconds[1], rel=0.02)
+
+
+def test_one_disturbed_step_does_not_move_the_device():
+    steps = steps_on(TRUE_DEVICE, MODELS)
+    steps[MODELS[2]] *= 3
+    found = device_of_steps(Device(TRUE_DEVICE.flops, 4e9, 1e10), steps)
+    for name, rest in (("gemm_efficiency", 0.1), ("startup", 0.1)):
+        assert getattr(found, name) == pytest.approx(getattr(TRUE_DEVICE, name), rel=rest)
+
+
+def test_a_device_that_does_more_than_its_peak_has_a_higher_peak():
+    faster = replace(TRUE_DEVICE, gemm_efficiency=1.0, memory_efficiency=1.0)
+    slow = {dtype: rate / 2 for dtype, rate in TRUE_DEVICE.flops.items()}
+    found = device_of_steps(Device(slow, 4e9, 5e9), steps_on(faster, MODELS))
+    assert found.gemm_efficiency == pytest.approx(1.0) == found.memory_efficiency
+    assert found.flops["float32"] == pytest.approx(5e10, rel=0.02)
+    assert found.memory_bandwidth == pytest.approx(1e10, rel=0.02)
+
+
+def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
+    ranks = made_up()
+    ranks = [
+        {**rank, "steps": steps_on(replace(TRUE_DEVICE, flops={"float32": 2.5e9}), MODELS)}
+        | {"cores": 2, "core_share": 0.4 + 0.1 * r}
+        for r, rank in enumerate(ranks)
+    ]
+    for rank in ranks:
+        for key, stamps in rank["points"].items():
+            if key[1] == "reduce_scatter":
+                (hops, volume), (alpha, bandwidth) = (
+                    cost("ring", *key[1:], key[0][1]),
+                    TRUE[key[0]],
+                )
+                more = 3 * hops * alpha + volume / bandwidth  # 4 times the latency, twice the bytes
+                stamps[:] = [[start, end + more] for start, end in stamps]
+    found = calibration_of(ranks)
+    assert found.cluster.cores == 2 and found.cluster.core_share == pytest.approx(0.55)
+    assert found.cluster.factors["all_gather"] == pytest.approx((1.0, 1.0), rel=1e-3)
+    assert found.cluster.factors["reduce_scatter"] == pytest.approx((4.0, 2.0), rel=1e-3)
+    assert found.cluster.device.startup == pytest.approx(2e-5, rel=0.02)
+    assert "in training steps GEMMs 60 %" in found.describe()
+    assert tv.Cluster.from_json(found.cluster.to_json()) == found.cluster
+
+
+@pytest.mark.parametrize("seconds", [[1.0] * 3, [1.0, 1.0, 0.0, 1.0]])
+def test_steps_that_cannot_be_fitted(seconds):
+    with pytest.raises(ValueError, match="four or more times above 0"):
+        fit_kernels([([(1, 1.0, 1.0)], taken) for taken in seconds])
+
+
+def test_a_file_of_an_earlier_calibration_loads():
+    old = json.loads(calibration_of(made_up()).cluster.to_json())
+    for name in ("factors", "cores", "core_share"):
+        del old[name]
+    found = tv.Cluster.from_json(json.dumps(old))
+    assert (found.factors, found.cores, found.core_share) == ({}, 0, 0.0)

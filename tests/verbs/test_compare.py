@@ -117,7 +117,7 @@ def test_shown_in_a_notebook(prediction, simulated, capture):
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="faults happen only in the run"):
+    with pytest.raises(ValueError, match="faults happen only in the emulated run"):
         compare(STRATEGY, WORKLOAD, CLUSTER, run=False, faults=tv.Faults(stragglers={0: 2.0}))
     with pytest.raises(ValueError, match=r"faults=\{0: 2\}; use tv.Faults"):
         compare(STRATEGY, WORKLOAD, CLUSTER, faults={0: 2})
@@ -151,3 +151,15 @@ def test_an_emulated_run_names_the_seeded_fault(faults, named):
     assert (made.residual.stragglers != ()) == bool(faults and faults.stragglers)
     assert (made.residual.slow_links != ()) == bool(faults and faults.slow_links)
     assert made.measured.ledger() == made.simulated.ledger() == made.prediction.ledger()
+
+
+def test_a_plain_run_is_laid_over_the_cluster_that_is_said_to_be_this_machine():
+    w = tv.GPT(layers=1, hidden=32, heads=4, seq=8, batch=4, vocab=64)
+    found = tv.compare(tv.DataParallel(dp=2), w, tv.clusters.laptop(2), steps=2, emulate=False)
+    assert found.measured.badge == "this machine, gloo" and "late" not in found.measured.meta
+    assert found.ratio > 0 and found.badges == ("predicted", "simulated", found.measured.badge)
+    assert found.prediction.ledger() == found.simulated.ledger() == found.measured.ledger()
+    with pytest.raises(ValueError, match="faults happen only in the emulated run"):
+        tv.compare(
+            tv.DataParallel(dp=2), w, tv.clusters.laptop(2), emulate=False, faults=tv.Faults()
+        )

@@ -20,8 +20,8 @@ from tpviz import limits
 from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
 
-from .collectives import ALGORITHMS, choose
-from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
+from .collectives import ALGORITHMS, choose, cost
+from .parts import Device, Dimension, Level, checked_name, finite, keep, not_negative, positive
 from .scale import HALVES, caption, scaled
 from .traffic import Traffic
 
@@ -47,6 +47,11 @@ class Cluster:
     table : {(stride, size): bandwidth} measured with all groups of that kind active: overrides the
         rule for groups of ``size`` ranks that lie ``stride`` apart.
     latencies : {(stride, size): seconds of one hop}, likewise.
+    factors : {collective: (latency, bytes)}, as measured: how many times as long its hops, and its
+        bytes, take as by the closed form.
+    cores : of the host whose processes the devices are: kernels, and ranks that move bytes, share
+        them. 0: every device computes by itself.
+    core_share : how busy moving bytes keeps a core meanwhile, for each rank of the group.
     source : where the numbers come from.
     hidden_scale, slow_motion, float32_for : what `scale_model` has done to it.
 
@@ -62,6 +67,9 @@ class Cluster:
     table: dict[tuple[int, int], float] = field(default_factory=dict)
     latencies: dict[tuple[int, int], float] = field(default_factory=dict)
     source: str = ""
+    factors: dict[str, tuple[float, float]] = field(default_factory=dict)
+    cores: int = 0
+    core_share: float = 0.0
     hidden_scale: float = 1.0
     slow_motion: float = 1.0
     float32_for: str = ""
@@ -83,6 +91,9 @@ class Cluster:
         finite("hidden_scale", self.hidden_scale)
         finite("slow_motion", self.slow_motion)
         one_of("float32_for", self.float32_for, ("", *HALVES))
+        keep(self, "cores", whole_number, "", 0)
+        keep(self, "core_share", not_negative)
+        self._check_factors()
         for what, check in (("table", positive), ("latencies", not_negative)):
             rows = getattr(self, what)
             if not isinstance(rows, Mapping):
@@ -107,6 +118,20 @@ class Cluster:
         if twice:
             raise ValueError(f"{what} of {self.name!r}: two are named {twice!r}")
         object.__setattr__(self, what, parts)
+
+    def _check_factors(self):
+        try:
+            factors = {name: (hops, volume) for name, (hops, volume) in self.factors.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise ValueError(
+                f"factors={self.factors!r} must be {{collective: (of its latency, of its bytes)}}, "
+                'as in {"reduce_scatter": (1.0, 2.0)}'
+            ) from None
+        for name, (hops, volume) in factors.items():
+            cost("ring", name, 1, 2)  # raises where there is no such collective
+            not_negative(f"latency in factors[{name!r}]", hops)
+            finite(f"bytes in factors[{name!r}]", volume)
+        object.__setattr__(self, "factors", factors)
 
     def _check_key(self, what: str, key: Any):
         if not (isinstance(key, tuple) and len(key) == 2):
@@ -200,15 +225,16 @@ class Cluster:
 
     def collective_cost(
         self, collective: str, payload: float, size: int, link: "Link"
-    ) -> tuple[int, float]:
-        """(hops, volume) of a collective on a link, by this cluster's algorithm.
+    ) -> tuple[float, float]:
+        """(hops, volume) of a collective on a link, by this cluster's algorithm, times its factors.
 
         The volume is what passes at the link's full bandwidth in the time that the bytes take: more
         than these where a level's ``curve`` says that so few do not reach it.
         """
         alone = (link.latency, link.bandwidth) if self.algorithm == "auto" else (0.0, 1.0)
         hops, volume = choose(self.algorithm, collective, payload, size, *alone)
-        return hops, volume / link.share(volume)
+        of_hops, of_volume = self.factors.get(collective, (1, 1))
+        return of_hops * hops, of_volume * volume / link.share(volume)
 
     def collective_time(self, collective: str, payload: float, size: int, link: "Link") -> float:
         """Seconds of a collective of ``payload`` bytes (the full tensor), alone on its axis."""

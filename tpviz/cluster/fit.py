@@ -6,6 +6,8 @@
 (100, 1000)
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -37,6 +39,54 @@ def fit_line(
         scale = max(1.4826 * np.median(error), 1e-12)
         weights = np.minimum(1, 1.345 * scale / np.maximum(error, 1e-12))
     return float(alpha), float(1 / beta)
+
+
+def fit_kernels(
+    steps: Sequence[tuple[Sequence[tuple[float, float, float]], float]], rounds: int = 30
+) -> tuple[float, float, float, float]:
+    """(c, u, b, s) of `Device.time` by robust least squares of the relative errors of whole steps.
+
+    A kernel whose arithmetic takes a seconds at the full rate, and which reads and writes B bytes,
+    takes max(c a + u b B, b B) + s: c is 1 / gemm_efficiency, u the share of traffic that is not
+    hidden, b seconds of a byte, s the start-up time. steps : (kernels, measured seconds) of each;
+    kernels : (how many, a, B). What decides in each kernel is found by turns.
+
+    Raises ``ValueError`` for fewer than four steps or times that are not above 0.
+    """
+    seconds = np.array([taken for _, taken in steps], float)
+    if len(seconds) < 4 or not (seconds > 0).all():
+        raise ValueError(f"a fit needs four or more times above 0, not {seconds.tolist()}")
+    tables = [np.array(kernels, float).T for kernels, _ in steps]
+    found, weights = np.array([1.0, 0.0, 0.0, 0.0]), np.ones(len(seconds))
+    for _ in range(rounds):
+        rows = np.array([_decided(*table, *found) for table in tables]) / seconds[:, None]
+        found = (found + _not_negative(rows, weights)) / 2  # halfway, or decisions go to and fro
+        error = np.abs(rows @ found - 1)
+        scale = max(1.4826 * np.median(error), 1e-3)
+        weights = np.minimum(1, 1.345 * scale / np.maximum(error, 1e-12))
+    c, exposed, hidden, startup = found.tolist()
+    byte = exposed + hidden
+    return c, exposed / byte if byte else 0.0, byte, startup
+
+
+def _decided(count, arithmetic, traffic, c, exposed, hidden, _):
+    """What a step has of (arithmetic that decides, traffic, such as arithmetic could have hidden,
+    kernels): the factors of c, u b, (1 - u) b and s."""
+    first = (arithmetic > 0) & (c * arithmetic >= hidden * traffic)
+    parts = (arithmetic * first, traffic, traffic * ~first, np.ones(len(count)))
+    return [(count * part).sum() for part in parts]
+
+
+def _not_negative(rows, weights):
+    """The weighted least squares of rows @ x = 1 with no x below 0: the best over all faces."""
+    root, found = np.sqrt(weights)[:, None], []
+    for face in range(1, 2 ** rows.shape[1]):
+        chosen = [column for column in range(rows.shape[1]) if face >> column & 1]
+        x = np.zeros(rows.shape[1])
+        x[chosen] = np.linalg.lstsq(rows[:, chosen] * root, root[:, 0], rcond=None)[0]
+        if (x >= 0).all():
+            found.append(x)
+    return min(found, key=lambda x: (weights * (rows @ x - 1) ** 2).sum())
 
 
 def _bounded(rows, weights, least):

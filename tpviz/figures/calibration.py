@@ -61,6 +61,7 @@ def calibration_scene(
             "name": cluster.device.name,
             "flops": dict(cluster.device.flops),
             "memory_bandwidth": cluster.device.memory_bandwidth,
+            "losses": cluster.device.losses,
         },
     }
 
@@ -111,7 +112,9 @@ def _panel(one, y):
 def _device(scene):
     rates = ", ".join(f"{d} {amount(r, 'FLOP/s')}" for d, r in scene["device"]["flops"].items())
     memory = amount(scene["device"]["memory_bandwidth"], "B/s")
-    return f"{scene['device']['name']}: GEMMs {rates}; copies {memory}"
+    device = f"{scene['device']['name']}: GEMMs {rates}; copies {memory}"
+    reached = scene["device"]["losses"]
+    return device + (f"; in training steps {reached}" if reached else "")
 
 
 def _line(panel, points):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cluster.routes import Link
 
+    from .cores import Cores
+
 
 class Transfer:
     """One collective (or message) of a group: who has issued it, when it began and ended."""
@@ -59,8 +61,8 @@ class Engine:
     ("align",) until every rank is there, and ("mark",), which does nothing. Where a rank stands for
     others an issue goes on with (side, count): which of its groups the queue is, and how many of
     the queue's members issue with it. Afterwards ``times[rank]`` has (start, end) per operation: of
-    an issue, when it was issued and when its transfer ended. ranks : their numbers. Raises
-    ``RuntimeError`` on a deadlock.
+    an issue, when it was issued and when its transfer ended. ranks : their numbers. cores : what
+    all of them share, each rank standing for itself. Raises ``RuntimeError`` on a deadlock.
     """
 
     def __init__(
@@ -69,10 +71,12 @@ class Engine:
         programs: Sequence[Sequence[tuple[Any, ...]]],
         contention: bool = True,
         ranks: Sequence[int] | None = None,
+        cores: "Cores | None" = None,
     ):
-        self.cluster, self.programs = cluster, programs
+        self.cluster, self.programs, self.cores = cluster, programs, cores
         self.ranks = range(len(programs)) if ranks is None else ranks
-        self.flows, self.starting = Flows(contention), []
+        self.contention, self.starting = contention, []
+        self.flows = Flows(contention or cores is not None)
         self.clock = [0.0] * len(programs)
         self.at = [0] * len(programs)
         self.issued = [[] for _ in programs]
@@ -93,8 +97,12 @@ class Engine:
                 self._begin(queue, time)
             elif upcoming is not None:
                 flow = self.flows.step()
-                if flow is not None:
+                if flow is None:
+                    continue
+                if isinstance(flow.owner, Transfer):
                     self._ended(flow.owner, flow.end)
+                else:
+                    self._computed(flow.owner, flow.start, flow.end)
             else:
                 break
         stuck = [rank for rank, at in enumerate(self.at) if at < len(self.programs[rank])]
@@ -111,6 +119,11 @@ class Engine:
             operation = program[at]
             what = operation[0]
             if what == "kernel":
+                if self.cores and operation[1]:
+                    self.clock[rank], self.at[rank] = clock, at
+                    link, passes = self.cores.kernel(rank)
+                    self.flows.add(rank, rank, link, 0.0, operation[1], clock, passes)
+                    return
                 start = clock
                 clock += operation[1]
                 times.append((start, clock))
@@ -136,6 +149,12 @@ class Engine:
                 times.append((clock, clock))
             at += 1
         self.clock[rank], self.at[rank] = clock, at
+
+    def _computed(self, rank, start, end):
+        """A rank's kernel has ended, on cores that it may have had to share."""
+        self.times[rank].append((start, end))
+        self.clock[rank], self.at[rank] = end, self.at[rank] + 1
+        self._advance(rank)
 
     def _align(self):
         """All ranks are here: they go on together, from the last one's time."""
@@ -181,9 +200,10 @@ class Engine:
             name, transfer.bytes, len(queue.members), queue.link
         )
         latency, factor = hops * queue.link.latency, queue.factor
-        self.flows.add(
-            transfer, queue.kind, queue.link, latency * factor, volume * factor, time, queue.passes
-        )
+        link, passes = queue.link, queue.passes
+        if self.cores:
+            link, passes = self.cores.transfer(queue, self.flows, self.contention)
+        self.flows.add(transfer, queue.kind, link, latency * factor, volume * factor, time, passes)
 
     def _ended(self, transfer, time):
         transfer.end = time

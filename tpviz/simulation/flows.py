@@ -91,7 +91,7 @@ class Flows:
 
         passes : those of a flow that stands for several.
         """
-        flow = Flow(owner, kind, link, passes or self._passes(link, kind), latency, volume, start)
+        flow = Flow(owner, kind, link, passes or self.passes(link, kind), latency, volume, start)
         if not self.contention or not link.ports:
             end = flow.start + (volume / link.bandwidth if volume else 0.0)
             heapq.heappush(self.heap, (end, next(self.number), flow, -1))
@@ -99,7 +99,8 @@ class Flows:
             heapq.heappush(self.heap, (flow.start, next(self.number), flow, 0))
         return flow
 
-    def _passes(self, link, kind):
+    def passes(self, link: "Link", kind: Hashable) -> list[Pass]:
+        """How flows of a kind meet the ports of their link."""
         if (id(link), kind) not in self.of_link:  # a link's hash would be that of all its ports
             ports = [(port.key, self.ports.setdefault(port.key, Port())) for port in link.ports]
             self.of_link[id(link), kind] = link, [Pass(*port, kind) for port in ports]

@@ -13,6 +13,7 @@ from tpviz.trace.columns import COLUMNS
 from tpviz.trace.members import MANY, members_list
 
 from .alike import Alike
+from .cores import Cores
 from .engine import Engine, Queue
 from .injected_faults import NONE, Faults
 from .program import Capture, is_message, operations, place, strides
@@ -66,10 +67,11 @@ def _replay(capture, cluster, steps, faults, contention, devices):
     }
     of = [templates[capture.model[rank]] for rank in range(capture.world_size)]
     board = Board(capture, cluster, faults)
-    kinds = [(t.rank, faults.kernel_kind(rank)) for rank, t in enumerate(of)]
+    cores = Cores.of(cluster, capture.world_size)
+    kinds = [(t.rank, faults.kernel_kind(r), cores and r) for r, t in enumerate(of)]
     alike = Alike(kinds, [board.of(t, rank) for rank, t in enumerate(of)], contention)
     programs = [_program(of[rank], alike.of(rank), rank, steps, faults) for rank in alike.ranks]
-    engine = Engine(cluster, programs, contention, alike.ranks)
+    engine = Engine(cluster, programs, contention, alike.ranks, cores)
     times = dict(zip(alike.ranks, engine.run()))
     last = dict(zip(alike.ranks, ([t.last for t in own] for own in engine.issued)))
     trace = _trace(capture.mesh, of, alike, times, last, steps)

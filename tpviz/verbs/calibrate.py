@@ -13,11 +13,15 @@ from typing import Any
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import cost
-from tpviz.cluster.fit import fit_line
+from tpviz.cluster.fit import fit_kernels, fit_line
 from tpviz.cluster.routes import family
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import check_world_size, launch
+from tpviz.schemes.gpt.kernels import adamw
+from tpviz.schemes.gpt.pointwise import work
+from tpviz.schemes.zero.strategy import DataParallel
 from tpviz.trace.faithful import warn_if_late
+from tpviz.workload import GPT
 
 from .checks import check_cluster
 from .timing import time_paced_rank, time_rank
@@ -108,7 +112,9 @@ def calibration_of(ranks: list[dict[str, Any]], emulated: Cluster | None = None)
         point["residual"] = point["seconds"] / point["fitted"] - 1
     if emulated:
         return Calibration(_emulated(emulated, fits), points, fits, "measured: emulated")
-    return Calibration(_cluster(ranks, fits), points, fits, f"measured: {ranks[0]['badge']}")
+    return Calibration(
+        _cluster(ranks, fits, points), points, fits, f"measured: {ranks[0]['badge']}"
+    )
 
 
 def _point(
@@ -124,7 +130,7 @@ def _point(
     stamps = [rank["points"][kind, collective, size] for rank in ranks]
     one_clock = len({rank["host"] for rank in ranks}) == 1
     took = [
-        max(_took([stamps[rank][i] for rank in group], one_clock) for group in groups)
+        max(1e-6, *(_took([stamps[rank][i] for rank in group], one_clock) for group in groups))
         for i in range(len(stamps[0]))
     ]
     return {
@@ -167,7 +173,11 @@ def _emulated(cluster: Cluster, fits: Mapping[_Kind, tuple[float, float]]):
     )
 
 
-def _cluster(ranks: Sequence[dict[str, Any]], fits: Mapping[_Kind, tuple[float, float]]):
+def _cluster(
+    ranks: Sequence[dict[str, Any]],
+    fits: Mapping[_Kind, tuple[float, float]],
+    points: Sequence[dict[str, Any]],
+):
     """One level that joins all ranks, and the measured rows. Messages set the level's own rates."""
     rows = {kind: fit for kind, fit in fits.items() if not isinstance(kind, str)}
     alpha, bandwidth = fits["message"]
@@ -175,6 +185,10 @@ def _cluster(ranks: Sequence[dict[str, Any]], fits: Mapping[_Kind, tuple[float, 
     flops = {d: median(rank["gemm"][d] for rank in ranks) for d in ranks[0]["gemm"]}
     copy = median(rank["copy"] for rank in ranks)
     device = Device(flops, ranks[0]["memory"], copy, ranks[0]["device"])
+    if ranks[0].get("steps"):
+        mean = {w: median(rank["steps"][w] for rank in ranks) for w in ranks[0]["steps"]}
+        device = device_of_steps(device, mean)
+    checks = {point["collective"] for point in points}.difference(FITTED)
     return Cluster(
         f"this machine ({words})",
         device,
@@ -182,6 +196,47 @@ def _cluster(ranks: Sequence[dict[str, Any]], fits: Mapping[_Kind, tuple[float, 
         table={kind: bandwidth for kind, (_, bandwidth) in rows.items()},
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},
         source="tv.calibrate: all groups of an axis at once, ring formula, robust fit",
+        factors={name: _factors(name, fits, points) for name in sorted(checks)},
+        cores=ranks[0].get("cores", 0),
+        core_share=median(rank.get("core_share", 0.0) for rank in ranks),
+    )
+
+
+def _factors(name, fits, points):
+    """How many times as long as the all-reduces' lines say the hops, and the bytes, of a collective
+    take in groups of all kinds: the line through what it took, over what they say."""
+    own = [p for p in points if p["collective"] == name]
+    hops = [p["hops"] * fits[p["kind"]][0] for p in own]
+    volume = [p["volume"] / fits[p["kind"]][1] for p in own]
+    of_hops, bandwidth = fit_line(hops, volume, [p["seconds"] for p in own])
+    return of_hops, 1 / bandwidth
+
+
+def device_of_steps(device: Device, seconds: Mapping[GPT, float]) -> Device:
+    """The device whose kernels take as long as measured training steps, each whole on one device.
+
+    Shares of the rates, traffic that is not hidden, and seconds to launch a kernel, which on a
+    processor adds to each; all by `tpviz.cluster.fit.fit_kernels`. seconds : of a step of each.
+    """
+    eager, steps = replace(device, pointwise="eager"), []
+    for w, taken in seconds.items():
+        rate = device.flops[w.dtype]
+        kernels = work(eager, DataParallel(dp=1).held(w))
+        update = (1, 0.0, adamw(w.num_parameters * w.itemsize).bytes)
+        rows = [(count, flops / rate, size) for count, flops, size in (*kernels, update)]
+        steps.append((rows, taken))
+    arithmetic, unhidden, byte, startup = fit_kernels(steps)
+    arithmetic = arithmetic or 1.0  # steps that showed none: as ideal
+    faster, bandwidth = max(1.0, 1 / arithmetic), device.memory_bandwidth
+    bandwidth = max(bandwidth, 1 / byte) if byte else bandwidth  # in caches more than of copies
+    return replace(
+        eager,
+        flops={dtype: rate * faster for dtype, rate in device.flops.items()},
+        memory_bandwidth=bandwidth,
+        gemm_efficiency=min(1.0, 1 / (arithmetic * faster)),
+        memory_efficiency=min(1.0, 1 / (byte * bandwidth)) if byte else 1.0,
+        unhidden=unhidden,
+        startup=startup,
     )
 
 
@@ -209,7 +264,13 @@ def calibrate(
     For every mesh axis, all its groups run all-reduces (and, as a check, all-gathers and
     reduce-scatters) at once; of several repeats the median counts, and of the groups the slowest.
     A line T = hops * alpha + volume / B is fitted to the all-reduces. Neighbours exchange messages,
-    every rank multiplies matrices and copies memory, all at the same time.
+    every rank multiplies matrices, copies memory and trains small models, all at the same time.
+
+    From whole training steps come the shares of these rates that a model's kernels reach and what a
+    launch takes (docs/adr/0021); from all-gathers and reduce-scatters how much longer they take
+    than by the all-reduces' line; and ranks share the ``cores`` of this host. So `tpviz.predict`
+    and `tpviz.simulate` on ``.cluster`` foresee plain runs here, which no model paces: see
+    `tpviz.compare` with ``emulate=False``. On GPUs kernels stay ideal.
 
     Parameters
     ----------

@@ -44,6 +44,7 @@ def compare(
     steps: int = 5,
     warmup: int = 1,
     run: bool = True,
+    emulate: bool = True,
     faults: "Faults | None" = None,
     timeout: float | None = 120,
     progress: Callable[[int, int, str], Any] | bool | None = None,
@@ -55,15 +56,20 @@ def compare(
     steps, warmup, timeout (s), progress : of the run on the emulated cluster, as `tpviz.run` takes
         them.
     run : False leaves the real ranks out.
+    emulate : False runs at this machine's own speed, paced by no model: then ``cluster`` is that of
+        `tpviz.calibrate`, and the comparison shows how well it describes this machine.
     faults : `Faults` that only the run suffers; the residual has to find them.
 
-    Raises ``ValueError`` where sizes do not fit each other or the cluster, and for faults without a
-    run.
+    Raises ``ValueError`` where sizes do not fit each other or the cluster, and for faults without
+    an emulated run.
     """
     steps, run = whole_number("steps", steps), one_of("run", run, (True, False))
+    emulate = one_of("emulate", emulate, (True, False))
     check_faults(faults)
-    if faults is not None and not run:
-        raise ValueError("faults happen only in the run: leave them out, or use run=True")
+    if faults is not None and not (run and emulate):
+        raise ValueError(
+            "faults happen only in the emulated run: leave them out, or use run=True, emulate=True"
+        )
     with closing(viewer(progress)) as show:
         show(0, steps, "capturing the program and simulating it")
         capture = capture_program(strategy, workload)
@@ -75,7 +81,7 @@ def compare(
             made.measured = measure(
                 strategy,
                 workload,
-                cluster,
+                cluster if emulate else None,
                 steps=steps,
                 warmup=warmup,
                 faults=faults,

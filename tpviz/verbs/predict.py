@@ -6,12 +6,21 @@
 ('predicted', True, True)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.cluster import Cluster
-from tpviz.cost import Memory, by_axis, counted, parts, show_bytes, show_seconds
+from tpviz.cost import (
+    Memory,
+    by_axis,
+    counted,
+    crowding,
+    on_shared_cores,
+    parts,
+    show_bytes,
+    show_seconds,
+)
 from tpviz.mesh import Mesh
 from tpviz.strategy import Strategy
 from tpviz.workload import GPT
@@ -146,11 +155,19 @@ class Prediction:
 def predict(strategy: Strategy, workload: GPT, cluster: Cluster) -> Prediction:
     """The `Prediction` of one step of ``strategy`` on ``workload``, one rank on each device.
 
+    Where ranks are more than the ``cores`` that they share, kernels take ranks / cores times as
+    long, as if all computed at once: in a pipeline's bubbles, where others wait, that is too much.
+    What moving bytes takes of the cores adds by `tpviz.cost.on_shared_cores`.
+
     Memory that exceeds the device is no error here: see ``.fits`` and `check_memory`. Raises
     ``ValueError`` where sizes do not divide, or the cluster has fewer devices than ranks.
     """
     check(strategy, workload, cluster)
-    segments = strategy.cost(workload, cluster, Mesh(strategy.axes))
+    on, ranks = cluster, strategy.world_size
+    if (longer := crowding(cluster, ranks)) > 1:
+        on = replace(cluster, device=cluster.device.divided(longer, 1, longer, longer))
+    segments = strategy.cost(workload, on, Mesh(strategy.axes))
+    segments = on_shared_cores(segments, cluster, ranks)
     return Prediction(strategy, workload, cluster, tuple(segments))
 
 

@@ -1,8 +1,15 @@
-"""What `calibrate` does on each rank: time collectives, messages, GEMMs and copies, all at once."""
+"""What `calibrate` does on each rank: time collectives, messages, GEMMs, copies and training steps
+of small models, all ranks at once.
+
+What a processor computes is timed by its own clock, which stands still while a process waits for a
+core: ranks may be more than cores.
+"""
 
 import os
 import time
+from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +20,10 @@ from tpviz.runtime.devices import badge, inner_kind
 from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
+from tpviz.schemes.gpt.program import reference_program
+from tpviz.workload import GPT
+
+from .run import train_step
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -20,22 +31,40 @@ if TYPE_CHECKING:
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 WARMUP = 2
 COPY_BYTES = {"cpu": 2**25, "cuda": 2**28}
+MODELS = (
+    GPT(layers=2, hidden=32, heads=2, seq=16, batch=1, vocab=64),
+    GPT(layers=2, hidden=64, heads=4, seq=32, batch=4, vocab=256),
+    GPT(layers=2, hidden=128, heads=4, seq=64, batch=4, vocab=256),
+    GPT(layers=1, hidden=128, heads=8, seq=256, batch=4, vocab=1024),
+    GPT(layers=1, hidden=256, heads=8, seq=64, batch=4, vocab=512),
+    GPT(layers=1, hidden=256, heads=4, seq=128, batch=8, vocab=256),
+    GPT(layers=1, hidden=512, heads=8, seq=32, batch=1, vocab=256),
+    GPT(layers=1, hidden=512, heads=8, seq=64, batch=4, vocab=256),
+)
+"""What training steps are timed of, each whole and in one process: from those that launch kernels
+and little else to those that compute; narrow and wide GEMMs, many tokens and few."""
+STEP_REPEATS = 7
 
 
 def time_rank(
     axes: list[tuple[int, int]], sizes: list[int], repeats: int, dtypes: list[str], gemm: int | None
 ) -> dict[str, Any]:
-    """{"points": {(kind, collective, bytes): [[start, end], ...]}, "gemm": {dtype: s}, ...}.
+    """{"points": {(kind, collective, bytes): [[start, end], ...]}, "gemm": {dtype: FLOP/s}, "copy":
+    bytes/s, "steps": {workload: s}, "core_share": of a core while bytes move, ...}.
 
     axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or "message" for
     pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
     """
-    device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), len(axes) + 2
+    device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), len(axes) + 3
     points = _points(axes, sizes, total, device, partial(_times, repeats=repeats, device=device))
     compute = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
     copy = _copy(repeats, device)
-    report(total, total, "GEMMs and copies")
-    return {"points": points, "gemm": compute, "copy": copy, **_machine(device)}
+    report(total - 1, total, "GEMMs and copies")
+    found = {"points": points, "gemm": compute, "copy": copy, **_machine(device)}
+    if device == "cpu":
+        found |= {"steps": _train(dtypes, repeats), "core_share": _core_share(max(sizes), repeats)}
+    report(total, total, "training steps of small models")
+    return found
 
 
 def time_paced_rank(
@@ -134,26 +163,65 @@ def _gemm(dtype, size, repeats, device):
     size = size or (512 if device == "cpu" else 4096)
     a = torch.randn(size, size, device=device).to(getattr(torch, dtype))
     b, out = a.clone(), torch.empty_like(a)
-    return 2 * size**3 / _median(_times(lambda: torch.mm(a, b, out=out), repeats, device))
+    return 2 * size**3 / _working(lambda: torch.mm(a, b, out=out), repeats, device)
 
 
 def _copy(repeats, device):
     """Bytes/s read and written by a copy on this rank while all others copy too."""
     source = torch.zeros(COPY_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)
-    return 2 * COPY_BYTES[device] / _median(_times(lambda: target.copy_(source), repeats, device))
+    return 2 * COPY_BYTES[device] / _working(lambda: target.copy_(source), repeats, device)
 
 
-def _median(times):
-    lasted = sorted(end - start for start, end in times)
-    return lasted[len(lasted) // 2]
+def _train(dtypes, repeats):
+    """{workload: seconds} of a core for a whole step of each of `MODELS`, as `tpviz.run`
+    trains and records it; in float32 where that is among the dtypes, else in float64."""
+    dtype = next((d for d in ("float32", "float64") if d in dtypes), None)
+    asked = [replace(w, dtype=dtype) for w in MODELS] if dtype else []
+    return {workload: _step(workload, min(repeats, STEP_REPEATS)) for workload in asked}
+
+
+def _step(workload, repeats):
+    program = reference_program(workload)
+    with record() as recorder:
+
+        def train():
+            with recorder.step():
+                train_step(program, workload, 0, "cpu")
+
+        return _working(train, repeats, "cpu")
+
+
+def _core_share(size, repeats):
+    """How busy an all-reduce of all ranks keeps a core for each of them, 1.0 one core."""
+    data, wall, busy = torch.zeros(-(-size // 4)), 0.0, 0.0
+    for _ in range(WARMUP + repeats):
+        dist.barrier()
+        start, worked = time.perf_counter(), time.process_time()
+        dist.all_reduce(data)
+        wall, busy = wall + time.perf_counter() - start, busy + time.process_time() - worked
+    return busy / wall
+
+
+def _working(call, repeats, device):
+    """The median seconds of a call while all ranks do the same: of a processor, waiting for a core
+    not counted; of a GPU, all."""
+    if device != "cpu":
+        return median(end - start for start, end in _times(call, repeats, device))
+    lasted = []
+    dist.barrier()
+    for _ in range(WARMUP + repeats):
+        start = time.process_time()
+        call()
+        lasted.append(time.process_time() - start)
+    return median(lasted[WARMUP:])
 
 
 def _machine(device):
     """What this rank runs on: host, device, bytes of memory that are its share, who moves bytes."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
     cores = len(os.sched_getaffinity(0))
-    name, where = f"rank (1/{ranks} of {cores} cores)", f"{cores} cores"
+    name, where = f"core (1 of {cores}, {ranks} ranks)", f"{cores} cores"
     memory, share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), ranks
     if device == "cuda":
         gpus = min(torch.cuda.device_count(), ranks)
@@ -166,5 +234,6 @@ def _machine(device):
         "device": name,
         "memory": memory / share,
         "words": f"{where}, {moved}",
+        "cores": cores if device == "cpu" else 0,
         "badge": badge(device),
     }

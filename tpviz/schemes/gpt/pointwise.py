@@ -142,6 +142,11 @@ def collectives(held: Held) -> int:
     return held.layers * block + first * embedding + last * (head + 3)
 
 
+def work(device: "Device", held: Held) -> list[tuple[int, float, float]]:
+    """[(how many, FLOPs, bytes)] of all kernels of a rank's microbatch."""
+    return [*_gemms(held), *((count, 0.0, size) for count, size in passes(device, held))]
+
+
 def _gemms(held):
     """[(how many, FLOPs, bytes)] of the other kernels: a rank's part of the whole model's."""
     k, n = kernels(held.workload), held.parts

@@ -1,0 +1,61 @@
+"""The cores of one host, which its ranks share: a kernel, or a rank that moves bytes, takes one.
+
+Where they are asked for more than there are, all go slower alike (processor sharing: what a fair
+scheduler does on average; Kleinrock 1976). A collective was measured with all its members moving
+bytes, so what these take of the cores is in its bandwidth: only what others take slows it down.
+
+>>> four = Cores(2, 0.0)
+>>> four.kernel(0)[0].rate({}), four.kernel(0)[0].rate({CORES: 3})
+(1.0, 0.5)
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from tpviz.cluster.routes import Link
+from tpviz.cluster.routes import Port as PortOf
+
+from .flows import Flows, Pass, Port
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+
+    from .engine import Queue
+
+CORES = "cores"
+"""The key of the port that all kernels pass."""
+
+
+class Cores:
+    """``count`` cores; ``share`` : what each rank of a collective takes of one meanwhile."""
+
+    def __init__(self, count: int, share: float):
+        self.count, self.share, self.port, self.known = count, share, Port(), {}
+
+    @classmethod
+    def of(cls, cluster: "Cluster", world_size: int) -> "Cores | None":
+        """The cores that the ranks of a cluster share; None where there are enough for all."""
+        if not cluster.cores or cluster.cores >= world_size * (1 + cluster.core_share):
+            return None
+        return cls(cluster.cores, cluster.core_share)
+
+    def kernel(self, rank: int) -> tuple[Link, list[Pass]]:
+        """(link, passes) of a rank's kernels, whose volume are their seconds on a core."""
+        if rank not in self.known:
+            self.known[rank] = self._way(Link(1.0, 0.0, 1.0, ()), 1, ("kernel", rank))
+        return self.known[rank]
+
+    def transfer(self, queue: "Queue", flows: Flows, contention: bool) -> tuple[Link, list[Pass]]:
+        """(link, passes) of a queue's transfers: its own, where links are shared, and the cores."""
+        if queue not in self.known:
+            link = queue.link if contention else queue.link._replace(ports=())
+            own = (queue.passes or flows.passes(link, queue.kind)) if link.ports else []
+            taken = self.share * len(queue.members)
+            self.known[queue] = self._way(link, taken, queue.kind, own)
+        return self.known[queue]
+
+    def _way(self, link: Link, taken: float, kind: Hashable, own: Sequence[Pass] = ()):
+        """What takes so many cores, at the link's full rate while there are enough."""
+        port = PortOf(CORES, link.bandwidth * max(self.count, taken), taken)  # pyright: ignore[reportArgumentType]
+        link = link._replace(ports=(*link.ports, port))
+        return link, [*own, Pass(CORES, self.port, kind, taken, taken)]  # pyright: ignore[reportArgumentType]
