@@ -20,7 +20,7 @@ from tpviz.labs.report import Report
 from tpviz.tables import Columns, table, text_table
 from tpviz.verbs.predict import predict
 
-from .adapter import NotModelled, Plan, cluster_of, memory, plan_of
+from .adapter import NotModelled, Plan, memory, plan_of
 from .rows import PublishedRow, published, read, row_of
 
 STYLES = {
@@ -191,18 +191,20 @@ def validate(rows: Any = None) -> Validation:
     out. A row that is not modelled, or makes no sense, has a ``reason``. Raises ``ValueError``
     where columns are missing.
     """
-    return checked_rows(rows, cluster_of)
+    return checked_rows(rows)
 
 
-def checked_rows(rows: Any, cluster: Callable[[str, int, str], Cluster]) -> Validation:
-    """`validate` on other clusters: ``cluster`` as `adapter.cluster_of`."""
+def checked_rows(
+    rows: Any, cluster: Callable[[str, int, str], Cluster] | None = None
+) -> Validation:
+    """`validate` on other clusters: ``cluster`` as `adapter.plan_of`."""
     rows = published() if rows is None else rows
     typed = isinstance(rows, (list, tuple)) and all(isinstance(r, PublishedRow) for r in rows)
     found = rows if typed and rows else read(rows)
     return Validation(tuple(_checked(row, cluster) for row in found))
 
 
-def _checked(cells: PublishedRow | Mapping[str, Any], cluster: Callable[..., Cluster]):
+def _checked(cells: PublishedRow | Mapping[str, Any], cluster: Callable[..., Cluster] | None):
     try:
         row = cells if isinstance(cells, PublishedRow) else row_of(cells)
     except ValueError as error:
