@@ -23,10 +23,11 @@ LONG_LINES = 500
 # File -> why it may be longer than LONG_LINES. Empty is best.
 LONG_FILES = {}
 # Of tpviz/**/*.py, together. It only goes down; who must raise it says here for what. It rose from
-# 61,527 for models that people train, devices that are not ideal and published runs to check by,
-# by 500 for ZeRO inside pipelines and sequence parallelism inside their stages, by 200 for
-# layouts of pipeline stages, by 250 for microbatches and recomputation in every scheme.
-ALL_LINES = 65_250
+# 61,527 for models that people train, devices that are not ideal and published runs to check by
+# (64,300); ZeRO and sequence parallelism in pipelines, layouts of stages, microbatches and
+# recomputation in every scheme, memory of other frameworks, calibration by whole steps (1,800); the
+# planner (1,170) and notebook 07 (1,250).
+ALL_LINES = 68_600
 JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films
 VIEW_BYTES = 35_000  # of one view, with all that it imports
 ONLY_IN_PAGES = {"host.js", "pack.js"}
