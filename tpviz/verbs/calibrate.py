@@ -202,7 +202,9 @@ def _cluster(
     )
 
 
-def _factors(name, fits, points):
+def _factors(
+    name: str, fits: Mapping[Any, tuple[float, float]], points: Iterable[Mapping[str, Any]]
+):
     """How many times as long as the all-reduces' lines say the hops, and the bytes, of a collective
     take in groups of all kinds: the line through what it took, over what they say."""
     own = [p for p in points if p["collective"] == name]

@@ -192,7 +192,7 @@ class Merak(Strategy):
                     f"together: use {name}={works!r}, or zero=1"
                 )
 
-    def _check_layout(self, w):
+    def _check_layout(self, w: GPT):
         found, stages = counts(self.layout), self.stages
         if len(found) != stages:
             raise ValueError(
@@ -347,8 +347,8 @@ class Merak(Strategy):
             counts = [n for n in (pp, 2 * pp, 4 * pp) if rows >= n and rows % n == 0]
             inside = ({}, {"subpipeline": 2}, {"sp": True})[: 3 if tp > 1 else 1]
             for count, order, more in product(counts, ORDERS, inside):
-                more = {**order, **more, "zero": int(dp > 1)}
-                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, **more)
+                knobs: dict[str, Any] = {**order, **more, "zero": int(dp > 1)}
+                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, **knobs)
                 with suppress(ValueError):  # the schedule may ask for more microbatches
                     made.check(workload)
                     even = layers_of(workload.layers, made.stages)

@@ -78,7 +78,7 @@ class DataParallel(Strategy):
         self._move("accumulation", 1, to_inner=False)
         self._move("recompute", "none", to_inner=True)
 
-    def _move(self, name, default, to_inner):
+    def _move(self, name: str, default: object, to_inner: bool):
         """A knob that both have is one of the two's; from the other it comes there."""
         own, inner = getattr(self, name), getattr(self.inner, name)
         if default not in (own, inner) and own != inner:
