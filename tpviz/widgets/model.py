@@ -73,11 +73,15 @@ def model_html(
 def model_svgs(prediction: "Prediction", covered: bool = False, theme: str = "page") -> list[str]:
     """The pictures of its step, unless it is ``covered``, and of a rank's memory."""
     cluster, device = prediction.cluster, prediction.cluster.device
-    source, outside, _ = prediction.badge.partition(",")
-    short = f"{source}, out of range" if outside else source
-    step = parts_svg(prediction.parts, short, cluster.slow_motion, theme)
+    step = parts_svg(prediction.parts, short_badge(prediction), cluster.slow_motion, theme)
     scale, memory = stands_for(cluster)["memory"], prediction.memory()
     return [step] * (not covered) + [memory_svg(memory, device.memory, device.name, theme, scale)]
+
+
+def short_badge(prediction: "Prediction") -> str:
+    """Its badge where room is short: without what is out of the fitted range."""
+    source, outside, _ = prediction.badge.partition(",")
+    return f"{source}, out of range" if outside else source
 
 
 def memory_warning(total: float, device: "Device") -> str:

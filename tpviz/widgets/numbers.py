@@ -18,7 +18,7 @@ from tpviz.figures.svg import (
 )
 from tpviz.verbs.predict import Prediction
 
-from .model import LEFT, RIGHT, WIDTH, memory_svg, parts_svg, per_cent
+from .model import LEFT, RIGHT, WIDTH, memory_svg, parts_svg, per_cent, short_badge
 
 if TYPE_CHECKING:
     from tpviz.cost import Memory
@@ -36,7 +36,7 @@ def plan_svgs(p: Prediction, memory: "Memory", band: "Band | None", theme: str) 
     """The pictures of a plan: `numbers_svg`, its step in parts, `axes_svg`, and a rank's
     ``memory`` against the device's."""
     device = p.cluster.device
-    drawn = [numbers_svg(p, band, theme), parts_svg(p.parts, p.badge, theme=theme)]
+    drawn = [numbers_svg(p, band, theme), parts_svg(p.parts, short_badge(p), theme=theme)]
     sizes = {axis: n for axis, n in p.strategy.axes.items() if n > 1}
     if sizes:
         drawn.append(axes_svg(sizes, p.exposed, p.hidden, p.step_time, theme))
@@ -56,7 +56,7 @@ def figures(p: Prediction) -> list[str]:
 def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
     """The step in large figures, throughput, and on a time axis the `Band` around the step."""
     step, words = p.step_time, " \N{MIDDLE DOT} ".join(figures(p))
-    frame, width = badge(LEFT, 6, p.badge)
+    frame, width = badge(LEFT, 6, short_badge(p))
     body = [frame, text(LEFT + width + 12, 23, f"{seconds(step)} a step", size=18, weight=700)]
     body.append(text(LEFT, 48, words, size=13))
     told = UNKNOWN
@@ -83,6 +83,8 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
             f"the scoreboard: {band.words}."
         )
     rows = wrapped(told, LETTERS)
+    if p.badge != short_badge(p):
+        rows += wrapped(f"{p.badge[0].upper()}{p.badge[1:]}.", LETTERS)
     body.append(lines(LEFT, y, rows, 15, "muted", 11))
     label = f"{p.badge}: {seconds(step)} a step, {', '.join(figures(p))}. {told}"
     return document(WIDTH, y + 15 * len(rows) - 4, body, label, theme)
