@@ -188,4 +188,10 @@ def test_all_formula_exercises_are_here():
         "t3_policy",
         "t3_tile",
         "t3_bugs",
+        "beat_bubble",
+        "beat_fits",
+        "beat_between",
+        "beat_regret",
+        "beat_rank",
+        "beat_rule",
     ]

@@ -49,9 +49,9 @@ def test_numbers_within_five_points_and_those_that_are_not(found):
 def test_what_follows_from_the_traffic_is_exact(found):
     compared = t3.against_paper(found=found)
     for tp, more in ((8, 15 / 6), (16, 31 / 14)):
-        reads = compared.at(f"RS reads: how much more sequential makes, TP {tp}")
+        reads = compared.at(f"reduce-scatter reads: how much more sequential makes, TP {tp}")
         assert reads.ours == pytest.approx(100 * (more - 1))
-    writes = compared.at("GEMM and RS writes: how much more sequential makes")
+    writes = compared.at("GEMM and reduce-scatter writes: how much more sequential makes")
     assert writes.ours == pytest.approx(100 * ((16 / 14 * 32 / 30) ** 0.5 - 1))
 
 

@@ -50,7 +50,10 @@ def view():
 
 
 def test_first_look(view):
-    assert repr(view) == "<Explore Megatron(tp=4, sp=False, chunks=1)>"
+    assert (
+        repr(view)
+        == "<Explore Megatron(tp=4, sp=False, chunks=1, accumulation=1, recompute='none')>"
+    )
     assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
     assert "Run to measure it" in view.ledger.value
     assert repr(view.mesh) == "<MeshView tp 4, 4 ranks, rank 0>"
@@ -68,7 +71,9 @@ def test_a_knob_redraws_formula_and_mesh_and_starts_nothing(view, monkeypatch):
     before = view.mesh.generation
     view._inner.controls["tp"].value = 2
     assert view.mesh.generation == before + 1
-    assert repr(view.strategy) == "Megatron(tp=2, sp=False, chunks=1)"
+    assert repr(view.strategy) == (
+        "Megatron(tp=2, sp=False, chunks=1, accumulation=1, recompute='none')"
+    )
     assert len(view.mesh.scene["parameters"]) == len(tv.GPT().parameter_shapes())
     assert view._expected == tv.Megatron(tp=2).ledger(tv.GPT())
     assert view._job is None

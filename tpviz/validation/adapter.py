@@ -240,6 +240,11 @@ def as_ran(cluster: Cluster, row: PublishedRow) -> Cluster:
     return _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
 
 
+def fabric_alone(gpu: str, n_gpus: int, source: str = "") -> Cluster:
+    """`cluster_of` without what single runs found besides: one cluster for all layouts."""
+    return _as_ran(cluster_of(gpu, n_gpus, source), (1, 1, 1), 1, False)
+
+
 @lru_cache(maxsize=512)
 def _as_ran(cluster, sizes, factor, slow):
     pp, dp, tp = sizes

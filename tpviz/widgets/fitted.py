@@ -68,7 +68,8 @@ class Fitted(Still):
             values, stops = fitting.values, fitting.stops
             self._sizes = Knobs(Sizes, values, compact=True, stops=stops)
             self._inner = Knobs(cls, values, stops=stops)
-            self._outer = Knobs(type(outer), values, stops=stops) if outer else None
+            both = self._inner.controls
+            self._outer = Knobs(type(outer), values, stops=stops, without=both) if outer else None
             self._turned, self._writer = {}, 0
             self.show_knobs(self._sizes, self._inner, self._outer)
             for knobs in self._all_knobs:

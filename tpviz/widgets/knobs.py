@@ -170,7 +170,8 @@ class Knobs(ipywidgets.VBox):
     of the ranks of a mesh; compact: no lines of help (they are tooltips), as many in a row as fit.
     Of compact knobs, sliders: {name: (low, high, step)} of numbers that are sliders, more: controls
     besides, by name, hidden: names that are not shown. stops: {name: values} of knobs whose values
-    `offer` may change: whole numbers are sliders that stop there only.
+    `offer` may change: whole numbers are sliders that stop there only. without: knobs that others
+    have.
     """
 
     def __init__(
@@ -183,10 +184,12 @@ class Knobs(ipywidgets.VBox):
         more: Mapping[str, ipywidgets.DOMWidget] | None = None,
         hidden: Collection[str] = (),
         stops: Mapping[str, Collection[Any]] = MappingProxyType({}),
+        without: Collection[str] = (),
     ):
         self.cls = cls
         self.controls, self._literal = {}, set()
-        for f in knob_fields(cls):
+        shown = [f for f in knob_fields(cls) if f.name not in without]
+        for f in shown:
             bounds: dict[str, Any] = {
                 k: f.metadata.get(k) for k in ("help", "low", "high", "choices")
             }
@@ -215,7 +218,7 @@ class Knobs(ipywidgets.VBox):
             beside = {"align_items": "center"}
             rows = [
                 ipywidgets.HBox([box, small(f.metadata["help"])], layout=beside)
-                for f, box in zip(knob_fields(cls), self.controls.values())
+                for f, box in zip(shown, self.controls.values())
             ]
         super().__init__(rows)
 

@@ -14,9 +14,10 @@ from tpviz.figures.charts import axis, label, line, log_ticks, panel, points
 from tpviz.labs.report import Report
 from tpviz.tables import text_table
 from tpviz.validation import scoreboard as score
+from tpviz.validation.adapter import fabric_alone
 from tpviz.validation.rows import PublishedRow, published
 from tpviz.validation.scoreboard import Point
-from tpviz.validation.validate import validate
+from tpviz.validation.validate import checked_rows
 from tpviz.verbs.search import Search, search
 
 KNOBS = {
@@ -299,7 +300,7 @@ def measured(model: str, gpus: int, source: str | None = None) -> Layouts:
     such model, or fewer than `scoreboard.LEAST` of its layouts are modelled.
     """
     rows = published(model, gpus, source=source)
-    modelled = score.points(validate(rows).rows)
+    modelled = score.points(checked_rows(rows, fabric_alone).rows)
     groups = score.by(modelled, lambda p: (_key(p.row), repr(p.plan.workload)))
     if max(map(len, groups.values()), default=0) < score.LEAST:
         raise ValueError(

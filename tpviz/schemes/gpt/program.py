@@ -154,7 +154,7 @@ class Program:
         self.watched.clear()
         count, losses = self.accumulation, []
         for number, part in enumerate(zip(*(of_all.chunk(count) for of_all in rows))):
-            with label(microbatch=number):
+            with label(microbatch=number if count > 1 else -1):
                 self.before_forward(number)
                 loss = self.forward(part)
                 self.before_backward()
