@@ -267,7 +267,7 @@ def lab_page(browser, url, notebook, timeout_s=45, run=True, kernel=True):
         if run:
             lab.run_all(timeout_s)
         yield lab
-        assert lab.problems == []
+        assert not lab.problems, "\n".join(lab.problems)
         lab.leave()
     except BaseException:
         lab.screenshot(f"failure-{notebook}.png")

@@ -49,8 +49,13 @@ class Prediction:
     def badge(self) -> str:
         """ "predicted"; where the cluster has fitted numbers, also what of this run is outside of
         the range that they were fitted in."""
-        words = "; ".join(outside(self.strategy, self.workload, self.cluster))
+        words = "; ".join(self.outside)
         return f"predicted, outside of the fitted range ({words})" if words else "predicted"
+
+    @cached_property
+    def outside(self) -> list[str]:
+        """What of this run is outside of the range that the cluster's numbers were fitted in."""
+        return outside(self.strategy, self.workload, self.cluster)
 
     @cached_property
     def parts(self) -> dict[str, float]:

@@ -80,8 +80,7 @@ def model_svgs(prediction: "Prediction", covered: bool = False, theme: str = "pa
 
 def short_badge(prediction: "Prediction") -> str:
     """Its badge where room is short: without what is out of the fitted range."""
-    source, outside, _ = prediction.badge.partition(",")
-    return f"{source}, out of range" if outside else source
+    return "predicted, out of range" if prediction.outside else prediction.badge
 
 
 def memory_warning(total: float, device: "Device") -> str:

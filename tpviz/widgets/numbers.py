@@ -83,7 +83,7 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
             f"the scoreboard: {band.words}."
         )
     rows = wrapped(told, LETTERS)
-    if p.badge != short_badge(p):
+    if p.outside:
         rows += wrapped(f"{p.badge[0].upper()}{p.badge[1:]}.", LETTERS)
     body.append(lines(LEFT, y, rows, 15, "muted", 11))
     label = f"{p.badge}: {seconds(step)} a step, {', '.join(figures(p))}. {told}"

@@ -215,7 +215,10 @@ class Program:
         return self._of_batch([x.grad for x in self.watched["input"]], self.input_splits)
 
     def _of_batch(self, microbatches, splits):
-        full = gather(torch.cat(microbatches, int(self.sequence_first)), splits, self.mesh)
+        whole = torch.cat(microbatches, int(self.sequence_first))
+        return self._batch_first(gather(whole, splits, self.mesh))
+
+    def _batch_first(self, full):
         return full.transpose(0, 1) if self.sequence_first else full
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

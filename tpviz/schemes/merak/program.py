@@ -202,8 +202,7 @@ class MerakProgram(Program):
         dim, shape = int(self.sequence_first), list(shape)
         shape.insert(dim, self.workload.batch // self.strategy.dp)
         whole = self._everywhere(torch.cat(found, dim) if found else None, shape, owner)
-        full = gather(whole, [*cut, (dim, "dp")], self.mesh)
-        return full.transpose(0, 1) if self.sequence_first else full
+        return self._batch_first(gather(whole, [*cut, (dim, "dp")], self.mesh))
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         parts, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule
