@@ -9,8 +9,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from executed import executed, run
 from lab_page import lab_page
-from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from pictures import check_pictures
 
@@ -51,12 +51,6 @@ tv.run(tv.Megatron(tp=2), gpt, steps=1)
 """.strip().splitlines()
 
 
-def executed(notebook, folder):
-    """The notebook with its outputs, as after ``nbconvert --execute``; raises a cell's error."""
-    resources = {"metadata": {"path": str(folder)}}
-    return NotebookClient(notebook, timeout=120, resources=resources).execute()
-
-
 def exported(page, notebook, path, count):
     """Its HTML, with widgets' state, of which ``--execute`` keeps a copy, and without. Of what
     nbconvert's template misses, the browser's console tells: it is not heard."""
@@ -74,7 +68,7 @@ def exported(page, notebook, path, count):
 def test_every_kind_of_view(bare_tab, tmp_path):
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(text) for text in (SETUP, *PICTURES, *WORDS)]
-    made = executed(notebook, tmp_path)
+    made = run(notebook, tmp_path)
     exported(bare_tab, made, tmp_path, len(PICTURES) + 2)
 
 
@@ -85,8 +79,8 @@ def test_every_kind_of_view(bare_tab, tmp_path):
     [pytest.param(p, marks=[pytest.mark.slow] * (p != NOTEBOOKS[0])) for p in NOTEBOOKS],
     ids=lambda path: path.stem,
 )
-def test_the_notebooks(path, bare_tab, lab, chromium, tmp_path):
-    made = executed(nbformat.read(path, as_version=4), path.parent)
+def test_the_notebooks(path, bare_tab, lab, chromium, tmp_path, tmp_path_factory):
+    made = executed(path, tmp_path_factory)
     outputs = [output for cell in made.cells for output in cell.get("outputs", ())]
     shown = [output.data for output in outputs if "data" in output]
     views = [data for data in shown if WIDGET in data and "<Guess" not in data["text/plain"]]
