@@ -33,10 +33,11 @@ KNOBS = {
 }
 
 
-def pairwise(knobs):
-    """Few choices of all knobs in which every pair of values of two of them occurs: of all choices
-    always the one with most pairs that are new."""
+def pairwise(knobs, possible=lambda choice: True):
+    """Few choices of all knobs in which every possible pair of values of two of them occurs: of all
+    choices always the one with most pairs that are new."""
     every = [dict(zip(knobs, values)) for values in product(*knobs.values())]
+    every = [choice for choice in every if possible(choice)]
     found, seen = [], set()
     while True:
         best = max(every, key=lambda choice: len(pairs(choice) - seen))

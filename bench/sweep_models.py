@@ -1,6 +1,6 @@
 """Llama's block, and each of its differences from GPT-2's alone, on every factorisation of 2, 4 and
 8 ranks against one process: every scheme's own search space, and ZeRO around the tensor-parallel
-ones.
+ones; Llama's block also with each kind of accumulation and recomputation.
 
 By `tv.verify` in float64, two AdamW steps each. Exits with 1 at the first that is not equal.
 """
@@ -30,8 +30,24 @@ WORKLOADS = [
 ]
 
 
+AGAIN = [
+    {"accumulation": 4},
+    {"accumulation": 2, "recompute": "full"},
+    {"recompute": "selective"},
+]
+
+
 def cases():
     """(strategy, workload) in turn."""
+    for number, (strategy, w) in enumerate(_plain()):
+        yield strategy, w
+        again = AGAIN[number % len(AGAIN)]
+        if w is WORKLOADS[0] and again.keys() <= vars(strategy).keys():
+            if fits(strategy := replace(strategy, **again), w):
+                yield strategy, w
+
+
+def _plain():
     for w, world, scheme in product(WORKLOADS, (2, 4, 8), tv.strategies().values()):
         for strategy in scheme.space(w, world):
             if fits(strategy, w):

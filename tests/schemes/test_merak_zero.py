@@ -2,7 +2,6 @@
 send what the formula says to the byte, take what simulation says, and hold what is tracked."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 from test_merak_memory import ratios
@@ -33,18 +32,15 @@ ORDERS = [
     {"schedule": "interleaved_1f1b", "recompute": "full"},
 ]
 V = {"schedule": "zb_v", "recompute": "none"}
+# Each stage with each order once; bench/sweep_merak.py has them all.
 CASES = [
-    *(((2, 1, 2), DEEP, {"zero": zero, **order}) for zero, order in product((1, 2, 3), ORDERS)),
+    *(((2, 1, 2), DEEP, {"zero": zero, **order}) for zero, order in zip((1, 2, 3), ORDERS)),
     ((2, 1, 2), DEEP, {"zero": 1, **V}),
     ((2, 2, 2), UNTIED, {"zero": 1, "subpipeline": 3, **ORDERS[0]}),
-    ((2, 2, 1), DEEP, {"sp": True, **ORDERS[0]}),
     ((2, 2, 1), UNTIED, {"sp": True, **ORDERS[1]}),
-    ((2, 2, 1), LLAMA, {"sp": True, **ORDERS[2]}),
     ((2, 2, 1), DEEP, {"sp": True, **V}),
-    ((2, 2, 2), DEEP, {"sp": True, "zero": 1, **ORDERS[1]}),
     ((2, 2, 2), DEEP, {"sp": True, "zero": 2, **ORDERS[2]}),
     ((2, 2, 2), LLAMA, {"sp": True, "zero": 3, **ORDERS[0]}),
-    ((1, 1, 2), DEEP, {"zero": 3, **ORDERS[0]}),
     ((2, 2, 2), UNTIED, {"zero": 3, "subpipeline": 1, **ORDERS[0]}),
 ]
 
@@ -81,11 +77,9 @@ def test_bytes_over_replicas(zero):
 @pytest.mark.parametrize(
     "knobs",
     [
-        {"dp": 2, "zero": 1, "schedule": "1f1b", "recompute": "none"},
         {"dp": 2, "zero": 1, "schedule": "interleaved_1f1b", "recompute": "stage_aware"},
         {"dp": 2, "zero": 2, "schedule": "1f1b", "recompute": "none"},
         {"dp": 2, "zero": 3, "schedule": "1f1b"},
-        {"tp": 2, "sp": True, "schedule": "1f1b", "recompute": "none"},
         {"tp": 2, "sp": True, "schedule": "1f1b", "recompute": "stage_aware"},
         {"tp": 2, "sp": True, "schedule": "zb_h1", "recompute": "none"},
         {"tp": 2, "dp": 2, "sp": True, "zero": 3, "schedule": "1f1b", "recompute": "none"},

@@ -273,4 +273,5 @@ def end_segments(
         latency, sending = cluster.collective_parts(first.collective, first.payload, 2, link)
         found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
         sync = sync._replace(operations=tuple(rest))
-    return found + Clock.of(cluster, mesh, w.dtype).run([sync, update_part])
+    device = s.device(w, cluster, place * s.dp * s.tp)
+    return found + Clock.of(cluster, mesh, w.dtype, device=device).run([sync, update_part])
