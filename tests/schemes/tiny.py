@@ -54,7 +54,7 @@ def peaks(
     strategy: tv.Strategy,
     workload: tv.GPT,
     among: Iterable[tuple[tv.Strategy, tv.GPT]] = (),
-    tries: int = 8,
+    tries: int = 20,
 ) -> dict[str, int]:
     """Bytes of rank 0 at their most, by kind, as tracked; ``among``: as for `assert_equal`.
 
