@@ -47,6 +47,7 @@ def test_the_course_has_its_notebooks():
         "05_merak",
         "06_t3",
         "07_beat_the_cluster",
+        "08_data_parallelism",
     ]
 
 

@@ -17,6 +17,7 @@ from . import (
     t3,
     t3_maps,
     t3_tiles,
+    zero,
 )
 from .task import Exercise
 
@@ -87,11 +88,12 @@ COURSE = {
         "beat_rank",
         "beat_rule",
     ),
+    "08_data_parallelism": ("zero_bucket", "zero_step", "zero_states", "zero_sent"),
 }
 """The exercises of each notebook."""
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
-_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts)
+_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {

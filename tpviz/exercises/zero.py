@@ -1,0 +1,237 @@
+"""The exercises of the notebook on data parallelism: gradients in one bucket, what a ZeRO stage
+keeps and sends, and a step of ZeRO-1."""
+
+from typing import Any
+
+import numpy as np
+
+from .checks import GENERAL, Case, Mistake, RankProgram, silent, whole_numbers
+from .formula import Formula
+
+
+def _drawn(rng, axes, shapes):
+    return [[whole_numbers(rng, *shape) for shape in shapes] for _ in range(axes["world"])]
+
+
+# --- zero_bucket ---
+def _make_bucket(rng, axes):
+    rows, columns = (int(size) for size in rng.integers(2, 6, size=2))
+    inputs = _drawn(rng, axes, [(rows, columns), (columns,), (columns, rows + 1)])
+    flat = [np.concatenate([one.ravel() for one in own]) for own in inputs]
+    mean = sum(flat) / len(flat)
+    return Case([tuple(own) for own in inputs], [mean] * len(flat))
+
+
+BUCKET = RankProgram(
+    title="Gradients in one bucket",
+    prompt="Every rank has the gradients of three parameters: two matrices and a vector. Return "
+    "their means over the ranks, flattened and one after the other, on every rank, with **one** "
+    "collective.",
+    starter="""def zero_bucket(first, second, third):
+    # gradients of this rank, each of another shape
+    gradients = [first, second, third]
+    return torch.cat([gradient.flatten() for gradient in gradients])""",
+    concept="Each collective costs its latency. What decides how many you need: the number of "
+    "tensors, or the number of buffers?",
+    principle="An all-reduce adds element by element, so it does not matter which parameter an "
+    "element belongs to: one flat buffer can hold all gradients.",
+    answer="`bucket = torch.cat([g.flatten() for g in gradients])`, `dist.all_reduce(bucket)`, "
+    "then return `bucket / dist.get_world_size()`.",
+    success="This is a bucket of PyTorch's DDP. DDP has several, so that the first can be reduced "
+    "while backward still computes the gradients of the next.",
+    make=_make_bucket,
+    sends=lambda axes, case: [("world", "all_reduce", 1, case.expected[0].nbytes)],
+    judges=(
+        silent("the trace shows no collective: every rank still has only its own gradients."),
+        Mistake(
+            lambda a: a.matches(lambda mean: mean * a.size),
+            "you have the sums over the ranks, not the means: divide by the number of ranks.",
+        ),
+        Mistake(
+            lambda a: a.all_right and a.count("all_reduce") > 1,
+            "the numbers are right, but {a.ledger} is one collective for each parameter. A model "
+            "has hundreds, and each collective costs its latency: flatten first, then all-reduce "
+            "once.",
+        ),
+        Mistake(
+            lambda a: "all_gather" in a.names() and a.all_right,
+            "the numbers are right, but all_gather brings every rank the gradients of all ranks "
+            "({a.sent:g} bytes sent per rank, {a.least:g} will do). Use a collective that reduces.",
+        ),
+        *GENERAL,
+    ),
+)
+
+
+# --- zero_step ---
+def _make_step(rng, axes):
+    n = axes["world"]
+    length = n * int(rng.integers(2, 6))
+    weights, gradients = whole_numbers(rng, length), _drawn(rng, axes, [(length,)])
+    mean = sum(own[0] for own in gradients) / n
+    return Case([(weights, own[0]) for own in gradients], [weights - mean] * n)
+
+
+def _own_shard(attempt):
+    shards = np.split(attempt.case.expected[0], attempt.size)
+    return "reduce_scatter" in attempt.names() and attempt.equals(lambda rank: shards[rank])
+
+
+def _step_of(attempt, gradient):
+    """Whether every rank's weights moved by ``gradient`` of its own and the mean gradient."""
+
+    def moved(rank):
+        weights, own = attempt.case.inputs[rank]
+        return weights - gradient(own, weights - attempt.case.expected[rank])
+
+    return attempt.equals(moved)
+
+
+STEP = RankProgram(
+    title="A step of ZeRO-1",
+    prompt="All ranks have the same flat `weights`, and each rank its own `gradient`. One step of "
+    "gradient descent with learning rate 1 subtracts the mean gradient. With ZeRO-1, rank r "
+    "updates only shard r of the weights, so that only it needs an optimizer state for that shard. "
+    "Return the new weights, whole, on every rank. The length divides by the number of ranks.",
+    starter="""def zero_step(weights, gradient):
+    # weights: [N], the same on all ranks; gradient: [N], of this rank's part of the batch
+    n, rank = dist.get_world_size(), dist.get_rank()
+    shard = weights.chunk(n)[rank] - gradient.chunk(n)[rank]
+    return shard""",
+    concept="Which part of the mean gradient does a rank need for its own shard? Which part of the "
+    "new weights does it need for the next forward pass?",
+    principle="Reduce-scatter gives each rank the sum of one shard, all-gather gives all ranks all "
+    "updated shards. Together they send as many bytes as one all-reduce.",
+    answer="`mine = torch.empty_like(shard)`, "
+    "`dist.reduce_scatter(mine, list(gradient.chunk(n)))`, `shard = weights.chunk(n)[rank] - mine "
+    "/ n`, `dist.all_gather(list(weights.chunk(n)), shard)`, return `weights`.",
+    success="The bytes are those of plain data parallelism, and a rank keeps 1/n of the optimizer "
+    "states. With Adam in mixed precision those are 12 of 16 bytes per parameter.",
+    make=_make_step,
+    sends=lambda axes, case: [
+        ("world", half, 1, case.expected[0].nbytes) for half in ("reduce_scatter", "all_gather")
+    ],
+    judges=(
+        silent(
+            "the trace shows no collective: each rank moved by its own gradient, and the replicas "
+            "are no longer equal."
+        ),
+        Mistake(
+            lambda a: "all_reduce" in a.names(),
+            "you all-reduced the gradient, as plain data parallelism does. In ZeRO-1 a rank needs "
+            "only the sum of its own shard: use reduce_scatter, update the shard, then all_gather.",
+        ),
+        Mistake(
+            _own_shard,
+            "each rank returned its own updated shard. The next forward pass needs all weights on "
+            "every rank: all-gather the shards.",
+        ),
+        Mistake(
+            lambda a: _step_of(a, lambda own, mean: a.size * mean),
+            "you subtracted the sum of the gradients over the ranks. The mean divides by their "
+            "number, or the learning rate grows with it.",
+        ),
+        Mistake(
+            lambda a: _step_of(a, lambda own, mean: 0 * mean),
+            "you gathered the old weights: update your shard before you gather it.",
+        ),
+        Mistake(
+            lambda a: a.names() == {"all_gather"} and a.all_right,
+            "the numbers are right, but you gathered every rank's gradients and added them "
+            "yourself: {a.sent:g} bytes sent per rank where {a.least:g} will do. Use "
+            "reduce_scatter.",
+        ),
+        *GENERAL,
+    ),
+)
+
+
+# --- zero_states ---
+def states(parameters: int, dp: int, zero: int) -> tuple[float, float, float]:
+    """Bytes of a GPU's (parameters, gradients, optimizer states), mixed precision with Adam;
+    Rajbhandari et al. 2020 (arXiv 1910.02054), section 3.1 and figure 1."""
+    each = (2, 2, 12)
+    sharded_from = (3, 2, 1)
+    kept = [n * parameters / (dp if zero >= stage else 1) for n, stage in zip(each, sharded_from)]
+    return tuple(kept)  # pyright: ignore[reportReturnType]
+
+
+def _draw_stages(rng):
+    for zero in rng.permutation(4).tolist():
+        yield int(rng.integers(1, 70)) * 10**9, int(2 ** rng.integers(1, 8)), zero
+
+
+STATES = Formula(
+    title="What a ZeRO stage shards",
+    prompt="Adam in mixed precision keeps 2 bytes for each parameter, 2 for its gradient and 12 "
+    "for the optimizer states (a float32 copy and two moments). Return the bytes of a GPU as "
+    "(parameters, gradients, optimizer states), for `parameters` parameters on `dp` GPUs with ZeRO "
+    "stage `zero` (0 to 3).",
+    starter="""def zero_states(parameters, dp, zero):
+    return 2 * parameters, 2 * parameters, 12 * parameters""",
+    concept="Which of the three is the largest? A ZeRO stage starts with that one.",
+    principle="Stage 1 shards optimizer states, stage 2 gradients too, stage 3 parameters too. A "
+    "shard is 1/dp.",
+    answer="`share = lambda stage: dp if zero >= stage else 1`, then `return 2 * parameters / "
+    "share(3), 2 * parameters / share(2), 12 * parameters / share(1)`.",
+    success="With 64 GPUs the 16 bytes of a parameter become 4.2, 2.2 and 0.25. Activations are "
+    "not among them: no ZeRO stage shards those.",
+    draw=_draw_stages,
+    solution=states,
+    mistakes=lambda parameters, dp, zero: {
+        "without ZeRO every replica keeps everything; stage 1 begins to shard.": states(
+            parameters, dp, min(zero + 1, 3)
+        ),
+        "stage 1 shards optimizer states, stage 2 gradients too, stage 3 parameters too.": states(
+            parameters, dp, max(zero - 1, 0)
+        ),
+        "no stage shards all three but stage 3.": states(parameters, dp, 3),
+        "the stages shard in this order: optimizer states, gradients, parameters.": tuple(
+            n * parameters / (dp if zero >= stage else 1) for n, stage in zip((2, 2, 12), (1, 2, 3))
+        ),
+        "that is replicated: this stage keeps shards of 1/dp.": states(parameters, dp, 0),
+    },
+)
+
+
+# --- zero_sent ---
+def sent(size: float, dp: int, zero: int) -> float:
+    """Bytes that a rank sends in a step, of parameters of ``size`` bytes with gradients of the
+    same; Rajbhandari et al. 2020 (arXiv 1910.02054), section 7."""
+    return (3 if zero == 3 else 2) * (dp - 1) / dp * size
+
+
+def _no_ring(size: float, dp: int, zero: int) -> Any:
+    return sent(size, dp, zero) * dp / (dp - 1)
+
+
+SENT = Formula(
+    title="What a ZeRO stage sends",
+    prompt="Parameters take `size` bytes, and so do their gradients. Return the bytes that each of "
+    "`dp` ranks sends in one step, in ring collectives, with ZeRO stage `zero` (0 to 3). In stage "
+    "3, parameters are gathered once for the forward and once for the backward pass.",
+    starter="""def zero_sent(size, dp, zero):
+    return 2 * size""",
+    concept="Name the collectives of each stage first. What is an all-reduce made of?",
+    principle="Reduce-scatter and all-gather send (dp-1)/dp of the tensor each. Stages 0 to 2 have "
+    "one of each, stage 3 has a second all-gather.",
+    answer="`return (3 if zero == 3 else 2) * (dp - 1) / dp * size`.",
+    success="ZeRO-1 and ZeRO-2 cost no additional bytes; ZeRO-3 costs half as many again, and "
+    "its all-gathers must be finished before each layer computes.",
+    draw=_draw_stages,
+    solution=sent,
+    mistakes=lambda size, dp, zero: {
+        "a ring sends (dp-1)/dp of the tensor in each half, not all of it.": _no_ring(
+            size, dp, zero
+        ),
+        "an all-reduce is a reduce-scatter and an all-gather: two halves.": (dp - 1) / dp * size,
+        "stage 3 gathers the parameters twice, for forward and for backward.": (
+            2 * (dp - 1) / dp * size if zero == 3 else None
+        ),
+        "before stage 3 no rank gathers parameters for its backward pass.": (
+            3 * (dp - 1) / dp * size if zero < 3 else None
+        ),
+        "sharded gradients are reduced over all ranks all the same; only parameters are gathered "
+        "once more, and only in stage 3.": (zero + 2) * (dp - 1) / dp * size if zero else None,
+    },
+)
