@@ -90,7 +90,7 @@ def test_every_knob_redraws(view):
         "wavefronts": 2,
         "link": 30.0,
         "config": "t3",
-        "policy": "round_robin",
+        "policy": "fifo",
         "tracker_sets": 1,
         "mode": "full",
         "against": "t3_mca",
@@ -121,7 +121,7 @@ def test_knobs_without_effect_are_disabled(view):
         ("sequential", "none", []),
     ):
         set_knobs(view, config=config, against=against)
-        for name, other in (("policy", "round_robin"), ("tracker_sets", 1)):
+        for name, other in (("policy", "fifo"), ("tracker_sets", 1)):
             box, before = view.knobs.controls[name], played()
             value, box.value = box.value, other
             assert (played() != before, box.disabled) == (name in used, name not in used), name

@@ -246,9 +246,9 @@ class Compared(NamedTuple):
 
     anchor: Anchor
     ours: float
-    null: float | None
     sensitivity: dict[str, float]
     plain: float | None = None
+    null: float | None = None
 
     @property
     def difference(self) -> float:
@@ -325,7 +325,7 @@ class AgainstPaper(Report):
             points(name, x, names, ink, marks, 11, text=[f"{value:.1f} %" for value in x])
             for name, x, ink, marks in (
                 ("the paper's, by its abstract or reading notes", theirs, "axis4", "star"),
-                ("null model: every sublayer is the paper's mean", null, "ink:wait", "x"),
+                ("null model: every sublayer is the paper's mean", null, "wait", "x"),
                 (f"ours, simulated (hollow: more than {NEAR:g} % off)", ours, "backward", hollow),
             )
         ]
@@ -413,10 +413,9 @@ def against_paper(
     nulls = {small: null_model(half) for small, half in halves.items()}
     rows = []
     for anchor in ANCHORS:
-        null = anchor.kind != "identity" and anchor.ours(nulls[anchor.small], {})
-        row = Compared(
-            anchor, anchor.ours(halves[anchor.small], {}), None if null is False else null, {}
-        )
+        row = Compared(anchor, anchor.ours(halves[anchor.small], {}), {})
+        if anchor.kind != "identity":
+            row = row._replace(null=anchor.ours(nulls[anchor.small], {}))
         if sensitivity and not row.matched and anchor.varied:
             row = row._replace(
                 plain=_varied(anchor, found.machine, {}, made),
