@@ -149,13 +149,13 @@ def test_a_tenth_of_the_machine_keeps_its_times():
                 m.llc / m.dram,
                 m.dma_buffer / m.link,
                 m.latency,
-                m.queue * m.entry / m.dram,
                 m.dram / m.link,
                 m.starvation * m.dram / m.slots**0.5,
             ]
         )
 
     np.testing.assert_allclose(times(SMALL_GPU), times(Machine()), rtol=0.01)
+    assert SMALL_GPU.queue * SMALL_GPU.entry == Machine().queue * Machine().entry
     assert SMALL_GPU.cus * 10 == Machine().cus and SMALL_GPU.link * 10 == Machine().link
 
 

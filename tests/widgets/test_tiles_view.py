@@ -23,12 +23,12 @@ def test_repr_words_and_table(view):
     assert tv.TileView is TileView
     assert repr(view).startswith(
         "<TileView T3-MCA against sequential: GEMM 1024 x 512 x 512 on 4 "
-        "GPUs, link 15 GB/s, tiles of 128 x 128, at 37.4 us of "
+        "GPUs, link 15 GB/s, tiles of 128 x 128, at 36.2 us of "
     )
     assert repr(view) == repr(TileView(gemm=Gemm(1024, 512, 512, wavefronts=1), ranks=4))
     assert "simulated" in view.describe()
     assert view.describe().endswith(
-        "T3-MCA, GPU 0: 16 computing, 1 computed, 6 stored, 2 updated twice, 1 on the link, 6 sent."
+        "T3-MCA, GPU 0: 16 computing, 2 computed, 7 stored, 1 updated twice, 1 on the link, 5 sent."
         "\nsequential, GPU 0: 16 computing, 16 stored."
     )
     view.part, view.step = 9, 60
