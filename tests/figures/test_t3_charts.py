@@ -68,7 +68,10 @@ def made_up():
 
 
 def against():
-    rows = [Compared(anchor, anchor.paper + 2 * i - 9, {}) for i, anchor in enumerate(ANCHORS)]
+    rows = [
+        Compared(anchor, anchor.paper + 2 * i - 9, {}, null=10.0 + i)
+        for i, anchor in enumerate(ANCHORS)
+    ]
     return AgainstPaper(tuple(rows), made_up())
 
 
@@ -182,10 +185,11 @@ def test_speedups_are_drawn_model_by_model():
 
 def test_numbers_stand_beside_the_papers_with_what_they_are():
     study = against()
-    lines, theirs, ours = t3.drawn(study).data
+    lines, theirs, null, ours = t3.drawn(study).data
     rows = [r for r in study.rows if r.anchor.kind != "identity"][::-1]
     assert list(theirs.x) == [r.anchor.paper for r in rows]
     assert list(ours.x) == [r.ours for r in rows]
+    assert list(null.x) == [r.null for r in rows] and "null model" in null.name
     assert [mark == "circle" for mark in ours.marker.symbol] == [r.matched for r in rows]
     assert (
         list(theirs.y)

@@ -149,13 +149,13 @@ def test_a_tenth_of_the_machine_keeps_its_times():
                 m.llc / m.dram,
                 m.dma_buffer / m.link,
                 m.latency,
-                m.queue * m.entry / m.dram,
                 m.dram / m.link,
                 m.starvation * m.dram / m.slots**0.5,
             ]
         )
 
     np.testing.assert_allclose(times(SMALL_GPU), times(Machine()), rtol=0.01)
+    assert SMALL_GPU.queue * SMALL_GPU.entry == Machine().queue * Machine().entry
     assert SMALL_GPU.cus * 10 == Machine().cus and SMALL_GPU.link * 10 == Machine().link
 
 
@@ -185,7 +185,7 @@ def test_every_knob_says_what_it_is_and_where_it_is_from():
     rows = Machine().knobs()[1:]
     assert [row[0] for row in rows] == [f.name for f in fields(Machine)]
     assert all(what for _, _, what, _ in rows)
-    assert {row[3] for row in rows} == {"note", "derived", "recalled", "chosen", "fitted"}
+    assert {row[3] for row in rows} == {"note", "derived", "recalled", "public", "chosen", "fitted"}
     assert Machine().rate == pytest.approx(114.7e12, rel=1e-3)
     assert replace(Machine(), cus=160).rate == 2 * Machine().rate
 

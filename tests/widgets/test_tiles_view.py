@@ -23,12 +23,12 @@ def test_repr_words_and_table(view):
     assert tv.TileView is TileView
     assert repr(view).startswith(
         "<TileView T3-MCA against sequential: GEMM 1024 x 512 x 512 on 4 "
-        "GPUs, link 15 GB/s, tiles of 128 x 128, at 37.4 us of "
+        "GPUs, link 15 GB/s, tiles of 128 x 128, at 36.2 us of "
     )
     assert repr(view) == repr(TileView(gemm=Gemm(1024, 512, 512, wavefronts=1), ranks=4))
     assert "simulated" in view.describe()
     assert view.describe().endswith(
-        "T3-MCA, GPU 0: 16 computing, 1 computed, 6 stored, 2 updated twice, 1 on the link, 6 sent."
+        "T3-MCA, GPU 0: 16 computing, 2 computed, 7 stored, 1 updated twice, 1 on the link, 5 sent."
         "\nsequential, GPU 0: 16 computing, 16 stored."
     )
     view.part, view.step = 9, 60
@@ -90,7 +90,7 @@ def test_every_knob_redraws(view):
         "wavefronts": 2,
         "link": 30.0,
         "config": "t3",
-        "policy": "round_robin",
+        "policy": "fifo",
         "tracker_sets": 1,
         "mode": "full",
         "against": "t3_mca",
@@ -121,7 +121,7 @@ def test_knobs_without_effect_are_disabled(view):
         ("sequential", "none", []),
     ):
         set_knobs(view, config=config, against=against)
-        for name, other in (("policy", "round_robin"), ("tracker_sets", 1)):
+        for name, other in (("policy", "fifo"), ("tracker_sets", 1)):
             box, before = view.knobs.controls[name], played()
             value, box.value = box.value, other
             assert (played() != before, box.disabled) == (name in used, name not in used), name

@@ -56,11 +56,12 @@ STYLES = {
 }
 """{configuration: (name, ink, dash, marker)}."""
 FITTED = (
-    "Means are geometric. Five parameters of `tpviz.Machine` (slices, mixed, policy, starvation, "
-    "dma_buffer) are fitted by hand to four numbers of the paper: the small models' mean and "
-    "maximum speedup of T3 and of T3-MCA; two (flops, link) are from their ideal overlap and the "
-    "gain of near-memory reduction; replacement is the nearer of two to their memory traffic. The "
-    "large models and all of end to end are predicted."
+    "Means are geometric. No number is fitted continuously; five choices between two values each "
+    "were made with numbers of the paper in view. Of `tpviz.Machine`: link (150 or 75 GB/s each "
+    "way: ideal overlap, near-memory reduction), replacement (memory traffic), policy (round robin "
+    "or first come: T3, T3-MCA); that a change of stream slows updates as much as reads (the "
+    "same); and whose times make up an iteration, the simulated GPU's or an MI210's "
+    "(communication's shares). The large models' speedups and all of end to end are predicted."
 )
 
 
@@ -207,7 +208,7 @@ def sublayers(
     """The `Sublayers` of models (names of `MODELS`) at each of their TP degrees.
 
     wavefronts, tile : as `Gemm` takes them; wavefronts=1 takes a third of the time and changes
-    means by 1 % at most. progress : as `tpviz.launch` takes it; a GEMM takes 0.5 s.
+    means by 2 points at most. progress : as `tpviz.launch` takes it; a GEMM takes 0.5 s.
     """
     machine = Machine() if machine is None else machine
     wavefronts = whole_number("wavefronts", wavefronts, 1, 128)

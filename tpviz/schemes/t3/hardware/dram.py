@@ -3,7 +3,9 @@
 Requests wait in their stream; the arbiter lets them into a queue of some entries, which is served
 in order. Within the GEMM's stream reads go before stores, as write queues do. Reads and plain
 writes cost their bytes, updates more (near-memory compute). While both streams are queued rows are
-opened for each in turn, and the memory is slower.
+opened for each in turn, and the memory is slower by the same factor for all (assumed: an update
+reads and writes its row, each slowed). So arbitration matters by how often both are queued: always
+in plain T3's turns; in MCA only what was let in below the threshold before the GEMM asked.
 """
 
 from collections import deque

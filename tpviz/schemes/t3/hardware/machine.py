@@ -1,8 +1,9 @@
 """The simulated GPU and the GEMM it runs: every input that is not sure is a named knob.
 
 Each knob says where its value is from: "note", a published reading note of the paper; "recalled",
-from memory of the paper, unconfirmed; "derived"; "chosen", ours, of little effect or unknown;
-"fitted", ours, to the speedups of the paper's two small models (`tpviz.labs.t3.paper` says how).
+from memory of the paper, unconfirmed; "public", a published configuration of the simulator that the
+paper extends; "derived"; "chosen", ours, of little effect or unknown; "fitted", ours: one of two
+values, the one nearer to numbers of the paper (`tpviz.labs.t3.sublayers.FITTED` says which).
 
 Left out: a first arrival that stores, so that memory need not be zeroed (it is, off the critical
 path); slots that wait where stores to a peer outrun the link (`SimResult.posted` says how far).
@@ -65,7 +66,7 @@ class Machine:
     )
     slices: int = _knob(
         4,
-        "fitted",
+        "chosen",
         "steps in which a workgroup reads its panels along k: it "
         "computes one while it reads the next",
         1,
@@ -80,12 +81,19 @@ class Machine:
     )
     dram: float = _knob(1e12, "note", "peak of the memory", 1e9, 1e15)
     efficiency: float = _knob(0.92, "derived", "of it, while one stream is served", 0.05, 1.0)
-    mixed: float = _knob(0.6, "fitted", "of it, while both streams are queued", 0.05, 1.0)
+    mixed: float = _knob(
+        0.5,
+        "derived",
+        "of it, while both streams are queued: then every 64 bytes, 2 clocks of a channel's bus, "
+        "open a row, and 4 clocks lie between rows (RRD of public HBM timing at 1 GHz)",
+        0.05,
+        1.0,
+    )
     update: float = _knob(2.0, "recalled", "cost of an update in memory, in plain writes", 1.0, 8.0)
-    queue: int = _knob(64, "chosen", "entries of the memory's queue", 1, 4096)
+    queue: int = _knob(64, "public", "entries of the memory's queue", 1, 4096)
     entry: int = _knob(2048, "derived", "bytes of an entry: 64 on each of 32 channels", 64, 1 << 20)
     policy: str = _knob(
-        "fifo", "fitted", "whom the memory serves in plain T3", choices=tuple(POLICIES)
+        "round_robin", "recalled", "whom the memory serves in plain T3", choices=tuple(POLICIES)
     )
     thresholds: tuple[float, ...] = _knob(
         (5, 10, 30, inf),
@@ -99,22 +107,22 @@ class Machine:
         "holds",
     )
     starvation: float = _knob(
-        1e-5,
-        "fitted",
+        1e-4,
+        "chosen",
         "MCA: seconds after which a request goes first; "
         "a starved backlog is served until it is young again",
         0.0,
         1.0,
     )
     link: float = _knob(
-        150e9, "note", "link, in each direction (the note: bi-directional)", 1e6, 1e15
+        150e9, "fitted", "link, in each direction (the note: 150 GB/s bi-directional)", 1e6, 1e15
     )
     latency: float = _knob(500e-9, "note", "of the link", 0.0, 1.0)
     dma_buffer: int = _knob(
-        1 << 20,
-        "fitted",
-        "bytes that the DMA engine has in flight, from the read to the delivery: less than link x "
-        "latency keeps the link idle",
+        1 << 30,
+        "note",
+        "bytes that the DMA engine has in flight, from the read to the delivery; its inside is not "
+        "modelled in the paper, so no bound; less than link x latency keeps the link idle",
         1,
         1 << 40,
     )
