@@ -15,13 +15,15 @@ class Finding(NamedTuple):
     """A figure of ours, in the unit of the claim, and how it came about.
 
     badge : its source, as of a figure. setting : the experiment in words. unknowns : those that
-    move the figure most, by our experiments.
+    move the figure most, by our experiments. fitted : whether a number of the experiment was fitted
+    to the claim, so that to meet it is no evidence.
     """
 
     figure: float
     badge: str
     setting: str
     unknowns: tuple[Unknown, ...] = ()
+    fitted: bool = False
 
 
 def vary(

@@ -58,8 +58,8 @@ def gain(sensitivity: bool = True) -> Finding:
     strategy, chunks = best
     setting = (
         "8 A100s over PCIe, pairs joined by NVLink, rings over pairs at 32 GB/s, as in the "
-        f"authors' traces; {found[1].workload.words}, batch 4 x 2048 tokens, on both sides with 1 to 4 "
-        f"chunks; best mesh {strategy.mesh}, {strategy.order} order, {chunks} chunks"
+        f"authors' traces; {found[1].workload.words}, batch 4 x 2048 tokens, both sides with 1 to "
+        f"4 chunks; best mesh {strategy.mesh}, {strategy.order} order, {chunks} chunks"
     )
     ends = {
         "rings over several pairs": {

@@ -193,27 +193,25 @@ def techniques(
     return Study(w, cluster, ask(found, w, cluster, ["predicted"]))
 
 
-def gain(name: str = "1.5B", sensitivity: bool = True) -> Finding:
-    """By how many percent Merak is faster than its rivals, all techniques on."""
-    study = techniques(name)
-    last = list(TECHNIQUES)[-1]
+def gain(name: str = "1.5B", rivals: str = "free", sensitivity: bool = True) -> Finding:
+    """By how many percent Merak, all techniques on, is faster than its ``rivals``, of `RIVALS`."""
+    study, last = techniques(name, rivals), list(TECHNIQUES)[-1]
     rungs = ", ".join(
         f"{technique} {study.percent(technique, 'predicted')}" for technique in TECHNIQUES
     )
     first, best = (study.at(label).strategy for label in (RIVAL, last))
     setting = (
         f"{study.cluster.name} (assumed), {study.workload.dtype}, batch {study.workload.batch}; "
-        f"rivals: {RIVALS['free']} ({first.short}); in turn: {rungs} ({best.short})"
+        f"rivals: {RIVALS[rivals]} ({first.short}); in turn: {rungs} ({best.short})"
     )
-    ours = lambda **given: 100 * techniques(name, **given).speedup(last)
+    ours = lambda **given: 100 * techniques(name, **{"rivals": rivals, **given}).speedup(last)
     ends = {
-        "the rivals' plan": {RIVALS[r]: {"rivals": r} for r in RIVALS if r != "free"},
+        "the rivals' plan": {RIVALS[r]: {"rivals": r} for r in RIVALS if r != rivals},
         "sequences a step": {"64": {"batch": 64}, "512": {"batch": 512}},
         "machine": {
             "RTX 3090, bfloat16": {"dtype": "bfloat16"},
             "A100 with NVSwitch, bfloat16": {"gpu": "A100", "dtype": "bfloat16"},
         },
     }
-    return Finding(
-        100 * study.speedup(last), "predicted", setting, vary(ours, ends) if sensitivity else ()
-    )
+    unknowns = vary(ours, ends) if sensitivity else ()
+    return Finding(100 * study.speedup(last), "predicted", setting, unknowns)

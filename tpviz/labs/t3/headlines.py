@@ -39,6 +39,7 @@ def speedup(size: str = "small", mean: str = "mean", sensitivity: bool = True) -
         size,
         lambda found: 100 * (_over(found, mean, lambda row: row.speedup("t3_mca")) - 1),
         {**LINK, **SPEED, **MEMORY} if sensitivity else {},
+        fitted=size == "small",
     )
 
 
@@ -50,7 +51,8 @@ def traffic(size: str = "small", mean: str = "mean", sensitivity: bool = True) -
             return 100 * found.max(lambda row: row.moved())
         return 100 * (1 - found.geomean(lambda row: 1 - row.moved()))
 
-    return _finding(size, saved, {**LINK, **SPEED, **MEMORY} if sensitivity else {})
+    ends = {**LINK, **SPEED, **MEMORY} if sensitivity else {}
+    return _finding(size, saved, ends, fitted=size == "small")
 
 
 def iteration(
@@ -74,6 +76,7 @@ def _finding(
     size: str,
     value: Callable[..., float],
     ends: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    fitted: bool = False,
 ):
     """The `Finding` of a value of `Sublayers`."""
 
@@ -82,4 +85,4 @@ def _finding(
         return value(found) if other is None else value(found, other)
 
     one_of("size", size, tuple(SIZES))
-    return Finding(ours(), "simulated", f"{SIZES[size]}. {FITTED}", vary(ours, ends))
+    return Finding(ours(), "simulated", f"{SIZES[size]}. {FITTED}", vary(ours, ends), fitted)

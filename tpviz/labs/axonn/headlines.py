@@ -1,0 +1,89 @@
+"""AxoNN's headlines on Perlmutter whose GPUs cost what published runs on A100s did."""
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from tpviz.cluster import Cluster
+from tpviz.clusters import GPUS, as_run_by, dgx, perlmutter
+from tpviz.labs.finding import Finding, vary
+from tpviz.schemes.axonn.models import LEAST_RANKS, NOMINAL, paper_models
+from tpviz.verbs.predict import predict
+
+from .overlapping import grid_of
+from .scaled import Choice, scaling
+from .validated import validation
+
+WEAK = 8192
+"""Sequences a step of the papers' weak scaling (recalled)."""
+ENDS = {
+    "sequences a step": {"1024": {"batch": 1024}, "4096": {"batch": 4096}},
+    "rank order": {"y, x, z, data, as in the code": {"order": "yxz"}},
+    "kernels": {"ideal, at the best GEMM's rate": {"ideal": True}},
+}
+
+
+@lru_cache(maxsize=16)
+def machine(devices: int, ideal: bool = False) -> Cluster:
+    """So many GPUs of `tpviz.clusters.perlmutter`."""
+    nodes = perlmutter(-(-devices // 4))
+    if ideal:
+        return nodes
+    real = as_run_by(dgx("A100-SXM-40GB", 8)).device
+    return replace(nodes, device=replace(real, flops=GPUS["A100-SXM-40GB"].flops))
+
+
+@lru_cache(maxsize=64)
+def fastest(
+    name: str, devices: int, batch: int = WEAK, order: str = "xyz", ideal: bool = False
+) -> Choice:
+    """The grid with the shortest predicted step, of those that fit."""
+    on = lambda n: machine(n, ideal)
+    found = scaling(name, on, [devices], batch, order=order).at(devices).fastest
+    assert found is not None  # else `scaling` raises
+    return found
+
+
+def utilisation(
+    name: str = "80B", devices: int = 1024, what: str = "percent", sensitivity: bool = True
+) -> Finding:
+    """Hardware FLOP/s of the fastest grid: "percent" of the vendor's peak, or "PFLOP/s" of all."""
+    scale = 100.0 if what == "percent" else NOMINAL["A100"] * devices / 1e15
+    ours = lambda **given: scale * fastest(name, devices, **given).used.hfu
+    return _finding(ours, name, devices, sensitivity)
+
+
+def overlaps_gain(name: str = "20B", devices: int = 256, sensitivity: bool = True) -> Finding:
+    """By how many percent its overlaps make the fastest grid faster."""
+
+    def ours(batch=WEAK, order="xyz", ideal=False):
+        s, w = fastest(name, devices, batch, order, ideal).strategy, paper_models(batch)[name]
+        slow, fast = (
+            predict(replace(s, overlap=o), w, machine(devices, ideal)).step_time
+            for o in ((), s.overlap)
+        )
+        return 100 * (slow / fast - 1)
+
+    return _finding(ours, name, devices, sensitivity)
+
+
+def top_ten(name: str = "20B", devices: int = 32, sensitivity: bool = True) -> Finding:
+    """How many of the communication model's first ten grids are among the ten fastest."""
+
+    def ours(batch=WEAK, order="xyz", ideal=False):
+        w, knobs = paper_models(batch)[name], {"order": order, "recompute": True}
+        found = validation(w, machine(devices, ideal), least=LEAST_RANKS[name], **knobs)
+        hits = found.hits(top=10)
+        assert hits is not None  # there are more grids
+        return float(hits.found)
+
+    return _finding(ours, name, devices, sensitivity)
+
+
+def _finding(ours: Any, name: str, devices: int, sensitivity: bool):
+    grid = grid_of(fastest(name, devices).strategy)
+    setting = (
+        f"{name}, {devices} A100s of Perlmutter, batch {WEAK} (recalled), recomputing every block; "
+        f"fastest grid (x y z data) {grid}"
+    )
+    return Finding(ours(), "predicted", setting, vary(ours, ENDS) if sensitivity else ())
