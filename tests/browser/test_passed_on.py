@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from lab_page import NO_KERNEL, lab_page
+from lab_page import lab_page
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from pictures import check_pictures
@@ -98,5 +98,3 @@ def test_the_notebooks(path, bare_tab, lab, chromium, tmp_path):
     nbformat.write(made, lab.folder / name)
     with lab_page(chromium, lab.url, name, run=False, kernel=False) as opened:
         check_pictures(opened.page, len(views) + len(charts))
-        assert set(opened.problems) <= {NO_KERNEL}
-        opened.problems.clear()
