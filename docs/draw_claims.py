@@ -30,7 +30,10 @@ def page(made: Claims) -> str:
     ]
     for row in made.rows:
         c = row.claim
-        lines = [f"\n### {c.system}: {c.claim}\n", f"Theirs: {c.words}, {c.source}; {c.setting}.\n"]
+        lines = [
+            f"\n### {c.system}: {c.claim}\n\n",
+            f"Theirs: {c.words}, {c.source}; {c.setting}.\n",
+        ]
         if row.ours is None:
             parts += [*lines, "\nOurs: no experiment yet.\n"]
             continue

@@ -59,7 +59,7 @@ class Claim(NamedTuple):
     def near(self, low: float, high: float) -> bool:
         """Whether a range has a value within `PART` of the paper's figure."""
         least, most = self.figure
-        return high >= (1 - PART) * least and low <= (1 + PART) * most
+        return high >= least - PART * least and low <= most + PART * most
 
     def ask(self, **more: Any) -> Finding:
         """Our `Finding`. more : arguments of the experiment. Raises ``ValueError`` where there is

@@ -19,7 +19,7 @@ from .sublayers import FITTED, MODELS, Sublayers, sublayers
 
 SIZES = {"small": "Mega-GPT-2 and T-NLG, TP 8 and 16", "large": "GPT-3, PALM and MT-NLG, TP 32"}
 MEANS = ("mean", "max")
-MEMORY = {"last-level cache": {"12 MiB": {"llc": 12 << 20}, "24 MiB": {"llc": 24 << 20}}}
+MEMORY = {"last-level cache": {"8 MiB": {"llc": 8 << 20}, "32 MiB": {"llc": 32 << 20}}}
 SPEED = {"GEMM rate": {"92 TFLOP/s": {"flops": 92e12}, "184 TFLOP/s": {"flops": 184e12}}}
 LINK = {"link, each way": {"75 GB/s": {"link": 75e9}, "300 GB/s": {"link": 300e9}}}
 REST = {"work that is not sharded": {"20 %": {"other": 0.2}, "60 %": {"other": 0.6}}}
