@@ -233,16 +233,18 @@ def claims(
 
     Parameters
     ----------
-    systems : of "ATP", "AxoNN", "Merak" and "T3", one or several.
+    systems : of "ATP", "AxoNN", "Merak" and "T3", one or several; or keys of single claims, such as
+        "merak-20B".
     sensitivity : also computes ours at the ends of the unknowns that matter most: a minute for all;
         without, rows that miss cannot say whether an unknown would carry them.
     progress : as `tpviz.launch` takes it.
 
     Raises ``ValueError`` for another system.
     """
-    chosen = some_of("systems", systems, SYSTEMS)
+    keys = tuple(claim.key for claim in known())
+    chosen = some_of("systems", systems, (*SYSTEMS, *keys))
     one_of("sensitivity", sensitivity, (True, False))
-    wanted = [claim for claim in known() if claim.system in chosen]
+    wanted = [claim for claim in known() if {claim.system, claim.key} & {*chosen}]
     rows = []
     with closing(viewer(progress)) as show:
         for number, claim in enumerate(wanted):

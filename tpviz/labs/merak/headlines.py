@@ -8,6 +8,7 @@ then trains in float32, so the machine here has RTX 3090s.
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import inf
 from types import MappingProxyType
 from typing import Any
@@ -175,22 +176,25 @@ def techniques(
     """
     one_of("rivals", rivals, tuple(RIVALS))
     w, cluster = model(name, batch, dtype), machine(gpu)
-    found, best = {}, (inf, None)
     like = Merak(pp=4, tp=4, dp=4) if rivals == "cube" else None
+    found = ladder(w, cluster, like)
+    like = found[list(TECHNIQUES)[-1]] if rivals == "same" else like
+    rival = fastest(w, cluster, FREE if rivals == "free" else RECOMPUTED, like=like)[1]
+    tried = {RIVAL: rival, **found}
+    if None in tried.values():
+        raise ValueError(f"no plan of {name} fits into {cluster.caption}: use a smaller batch")
+    return Study(w, cluster, ask(tried, w, cluster, ["predicted"]))
+
+
+@lru_cache(maxsize=32)
+def ladder(w: GPT, cluster: Cluster, like: Merak | None = None) -> dict[str, Merak | None]:
+    """{technique: the fastest plan with it and those before it}; of ``like``, only its split."""
+    found, best = {}, (inf, None)
     for technique, orders in TECHNIQUES.items():
         made = fastest(w, cluster, orders, best[0], like)
         best = best if made[1] is None else made
         found[technique] = best[1]
-    like = best[1] if rivals == "same" else like
-    found = {
-        RIVAL: fastest(w, cluster, FREE if rivals == "free" else RECOMPUTED, like=like)[1],
-        **found,
-    }
-    if None in found.values():
-        raise ValueError(
-            f"no plan of {name} fits the memory of {cluster.caption}: use a smaller batch"
-        )
-    return Study(w, cluster, ask(found, w, cluster, ["predicted"]))
+    return found
 
 
 def gain(name: str = "1.5B", rivals: str = "free", sensitivity: bool = True) -> Finding:
