@@ -1,14 +1,19 @@
 """AxoNN's headlines on Perlmutter whose GPUs cost what published runs on A100s did."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 from tpviz.cluster import Cluster
 from tpviz.clusters import GPUS, as_run_by, dgx, perlmutter
 from tpviz.labs.finding import Finding, vary
 from tpviz.schemes.axonn.models import LEAST_RANKS, NOMINAL, paper_models
+from tpviz.schemes.merak.strategy import Merak
+from tpviz.validation.peak import Run, peak
 from tpviz.verbs.predict import predict
+from tpviz.workload import GPT
 
 from .overlapping import grid_of
 from .scaled import Choice, scaling
@@ -42,6 +47,47 @@ def fastest(
     found = scaling(name, on, [devices], batch, order=order).at(devices).fastest
     assert found is not None  # else `scaling` raises
     return found
+
+
+@lru_cache(maxsize=64)
+def rival(name: str, devices: int, batch: int = WEAK, ideal: bool = False) -> tuple[float, Merak]:
+    """(seconds, Megatron-LM's fastest plan that fits): pp stages under 1F1B or interleaved, tp in a
+    node or two, dp with ZeRO 1, microbatches of one to four sequences, recomputing every block."""
+    w, cluster, best = paper_models(batch)[name], machine(devices, ideal), None
+    run = Run(attention="flash", dropout=False)
+    for s in _megatrons(w, devices):
+        need = lambda place, s=s: peak(s, w, place, replace(run, shards=s.dp)).total
+        if max(map(need, range(s.pp))) <= cluster.device.memory:
+            step = predict(s, w, cluster).step_time
+            best = min(best or (step, s), (step, s), key=lambda x: x[0])
+    if best is None:
+        raise ValueError(f"no plan of {name} fits {devices} devices: use more of them")
+    return best
+
+
+def _megatrons(w: GPT, devices: int) -> Iterator[Merak]:
+    knobs = {"recompute": "full", "zero": 1}
+    for pp, tp, rows in product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8), (1, 2, 4)):
+        dp, rest = divmod(devices, pp * tp)
+        count = w.batch // (dp * rows) if dp else 0
+        for schedule in ("1f1b", "interleaved_1f1b") if count and not rest else ():
+            try:
+                s = Merak(pp=pp, tp=tp, dp=dp, microbatches=count, schedule=schedule, **knobs)
+                s.check(w)
+            except ValueError:
+                continue
+            yield s
+
+
+def over_megatron(name: str = "80B", devices: int = 1024, sensitivity: bool = True) -> Finding:
+    """By how many percent the fastest grid is faster than Megatron-LM's fastest plan."""
+
+    def ours(batch=WEAK, order="xyz", ideal=False):
+        theirs = rival(name, devices, batch, ideal)[0]
+        return 100 * (theirs / fastest(name, devices, batch, order, ideal).step - 1)
+
+    found = _finding(ours, name, devices, sensitivity)
+    return found._replace(setting=f"{found.setting}; Megatron-LM: {rival(name, devices)[1].short}")
 
 
 def utilisation(
