@@ -70,7 +70,7 @@ def test_no_figure_of_a_paper_is_in_the_code_that_computes_ours(claim):
     module = import_module(claim.experiment.partition(":")[0])
     source = inspect.getsource(module)
     constants = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
-    numbers = {float(c) for c in constants if type(c) in (int, float)}
+    numbers = {float(c) for c in constants if isinstance(c, int | float)}
     texts = " ".join(c for c in constants if isinstance(c, str))
     for figure in claim.figure:
         if figure > 10:  # a smaller one is in any code

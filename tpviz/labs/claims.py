@@ -177,7 +177,7 @@ class Claims(Report):
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
 
-        def figure(r):
+        def figure(r: Row) -> str:
             return f"{r.ours.figure:.3g} {r.claim.unit}" if r.ours else ""
 
         columns = [
@@ -219,8 +219,8 @@ class Claims(Report):
 @lru_cache(maxsize=1)
 def known() -> tuple[Claim, ...]:
     """The claims of `claims.json`."""
-    rows = json.loads(FILE.read_text())["claims"]
-    return tuple(Claim(**{**row, "figure": tuple(row["figure"])}) for row in rows)
+    rows: list[dict[str, Any]] = json.loads(FILE.read_text())["claims"]
+    return tuple(Claim(**row)._replace(figure=tuple(row["figure"])) for row in rows)
 
 
 def claims(

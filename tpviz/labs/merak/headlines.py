@@ -180,8 +180,9 @@ def techniques(
     found = ladder(w, cluster, like)
     like = found[list(TECHNIQUES)[-1]] if rivals == "same" else like
     rival = fastest(w, cluster, FREE if rivals == "free" else RECOMPUTED, like=like)[1]
-    tried = {RIVAL: rival, **found}
-    if None in tried.values():
+    every = {RIVAL: rival, **found}
+    tried = {label: plan for label, plan in every.items() if plan is not None}
+    if len(tried) < len(every):
         raise ValueError(f"no plan of {name} fits into {cluster.caption}: use a smaller batch")
     return Study(w, cluster, ask(tried, w, cluster, ["predicted"]))
 
