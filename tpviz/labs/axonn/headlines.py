@@ -9,7 +9,7 @@ from typing import Any
 from tpviz.cluster import Cluster
 from tpviz.clusters import GPUS, as_run_by, dgx, perlmutter
 from tpviz.labs.finding import Finding, vary
-from tpviz.schemes.axonn.models import LEAST_RANKS, NOMINAL, paper_models
+from tpviz.schemes.axonn.models import LEAST_RANKS, NOMINAL, hardware_flops, paper_models
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.validation.peak import Run, peak
 from tpviz.verbs.predict import predict
@@ -54,10 +54,18 @@ def rival(name: str, devices: int, batch: int = WEAK, ideal: bool = False) -> tu
     """(seconds, Megatron-LM's fastest plan that fits): pp stages under 1F1B or interleaved, tp in a
     node or two, dp with ZeRO 1, microbatches of one to four sequences, recomputing every block."""
     w, cluster, best = paper_models(batch)[name], machine(devices, ideal), None
-    run = Run(attention="flash", dropout=False)
-    for s in _megatrons(w, devices):
+    device, run = cluster.device, Run()
+    gemms = hardware_flops(w) / devices / device.flops[w.dtype] / device.gemm_efficiency
+
+    def least(s):
+        """Seconds of GEMMs at their best, and of the bubble."""
+        return gemms * (1 + (s.pp - 1) / (s.microbatches * s.stages // s.pp))
+
+    for s in sorted(_megatrons(w, devices), key=least):
+        if best and least(s) >= best[0]:
+            break
         need = lambda place, s=s: peak(s, w, place, replace(run, shards=s.dp)).total
-        if max(map(need, range(s.pp))) <= cluster.device.memory:
+        if max(map(need, range(s.pp))) <= device.memory:
             step = predict(s, w, cluster).step_time
             best = min(best or (step, s), (step, s), key=lambda x: x[0])
     if best is None:
