@@ -87,15 +87,18 @@ def _megatrons(w: GPT, devices: int) -> Iterator[Merak]:
             yield s
 
 
-def over_megatron(name: str = "80B", devices: int = 1024, sensitivity: bool = True) -> Finding:
+def over_megatron(
+    name: str = "80B", devices: int = 1024, batch: int = WEAK, sensitivity: bool = True
+) -> Finding:
     """By how many percent the fastest grid is faster than Megatron-LM's fastest plan."""
 
-    def ours(batch=WEAK, order="xyz", ideal=False):
+    def ours(batch=batch, order="xyz", ideal=False):
         theirs = rival(name, devices, batch, ideal)[0]
         return 100 * (theirs / fastest(name, devices, batch, order, ideal).step - 1)
 
-    found = _finding(ours, name, devices, sensitivity)
-    return found._replace(setting=f"{found.setting}; Megatron-LM: {rival(name, devices)[1].short}")
+    found = _finding(ours, name, devices, sensitivity, batch)
+    words = f"{found.setting}; Megatron-LM: {rival(name, devices, batch)[1].short}"
+    return found._replace(setting=words)
 
 
 def utilisation(
@@ -134,10 +137,11 @@ def top_ten(name: str = "20B", devices: int = 32, sensitivity: bool = True) -> F
     return _finding(ours, name, devices, sensitivity)
 
 
-def _finding(ours: Any, name: str, devices: int, sensitivity: bool):
-    grid = grid_of(fastest(name, devices).strategy)
+def _finding(ours: Any, name: str, devices: int, sensitivity: bool, batch: int = WEAK):
+    grid = grid_of(fastest(name, devices, batch).strategy)
+    recalled = " (recalled)" * (batch == WEAK)
     setting = (
-        f"{name}, {devices} A100s of Perlmutter, batch {WEAK} (recalled), recomputing every block; "
-        f"fastest grid (x y z data) {grid}"
+        f"{name}, {devices} A100s of Perlmutter, batch {batch}{recalled}, recomputing every "
+        f"block; fastest grid (x y z data) {grid}"
     )
     return Finding(ours(), "predicted", setting, vary(ours, ENDS) if sensitivity else ())
