@@ -20,12 +20,11 @@ which no experiment reads. [ADR 0030](adr/0030-claims.md) has the rule and the r
 def page(made: Claims) -> str:
     """The page in Markdown."""
     rule = "".join(f"* **{name}**: {words}.\n" for name, words in VERDICTS.items())
-    short = [[row[n] for n in (0, 1, 3, 4, 5, 6, 7)] for row in made.to_table()]
     parts = [
         HEAD,
         f"**{made.score}.**\n\n![Ours over theirs for each headline](img/claims.svg)\n\n",
         f"## Verdicts\n\nOne rule; of a range the nearer end counts.\n\n{rule}\n",
-        f"## Table\n\n{markdown(short)}\n",
+        f"## Table\n\n{markdown(made.summary())}\n",
         "## Settings and sensitivity\n",
     ]
     for row in made.rows:

@@ -57,6 +57,7 @@ def test_every_system_has_rows_with_sources_and_the_table_shows_them():
     head, line = found.to_table()
     assert len(head) == len(line) and only.claim.claim in line and only.sensitivity in line
     shown = found._repr_html_()
+    assert shown.count(only.claim.claim) > 1 < shown.count("<table") and only.moves in shown
     assert "37 to 64 %" in shown and only.verdict in found.describe() and "<svg" in found.to_svg()
     with pytest.raises(ValueError, match="Megatron"):
         tv.claims("Megatron")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tpviz.checks import one_of, some_of
 from tpviz.figures.charts import panel, points
 from tpviz.runtime.bar import viewer
-from tpviz.tables import table
+from tpviz.tables import html_table, table
 
 from .finding import Finding
 from .report import Report
@@ -170,7 +170,7 @@ class Claims(Report):
         marks.append({"x": 1, "dash": "solid", "text": "theirs"})
         traces = [ranges, {**mine, "text": text}]
         return {
-            "title": "Headlines of four papers: ours over theirs",
+            "title": "Headlines of papers: ours over theirs",
             "panels": [panel("ours / theirs", traces, y=y, rules=marks)],
         }
 
@@ -193,6 +193,13 @@ class Claims(Report):
             ("our experiment", lambda r: r.ours.setting if r.ours else ""),
         ]
         return table(columns, ((row,) for row in self.rows))
+
+    def summary(self) -> list[list[str]]:
+        """The same without settings and sensitivity."""
+        return [[row[n] for n in (0, 1, 3, 4, 5, 6, 7)] for row in self.to_table()]
+
+    def _table(self):
+        return html_table(self.summary(), "class='tpviz-lab'") + super()._table()
 
     def words(self) -> list[str]:
         """Every row in a sentence, and the count of verdicts."""
