@@ -9,7 +9,7 @@ JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit demo test sweep lab bench lint versions picture gallery validate types binder-check clean
+.PHONY: help setup fit demo test sweep lab bench lint versions picture gallery validate claims types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ fit: setup  ## fit the numbers of tpviz/cluster/coefficients.json, on the rows t
 
 validate: setup  ## write docs/validation.md: predictions beside published runs, and the README's figures
 	$(BIN)/python docs/draw_validation.py
+
+claims: setup  ## write docs/claims.md: the papers' headlines beside our figures
+	$(BIN)/python docs/draw_claims.py
 
 picture: setup  ## draw the README's pictures anew, from real runs
 	$(BIN)/python docs/draw_picture.py

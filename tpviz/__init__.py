@@ -56,6 +56,7 @@ _HOMES = {
     "tpviz.widgets.partition": ["PartitionView"],  # by itself: it works on torch's graphs
     "tpviz.collectives.observe": ["microscope"],
     "tpviz.labs.study": ["Study", "study"],
+    "tpviz.labs.claims": ["Claims", "claims"],
     "tpviz.validation.rows": ["published"],
     "tpviz.validation.validate": ["Validation", "validate"],
     "tpviz.exercises": ["check", "exercise", "hint"],

@@ -11,6 +11,8 @@ from .exercises import check as check
 from .exercises import exercise as exercise
 from .exercises import hint as hint
 from .labels import label as label
+from .labs.claims import Claims as Claims
+from .labs.claims import claims as claims
 from .labs.study import Study as Study
 from .labs.study import study as study
 from .matrix import communication_matrix as communication_matrix

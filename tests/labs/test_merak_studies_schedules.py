@@ -6,7 +6,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.labs import merak
-from tpviz.labs.merak.claims import CLAIMS, told
+from tpviz.labs.merak.claims import told
 from tpviz.labs.merak.ranks import mean, read
 from tpviz.mesh import Mesh
 from tpviz.schedules import formulas, schedule, timeline
@@ -127,8 +127,7 @@ def test_what_shifting_alone_gives():
     )
     assert makespan_saved(4, 8) == pytest.approx(1 - shifted / early)
     claims, expected = told()
-    assert [c.speedup for c in CLAIMS] == [1.42, 1.39, 1.43, 1.61]
-    assert "20B 1.61x" in claims and "abstract" in claims and "not reproduced here" in claims
+    assert "tv.claims('Merak')" in claims and "abstract" in claims
     assert "7 % at p=4, m=8, 2 % at p=8, m=32" in expected and expected.startswith("Derived")
 
 

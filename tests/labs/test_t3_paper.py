@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tpviz.labs import t3
-from tpviz.labs.t3 import paper
+from tpviz.labs.claims import known
+from tpviz.labs.t3 import headlines, paper
 from tpviz.labs.t3.end_to_end import MEASURED, OTHER
 from tpviz.labs.t3.paper import ANCHORS
 from tpviz.labs.t3.sublayers import CONFIGS, MODELS, SUBLAYERS, Row, Sublayers
@@ -223,3 +224,21 @@ def test_words_and_what_is_refused(found):
         t3.against_paper(Machine(link=75e9), found=found)
     with pytest.raises(ValueError, match="no sublayers"):
         made().of(False).geomean("t3")
+
+
+def test_headlines_are_these_sublayers(found, monkeypatch):
+    """Each row of `tpviz.claims` is one call, and the page has its figure."""
+    page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
+    monkeypatch.setattr(headlines, "simulated", lambda size, knobs=(): found.of(size == "small"))
+    rows = [claim for claim in known() if claim.system == "T3"]
+    assert len(rows) == 7
+    for claim in rows:
+        ours = claim.ask(sensitivity=False)
+        assert f"| {ours.figure:.3g} % | simulated |" in page
+        assert ours.fitted == (claim.key not in ("t3-large", "t3-training", "t3-prompt"))
+    mean = claim_of(rows, "t3-mean").ask(sensitivity=False)
+    assert mean.figure == pytest.approx(100 * (found.of(small=True).geomean("t3_mca") - 1))
+
+
+def claim_of(rows, key):
+    return next(claim for claim in rows if claim.key == key)

@@ -18,10 +18,7 @@ from tpviz.verbs.predict import predict
 from tpviz.verbs.slow_motion import in_slow_motion
 from tpviz.workload import GPT
 
-CLAIM = (
-    'The paper\'s abstract claims 37-64 % faster training "on specific interconnects": a claim '
-    "for its machines, not reproduced here."
-)
+CLAIM = "The claim of the paper's abstract beside ours: tv.claims('ATP')."
 TITLES = {
     "communication": "communication alone (the paper's model)",
     "predicted": "whole step (extended)",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 NEAR = 20.0
 """Percent of the paper's number within which ours counts as matched."""
 KINDS = {
-    "predicted": "no choice was made with this number in view",
-    "fitted": "one was",
+    "predicted": "no knob was set to it",
+    "fitted": "a knob was set with this number in view",
     "identity": "follows from the counts, for all knobs",
 }
 

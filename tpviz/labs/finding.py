@@ -1,0 +1,40 @@
+"""What an experiment on a paper's headline says: the rows of `tpviz.claims` are made of these."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+
+class Unknown(NamedTuple):
+    """What the public text leaves open. ends : ((its value in words, the figure there), ...)."""
+
+    name: str
+    ends: tuple[tuple[str, float], ...]
+
+
+class Finding(NamedTuple):
+    """A figure of ours, in the unit of the claim, and how it came about.
+
+    badge : its source, as of a figure. setting : the experiment in words. unknowns : those that
+    move the figure most, by our experiments. fitted : whether a number of the experiment was fitted
+    to the claim, so that to meet it is no evidence.
+    """
+
+    figure: float
+    badge: str
+    setting: str
+    unknowns: tuple[Unknown, ...] = ()
+    fitted: bool = False
+
+
+def vary(
+    figure: Callable[..., float], ends: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> tuple[Unknown, ...]:
+    """An `Unknown` for each of ``ends``: {name: {value in words: arguments of ``figure``}}.
+
+    >>> vary(lambda x: 2.0 * x, {"size": {"one": {"x": 1}, "three": {"x": 3}}})
+    (Unknown(name='size', ends=(('one', 2.0), ('three', 6.0))),)
+    """
+    return tuple(
+        Unknown(name, tuple((words, figure(**given)) for words, given in each.items()))
+        for name, each in ends.items()
+    )
