@@ -9,7 +9,7 @@ SHOWN = (
     "tv.BlocksView(",
     "matrix.show(",
     "predicted = atp.winners(",
-    "study = atp.scaling(",
+    "atp.scaling(",
     "x).report",
 )
 

@@ -194,4 +194,6 @@ def test_all_formula_exercises_are_here():
         "beat_regret",
         "beat_rank",
         "beat_rule",
+        "zero_states",
+        "zero_sent",
     ]
