@@ -18,7 +18,7 @@ def _make_bucket(rng, axes):
     rows, columns = (int(size) for size in rng.integers(2, 6, size=2))
     inputs = _drawn(rng, axes, [(rows, columns), (columns,), (columns, rows + 1)])
     flat = [np.concatenate([one.ravel() for one in own]) for own in inputs]
-    mean = sum(flat) / len(flat)
+    mean = np.mean(flat, axis=0)
     return Case([tuple(own) for own in inputs], [mean] * len(flat))
 
 
