@@ -1,11 +1,14 @@
 """The recorder on unmodified PyTorch programs: same results, ledgers as theory says."""
 
+import gc
+
 import pytest
 import torch
 from programs import BATCH, HIDDEN, PIPELINES, PROGRAMS, dtensor_counts, mlp, plainly, recorded
 from torch.utils.checkpoint import checkpoint
 
 import tpviz as tv
+from tpviz.runtime import memory
 
 RANKS = 4
 ITEM = 8  # float64
@@ -236,3 +239,29 @@ def _staged():
     finally:
         del os.environ["TPVIZ_STAGE"]
     return [total.item(), parts.tolist(), mine.item(), 1 - sender]
+
+
+class Objects(list):
+    """The collector's list; while it is read, C++ lets go of its tensors."""
+
+    def __iter__(self):
+        for each in super().__iter__():
+            yield each
+            holders.clear()
+
+
+holders = []
+
+
+def test_tensors_that_cpp_frees_while_they_are_listed(monkeypatch):
+    weight = torch.ones(3, requires_grad=True)
+    kept, freed = torch.full((3,), 2.0), torch.full((3,), 3.0)
+    ids = id(kept), id(freed)
+    holders[:] = [weight * kept, weight * freed]  # each holds its factor for the backward pass
+    del kept, freed
+    found = {id(o): o for o in gc.get_objects() if id(o) in ids}
+    objects = Objects(found[i] for i in ids)
+    del found
+    monkeypatch.setattr(memory.gc, "get_objects", lambda: objects)
+    tensors, states = memory._alive(fake=False)
+    assert tensors[0].tolist() == [2.0] * 3 and states == []

@@ -156,7 +156,7 @@ def _alive(fake):
     """
     gc.collect()  # what only cycles keep is not the program's memory
     objects = gc.get_objects()
-    tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and o.device.type != "meta"]
+    tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and _has_bytes(o)]
     # This process may hold others: for a capture, of whatever else it does; else the compiler's.
     tensors = [t for t in tensors if isinstance(getattr(t, "_local_tensor", t), FakeTensor) == fake]
     states = [
@@ -168,6 +168,15 @@ def _alive(fake):
         if isinstance(t, torch.Tensor)
     ]
     return tensors, states
+
+
+def _has_bytes(tensor):
+    """Before torch 2.10 only C++ may own a tensor found so, and another thread may free it."""
+    tensor._fix_weakref()  # Python owns it from here on
+    try:
+        return tensor.device.type != "meta"
+    except RuntimeError:  # freed before that: an object without a tensor
+        return False
 
 
 def flat(value: Any) -> Iterator[torch.Tensor]:
