@@ -105,6 +105,30 @@ def test_a_killed_caller_whose_fork_server_died_before(run):
     assert script.left() == []
 
 
+def test_a_job_that_ends_after_its_caller_was_killed(run):
+    """No rank may exit before it has cleaned up, here slowly and with the fork server out."""
+    source = """
+    import os, shutil, subprocess, time
+    import tpviz as tv
+    def late(caller):
+        rmtree = shutil.rmtree
+        shutil.rmtree = lambda *args, **options: (time.sleep(0.5), rmtree(*args, **options))
+        subprocess.Popen(["sleep", "1000"])
+        print("server", os.getppid(), flush=True)
+        while os.path.exists(f"/proc/{caller}/exe"):  # a zombie has none
+            time.sleep(0.01)
+    tv.launch(late, os.getpid(), world_size=2)
+    """
+    script = run(source)
+    server = int(script.wait_for("server").split()[-1])
+    script.wait_for("server")
+    os.kill(server, signal.SIGSTOP)
+    script.signal(signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
+    script.finish()
+    assert script.left() == []
+
+
 def test_a_caller_killed_while_its_fork_server_imports_torch(run):
     source = """
     import os, threading, time

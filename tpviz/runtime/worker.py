@@ -58,14 +58,14 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
     except BaseException as error:
         refused = isinstance(error, ValueError)
         _send("refused", str(error)) if refused else _send("error", _failure(error))
-        signal.pause()  # the caller ends us: an exit now could be seen before the message
+        _await_the_end()  # an exit now could be seen before the message
     clean = state.State()
     _send("ready", {**info, "preloaded": preloaded})
     while True:
         try:
             (_job, *context), payload = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
         except (EOFError, OSError):
-            signal.pause()  # an exit now would cut short the thread that is cleaning up
+            _await_the_end()
         _apply(context)
         clean.remember_surroundings()
         _send(*_run(payload))
@@ -159,7 +159,16 @@ def _send(kind, content):
     if os.getpid() != _owner:  # a child that the job forked has come to its end
         os._exit(0)
     with _pipe_lock:
-        _pipe.send((kind, _job, content))  # pyright: ignore[reportOptionalMemberAccess]
+        try:
+            _pipe.send((kind, _job, content))  # pyright: ignore[reportOptionalMemberAccess]
+        except OSError:
+            _await_the_end()
+
+
+def _await_the_end() -> NoReturn:
+    """The caller ends this process or is gone: an exit would cut short the thread that cleans up."""
+    while True:
+        signal.pause()
 
 
 def report(done: int, total: int, text: str) -> None:
