@@ -166,7 +166,7 @@ def _send(kind, content):
 
 
 def _await_the_end() -> NoReturn:
-    """The caller ends this process or is gone: an exit would cut short the thread that cleans up."""
+    """Until the caller ends us, or, if it is gone, the thread that cleans up: an exit would stop it."""
     while True:
         signal.pause()
 
