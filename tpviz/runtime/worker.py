@@ -166,7 +166,7 @@ def _send(kind, content):
 
 
 def _await_the_end() -> NoReturn:
-    """Until the caller ends us, or, if it is gone, the thread that cleans up: an exit would stop it."""
+    """Wait to be ended: by the caller or, if it is gone, by the thread that cleans up."""
     while True:
         signal.pause()
 
