@@ -4,9 +4,9 @@ points of each scheme), and what mostly waits."""
 
 SLOW = tuple(
     """
-notebooks/01_ranks_meshes_collectives.ipynb notebooks/02_cost_models.ipynb notebooks/03_atp.ipynb
-notebooks/04_axonn.ipynb notebooks/05_merak.ipynb notebooks/06_t3.ipynb
-notebooks/07_beat_the_cluster.ipynb notebooks/08_data_parallelism.ipynb
+notebooks/01_ranks_meshes_collectives.ipynb notebooks/02_data_parallelism.ipynb
+notebooks/07_cost_models.ipynb notebooks/08_beat_the_cluster.ipynb notebooks/10_atp.ipynb
+notebooks/11_axonn.ipynb notebooks/12_merak.ipynb notebooks/13_t3.ipynb
 test_atp_lab.py test_atp_notebook_lab.py test_axonn_lab.py test_axonn_notebook_lab.py
 test_explore_lab.py test_merak_lab.py test_merak_notebook_lab.py test_microscope_lab.py
 test_planner_lab.py test_t3_lab.py test_lab.py::test_the_two_settings_differ_in_their_threads

@@ -26,7 +26,7 @@ LONG_FILES = {}
 # 61,527 for models that people train, devices that are not ideal and published runs to check by
 # (64,300); ZeRO and sequence parallelism in pipelines, layouts of stages, microbatches and
 # recomputation in every scheme, memory of other frameworks, calibration by whole steps (1,800); the
-# planner (1,170) and notebook 07 (1,250). From 68,600 for the papers' headlines as experiments
+# planner (1,170) and notebook 08 (1,250). From 68,600 for the papers' headlines as experiments
 # (826), T3's queues and null model (109), exercises on data parallelism (206).
 ALL_LINES = 69_800
 JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films

@@ -1,4 +1,4 @@
-"""The pictures of notebook 03 in a real JupyterLab, under Lab's default setting. Screenshots go to
+"""The pictures of notebook 10 in a real JupyterLab, under Lab's default setting. Screenshots go to
 out/screenshots, for a person to look at."""
 
 import pytest
@@ -16,7 +16,7 @@ SHOWN = (
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_atp(chromium, lab):
-    with lab_page(chromium, lab.url, only(lab, "03_atp.ipynb", *SHOWN)) as page:
+    with lab_page(chromium, lab.url, only(lab, "10_atp.ipynb", *SHOWN)) as page:
         block = page.view(".tpv-blocks[data-ready]")
         assert block.locator("[data-rank]").count() == 4
         page.screenshot("atp-blocks.png", block)

@@ -1,4 +1,4 @@
-"""The pictures of notebook 04 in a real JupyterLab, under Lab's default setting. Screenshots go to
+"""The pictures of notebook 11 in a real JupyterLab, under Lab's default setting. Screenshots go to
 out/screenshots, for a person to look at."""
 
 import pytest
@@ -17,7 +17,7 @@ PLOTS = {"validation": "communication", "overlaps": "oag", "scaling": "devices"}
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_axonn(chromium, lab):
-    with lab_page(chromium, lab.url, only(lab, "04_axonn.ipynb", *SHOWN), timeout_s=60) as page:
+    with lab_page(chromium, lab.url, only(lab, "11_axonn.ipynb", *SHOWN), timeout_s=60) as page:
         cube = page.view(".tpv-blocks[data-ready]")
         assert cube.locator("[data-rank]").count() == 8
         page.screenshot("axonn-cube.png", cube)

@@ -1,4 +1,4 @@
-"""The layout view of notebook 07 in a real JupyterLab."""
+"""The layout view of notebook 08 in a real JupyterLab."""
 
 import pytest
 from lab_page import lab_page, written

@@ -1,4 +1,4 @@
-"""The pictures of notebook 05 in a real JupyterLab, under Lab's default setting. Screenshots go to
+"""The pictures of notebook 12 in a real JupyterLab, under Lab's default setting. Screenshots go to
 out/screenshots, for a person to look at."""
 
 import pytest
@@ -17,7 +17,7 @@ PLOTS = {"schedules": "bubble", "memory": "budget", "halves": "level"}
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_merak(chromium, lab):
-    copy = only(lab, "05_merak.ipynb", *SHOWN)
+    copy = only(lab, "12_merak.ipynb", *SHOWN)
     with lab_page(chromium, lab.url, copy, timeout_s=60) as page:
         view = page.view(".tpv-schedule[data-ready]")
         page.screenshot("merak-view.png", view)

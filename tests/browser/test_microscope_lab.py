@@ -1,4 +1,4 @@
-"""The pictures of notebook 02 in a real JupyterLab, under Lab's default setting, where the
+"""The pictures of notebook 07 in a real JupyterLab, under Lab's default setting, where the
 microscope answers to keys."""
 
 import pytest
@@ -11,7 +11,7 @@ MICROSCOPE = ".tpv-microscope[data-ready]"
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_cost_models(chromium, lab):
-    with lab_page(chromium, lab.url, only(lab, "02_cost_models.ipynb", *SHOWN)) as page:
+    with lab_page(chromium, lab.url, only(lab, "07_cost_models.ipynb", *SHOWN)) as page:
         assert page.locator(MICROSCOPE).count() == 2
         ring = page.view(MICROSCOPE)
         keys_step(ring)

@@ -39,7 +39,7 @@ NO_ANSWERS = [
 ]
 
 
-# --- notebook 02 ---
+# --- notebook 07 ---
 def time_latency_of_each_byte(payload, n, latency, bandwidth):
     return 2 * (n - 1) * (latency + payload / bandwidth)
 
@@ -126,7 +126,7 @@ def straggler_computes_least(trace):
     return min(trace.ranks, key=lambda r: _seconds(trace, r, "compute"))
 
 
-# --- notebook 03 ---
+# --- notebook 10 ---
 def owned_always_row(weight, shape, mesh, order, rank):
     return atp.owned(weight, shape, mesh, "row", rank)
 

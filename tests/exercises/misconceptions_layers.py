@@ -1,4 +1,4 @@
-"""As `misconceptions_ranks`, of notebooks 03 to 05."""
+"""As `misconceptions_ranks`, of notebooks 10 to 12."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Plausible wrong answers on real ranks (notebooks 00 to 02), with words of the verdict, and right
+"""Plausible wrong answers on real ranks (notebooks 00 to 07), with words of the verdict, and right
 ones written in other ways: ``WRONG`` {name: [(answer, words)]}, ``RIGHT`` {name: [answer]}."""
 
 import torch

@@ -1,11 +1,11 @@
-"""As `misconceptions`, of notebooks 04 to 06."""
+"""As `misconceptions`, of notebooks 11 to 13."""
 
 import solutions_axonn as axonn
 import solutions_merak as merak
 import solutions_t3 as t3
 
 
-# --- notebook 04 ---
+# --- notebook 11 ---
 def coords_always_yxz(rank, grid, order):
     return axonn.coords(rank, grid, "yxz")
 
@@ -34,7 +34,7 @@ def special_of_eight(scheme, ranks, node):
     return axonn.special(scheme, 8, node)
 
 
-# --- notebook 05 ---
+# --- notebook 12 ---
 def in_flight_one_more_in_1f1b(name, p, m, s):
     return min(m, p - s) + (s == p - 2)
 
@@ -71,7 +71,7 @@ def memory_without_backward(name, p, m, s, whole, inputs, keep):
     return merak.memory(name, p, m, s, whole, inputs, keep, one=0)
 
 
-# --- notebook 06 ---
+# --- notebook 13 ---
 def share_in_percent(*sizes):
     sent, part = t3.share(*sizes)
     return sent, 100 * part

@@ -1,4 +1,4 @@
-"""Answers to notebook 03 on numbers and choices: right ones, and wrong ones with their hints."""
+"""Answers to notebook 10 on numbers and choices: right ones, and wrong ones with their hints."""
 
 from functools import partial
 

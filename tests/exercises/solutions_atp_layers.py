@@ -1,4 +1,4 @@
-"""Answers to notebook 03 on real ranks: right ones, and wrong ones with the hint they get."""
+"""Answers to notebook 10 on real ranks: right ones, and wrong ones with the hint they get."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Answers to notebook 04 on numbers and choices: right ones, and wrong ones with their hints."""
+"""Answers to notebook 11 on numbers and choices: right ones, and wrong ones with their hints."""
 
 from functools import partial
 

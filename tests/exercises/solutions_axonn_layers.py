@@ -1,4 +1,4 @@
-"""Answers to notebook 04 on real ranks and on the order of a step: right and wrong ones."""
+"""Answers to notebook 11 on real ranks and on the order of a step: right and wrong ones."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Answers to notebook 02 on formulas: right ones, and wrong ones with the hint they get."""
+"""Answers to notebook 07 on formulas: right ones, and wrong ones with the hint they get."""
 
 import torch
 

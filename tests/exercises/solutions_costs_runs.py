@@ -1,4 +1,4 @@
-"""Answers to notebook 02 on runs: right ones, and wrong ones with the hint they get."""
+"""Answers to notebook 07 on runs: right ones, and wrong ones with the hint they get."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Answers to notebook 07: right ones, and wrong ones with the hint they get."""
+"""Answers to notebook 08: right ones, and wrong ones with the hint they get."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Answers to notebook 05 on numbers and orders: right ones, and wrong ones with their hints."""
+"""Answers to notebook 12 on numbers and orders: right ones, and wrong ones with their hints."""
 
 from functools import partial
 from math import ceil

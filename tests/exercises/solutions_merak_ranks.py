@@ -1,4 +1,4 @@
-"""Answers to notebook 05 on graphs and on real ranks: right ones; wrong ones with hints."""
+"""Answers to notebook 12 on graphs and on real ranks: right ones; wrong ones with hints."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Answers to notebook 06 but for its maps: right ones, and wrong ones with their hints."""
+"""Answers to notebook 13 but for its maps: right ones, and wrong ones with their hints."""
 
 from dataclasses import replace
 from functools import partial

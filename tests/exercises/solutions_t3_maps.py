@@ -1,4 +1,4 @@
-"""Address maps for notebook 06: right ones, and wrong ones with their hints."""
+"""Address maps for notebook 13: right ones, and wrong ones with their hints."""
 
 from functools import partial
 

@@ -16,7 +16,7 @@ from tpviz.labs.t3.sublayers import CONFIGS, MODELS, SUBLAYERS, Row, Sublayers
 from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.paper import BETA, sublayer_times
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "06_t3.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "13_t3.ipynb"
 
 
 @pytest.fixture(scope="module")

@@ -41,13 +41,13 @@ def test_the_course_has_its_notebooks():
     assert [path.stem for path in NOTEBOOKS] == [
         "00_start",
         "01_ranks_meshes_collectives",
-        "02_cost_models",
-        "03_atp",
-        "04_axonn",
-        "05_merak",
-        "06_t3",
-        "07_beat_the_cluster",
-        "08_data_parallelism",
+        "02_data_parallelism",
+        "07_cost_models",
+        "08_beat_the_cluster",
+        "10_atp",
+        "11_axonn",
+        "12_merak",
+        "13_t3",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 03 on numbers: shards, bytes sent, the best mesh, and the number of
+"""The exercises of notebook 10 on numbers: shards, bytes sent, the best mesh, and the number of
 chunks."""
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The exercises of notebook 03 on real ranks: a column-first layer, forward and backward, and
+"""The exercises of notebook 10 on real ranks: a column-first layer, forward and backward, and
 overlapping its all-reduce, judged by the trace.
 
 Weights are (out, in), as in PyTorch and in `tpviz.schemes.atp`: y = x W^T + b, features of x over

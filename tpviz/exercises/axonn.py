@@ -1,4 +1,4 @@
-"""The exercises of notebook 04 on numbers: a rank's coordinates and shards, a layer's bytes, the
+"""The exercises of notebook 11 on numbers: a rank's coordinates and shards, a layer's bytes, the
 grids of known schemes, and the best grid for a batch.
 
 Known schemes are distinguished by the collectives of a step; grids for a batch by the papers' model

@@ -1,4 +1,4 @@
-"""The exercises of notebook 04 on real ranks: a layer on the grid, forward and backward, the order
+"""The exercises of notebook 11 on real ranks: a layer on the grid, forward and backward, the order
 in which a step gathers its weights, and the norm of the gradient.
 
 Weights are (out, in): y = x W^T. On a grid with the axes z, y, x a rank has the rows of its z of

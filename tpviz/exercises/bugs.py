@@ -1,4 +1,4 @@
-"""The last exercises of notebooks 03 to 06: from the evidence to the place and the cause, in a bug
+"""The last exercises of notebooks 10 to 13: from the evidence to the place and the cause, in a bug
 zoo. `zoo.examine` compares one step of a broken program with the same program without the fault,
 layer by layer, on the same ranks; the first error gives the place, and the rest of the evidence the
 cause.

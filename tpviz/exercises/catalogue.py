@@ -24,7 +24,8 @@ from .task import Exercise
 COURSE = {
     "00_start": ("mean_over_ranks", "row_parallel"),
     "01_ranks_meshes_collectives": ("all_reduce_in_two", "mlp_on_mesh"),
-    "02_cost_models": (
+    "02_data_parallelism": ("zero_bucket", "zero_step", "zero_states", "zero_sent"),
+    "07_cost_models": (
         "ring_time",
         "bus_bandwidth",
         "axis_for_tp",
@@ -33,7 +34,15 @@ COURSE = {
         "find_straggler",
         "ring_all_reduce",
     ),
-    "03_atp": (
+    "08_beat_the_cluster": (
+        "beat_bubble",
+        "beat_fits",
+        "beat_between",
+        "beat_regret",
+        "beat_rank",
+        "beat_rule",
+    ),
+    "10_atp": (
         "atp_owned",
         "atp_column_linear",
         "atp_column_backward",
@@ -44,7 +53,7 @@ COURSE = {
         "atp_chunked_linear",
         "atp_bugs",
     ),
-    "04_axonn": (
+    "11_axonn": (
         "axonn_coords",
         "axonn_special",
         "axonn_piece",
@@ -56,7 +65,7 @@ COURSE = {
         "axonn_norm",
         "axonn_bugs",
     ),
-    "05_merak": (
+    "12_merak": (
         "merak_schedule",
         "merak_in_flight",
         "merak_bubble",
@@ -68,7 +77,7 @@ COURSE = {
         "merak_halves",
         "merak_bugs",
     ),
-    "06_t3": (
+    "13_t3": (
         "t3_share",
         "t3_order",
         "t3_ring_maps",
@@ -80,15 +89,6 @@ COURSE = {
         "t3_tile",
         "t3_bugs",
     ),
-    "07_beat_the_cluster": (
-        "beat_bubble",
-        "beat_fits",
-        "beat_between",
-        "beat_regret",
-        "beat_rank",
-        "beat_rule",
-    ),
-    "08_data_parallelism": ("zero_bucket", "zero_step", "zero_states", "zero_sent"),
 }
 """The exercises of each notebook."""
 

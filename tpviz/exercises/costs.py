@@ -1,4 +1,4 @@
-"""The exercises of notebook 02: times and bandwidths by cost models, choices based on them, a scale
+"""The exercises of notebook 07: times and bandwidths by cost models, choices based on them, a scale
 model, a slow rank, and your own ring."""
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""The exercises of notebook 07: microbatches and bubbles, what fits, which axis crosses nodes,
+"""The exercises of notebook 08: microbatches and bubbles, what fits, which axis crosses nodes,
 regret and rank correlation of predictions, and a rule that picks among measured layouts."""
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""The exercises of notebook 05 on numbers: microbatches in flight, makespans, the layers that each
+"""The exercises of notebook 12 on numbers: microbatches in flight, makespans, the layers that each
 stage recomputes, and its activation memory."""
 
 from collections.abc import Callable

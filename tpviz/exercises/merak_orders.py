@@ -1,4 +1,4 @@
-"""The exercises of notebook 05 on orders: your own schedule, which is run, and the choice of early
+"""The exercises of notebook 12 on orders: your own schedule, which is run, and the choice of early
 recomputation. Times are simulated, with f = r = 1 and b = 2."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence

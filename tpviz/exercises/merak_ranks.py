@@ -1,4 +1,4 @@
-"""The exercises of notebook 05 on real ranks: a weight that two stages share, and two halves of a
+"""The exercises of notebook 12 on real ranks: a weight that two stages share, and two halves of a
 microbatch.
 
 Numbers are whole and float64, so sums are exact in any order.

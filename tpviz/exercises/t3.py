@@ -1,4 +1,4 @@
-"""The exercises of notebook 06 on numbers: the cost of an all-reduce after a GEMM, the order of its
+"""The exercises of notebook 13 on numbers: the cost of an all-reduce after a GEMM, the order of its
 chunks, when hiding it pays, its memory traffic, the tracker's size, and memory arbitration. Records
 and policies are simulated."""
 

@@ -1,4 +1,4 @@
-"""The exercises of notebook 06 on address maps: data with the destination of each store, run by the
+"""The exercises of notebook 13 on address maps: data with the destination of each store, run by the
 simulated hardware."""
 
 from collections.abc import Sequence

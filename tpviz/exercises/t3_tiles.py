@@ -1,4 +1,4 @@
-"""The exercise of notebook 06 on real ranks: tiles or chunks, predicted, then run."""
+"""The exercise of notebook 13 on real ranks: tiles or chunks, predicted, then run."""
 
 import warnings
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The view of notebook 07: choose a layout among those that were measured, commit it, be judged.
+"""The view of notebook 08: choose a layout among those that were measured, commit it, be judged.
 
 >>> view = LayoutView("llama-3B", gpus=64)                                       # doctest: +SKIP
 """
