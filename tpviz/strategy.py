@@ -46,13 +46,15 @@ def knob(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[Any, ...] | None = None,
+    own: Callable[..., Any] | None = None,
 ) -> Any:
     """A field of a strategy that people turn: default, one line of help, and bounds or choices.
 
     ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes. Where
-    the default is a tuple, any number of ``choices`` may be chosen.
+    the default is a tuple, any number of ``choices`` may be chosen. own : function (name, value,
+    choices) that checks values beside the choices, and gives them as plain ones.
     """
-    bounds = {"help": help, "low": low, "high": high, "choices": choices}
+    bounds = {"help": help, "low": low, "high": high, "choices": choices, "own": own}
     return field(default=default, metadata=bounds)
 
 
@@ -90,7 +92,7 @@ def settle_knobs(owner: Any) -> None:
         if not bounds or f.default is MISSING:
             continue
         if bounds["choices"] is not None:
-            check = some_of if isinstance(f.default, tuple) else one_of
+            check = bounds["own"] or (some_of if isinstance(f.default, tuple) else one_of)
             settle(owner, f.name, check, bounds["choices"])
         elif isinstance(f.default, bool):
             settle(owner, f.name, one_of, (True, False))

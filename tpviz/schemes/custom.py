@@ -92,7 +92,8 @@ class Custom(Strategy):
     @property
     def name(self) -> str:
         """The function's."""
-        return getattr(self.program, "__name__", type(self.program).__name__)
+        function = getattr(self.program, "func", self.program)  # of a functools.partial
+        return getattr(function, "__name__", type(function).__name__)
 
     @property
     def short(self) -> str:
