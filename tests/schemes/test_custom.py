@@ -163,6 +163,7 @@ def test_without_formulas_it_says_so():
         (lambda: tv.Custom({"dp": 2}, own.zero1, cost=1.0), "cost=1.0 is no function"),
         (lambda: tv.DataParallel(dp=2, inner=tv.Custom({"dp": 2}, own.zero1)), "shares the batch"),
         (lambda: tv.Custom({"dp": 4096}, own.zero1) and verified({"dp": 4096}, own.zero1), "4096"),
+        (lambda: tv.explore(SMALL, strategy=tv.Custom({"dp": 2}, own.zero1)), "no knobs to turn"),
         (lambda: tv.predict(tv.Custom({"dp": 8}, own.zero1), TINY, NODE), "8 ranks"),
     ],
 )

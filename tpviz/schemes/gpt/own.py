@@ -1,7 +1,7 @@
 """The `Program` around what a `Custom` scheme's function builds, and how its parts make up the
 whole model: found from shapes, and from initial values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import permutations, product
 from math import prod
@@ -42,7 +42,7 @@ def build(
     scheme: "Custom", workload: "GPT", mesh: "DeviceMesh", device: Any, lr: float = LEARNING_RATE
 ) -> Program:
     """This rank's program. Raises ``ValueError`` where the function returns anything else."""
-    with _defaults(getattr(torch, workload.dtype), device):
+    with default_dtype(workload), torch.device(device):
         made = scheme.program(workload, mesh)
     if isinstance(made, Program):
         return made
@@ -70,13 +70,12 @@ def _words(made: Any):
 
 
 @contextmanager
-def _defaults(dtype: torch.dtype, device: Any):
-    """While inside, new tensors have this dtype and device unless they say otherwise."""
+def default_dtype(workload: "GPT") -> Iterator[None]:
+    """While inside, new tensors have the workload's dtype unless they say otherwise."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+    torch.set_default_dtype(getattr(torch, workload.dtype))
     try:
-        with torch.device(device):
-            yield
+        yield
     finally:
         torch.set_default_dtype(before)
 
@@ -103,17 +102,19 @@ class OwnProgram(Program):
         self.watched.clear()
         self.batch = batch
         self.module.zero_grad()
-        if self.own_step is None:
-            loss = self.module(*batch)
-            loss.backward()
-        else:
-            loss = self.own_step(batch)
+        with default_dtype(self.workload):
+            loss = (self.own_step or self._plain_step)(batch)
         if loss is not None and not (isinstance(loss, torch.Tensor) and loss.numel() == 1):
             raise ValueError(
                 f"the step of {self.scheme.name} returned {type(loss).__name__}: return the mean "
                 "loss of this rank's rows, a tensor of one number, or None"
             )
         return loss if loss is None else loss.detach()
+
+    def _plain_step(self, batch):
+        loss = self.module(*batch)
+        loss.backward()
+        return loss
 
     def optimizer_step(self) -> None:
         (self.own_update or self.optimizer.step)()
@@ -202,16 +203,11 @@ class OwnProgram(Program):
             for cuts in gathered(self.layout(tokens))
             if cuts
         ]
-        logits = {name: mine[name] for name in mine if name == "logits"}
         whole = self.workload.batch, self.workload.seq, self.workload.vocab
-        splits = {
-            name: next(
-                c
-                for c in self.layouts(name, part.shape, whole)
-                if {one for one in c if not one[0]} == rows
-            )
-            for name, part in logits.items()
-        }
+        logits, splits = {n: t for n, t in mine.items() if n == "logits"}, {}
+        for name, part in logits.items():
+            fit = self.layouts(name, part.shape, whole)
+            splits[name] = next((c for c in fit if {one for one in c if not one[0]} == rows), ())
         return self.joined(logits, splits)["logits"]
 
     def gradients(self) -> dict[str, torch.Tensor]:
