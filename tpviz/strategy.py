@@ -197,13 +197,14 @@ class Strategy:
 
     @property
     def short(self) -> str:
-        """As its code would be written: axes, and the other knobs that are not at their default.
+        """As its code would be written: axes, and the other knobs that are not at their default; of
+        a schedule of one's own that it is one.
 
         ``Megatron(tp=2) * DataParallel(dp=4, zero=1)``
         """
         inner, axes = getattr(self, "inner", None), self.axes
         words = [
-            f"{f.name}={value!r}"
+            f"{f.name}={'own' if len(str(value).splitlines()) > 1 else repr(value)}"
             for f in fields(self)
             if f.metadata
             if (value := getattr(self, f.name)) != f.default or f.name in axes

@@ -37,10 +37,8 @@ def test_lines_a_text_and_a_schedule_are_one_knob():
         for s in (LINES, "\n".join(LINES), Schedule.parse("\n".join(LINES)))
     ]
     assert made[0] == made[1] == made[2] and len({*map(repr, made), *map(hash, made)}) == 2
-    assert (
-        eval(repr(made[0]), vars(tv)) == made[0]
-        or eval(made[0].short, {"Merak": tv.Merak}) == made[0]
-    )
+    assert eval(repr(made[0]), {"Merak": tv.Merak}) == made[0]
+    assert made[0].short == "Merak(pp=2, microbatches=2, schedule=own)"
     assert tv.Merak(schedule="1f1b") == tv.Merak(schedule="1f1b", pp=2)
 
 
@@ -110,6 +108,16 @@ def test_views_draw_it():
     assert menu.label == "own"
     menu.value = "1f1b"
     assert view.source.strategy.schedule == "1f1b"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_explore_keeps_it_until_another_is_chosen():
+    scheme = tv.Merak(schedule=LINES, **TWO)
+    view = tv.explore(FOUR, NODE, strategy=scheme)
+    assert view.strategy == scheme and view.prediction is not None
+    menu = view._inner.controls["schedule"]
+    assert menu.label == "own"
+    menu.value = "gpipe"
+    assert view.strategy.schedule == "gpipe"
 
 
 def test_text_of_a_schedule():
