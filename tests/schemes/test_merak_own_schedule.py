@@ -38,7 +38,7 @@ def test_lines_a_text_and_a_schedule_are_one_knob():
     ]
     assert made[0] == made[1] == made[2] and len({*map(repr, made), *map(hash, made)}) == 2
     assert eval(repr(made[0]), {"Merak": tv.Merak}) == made[0]
-    assert made[0].short == "Merak(pp=2, microbatches=2, schedule=own)"
+    assert made[0].short == "Merak(pp=2, tp=1, dp=1, microbatches=2, schedule=own)"
     assert tv.Merak(schedule="1f1b") == tv.Merak(schedule="1f1b", pp=2)
 
 

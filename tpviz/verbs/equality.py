@@ -138,6 +138,11 @@ class Verdict:
         return name.removeprefix("gradient ").removeprefix("parameter ")
 
     @property
+    def wrong(self) -> list[str]:
+        """The names in ``errors`` of all that differs, gradients in the order of the model."""
+        return [name for name, error in self.errors.items() if not error <= TOLERANCE]
+
+    @property
     def ledger_ok(self) -> bool | None:
         """Every rank's ledger of every step equals the formula, exactly; None: no formula."""
         return None if self.ledger_diff is None else not self.ledger_diff
@@ -146,7 +151,7 @@ class Verdict:
     def ok(self) -> bool:
         """All errors at most 1e-10, the ledger that of the formula if there is one, and every
         collective waited for."""
-        return self.max_error <= TOLERANCE and not (self.ledger_diff or self.unwaited)
+        return not (self.wrong or self.ledger_diff or self.unwaited)
 
     def __bool__(self):
         return self.ok
@@ -178,5 +183,8 @@ class Verdict:
                 None: "ledger: no formula given",
             }[self.ledger_ok],
         ]
+        if wrong := self.wrong:
+            more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+            lines.insert(-1, f"differing: {', '.join(wrong[:4])}{more}")
         found = (*(self.ledger_diff or ()), *self.unwaited)
         return "\n".join(lines + [f"  {line}" for line in found])
