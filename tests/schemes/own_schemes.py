@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import tpviz as tv
 
@@ -61,6 +62,19 @@ def buckets(workload, mesh):
             for p, part in zip(parameters, parts):
                 p.grad = part.view_as(p)
         started.clear()
+        return loss
+
+    return model, step
+
+
+def ddp(workload, mesh):
+    model, group = tv.reference_model(workload), mesh.get_group("dp")
+    replica = DistributedDataParallel(model, process_group=group)
+    n, rank = group.size(), group.rank()
+
+    def step(batch):
+        loss = replica(*[rows.chunk(n)[rank] for rows in batch])
+        loss.backward()
         return loss
 
     return model, step

@@ -50,11 +50,12 @@ class Custom(Strategy):
             ``embed`` and ``head``, and on each rank an even part of each parameter's initial value,
             or all of it, or of a parameter nothing at all.
         step : function of the whole batch, (inputs, targets), each (batch, seq): forward, backward
-            and the synchronisation of gradients. Returns the mean loss of the rows that this rank
-            saw, or None. Gradients are None before it. By default ``model(*batch)`` and backward.
-        update : function without arguments: the optimizer step. By default AdamW on the gradients
-            in ``p.grad``. A parameter whose ``p.grad`` is None on every rank, because ranks keep
-            only shards of its gradient, is compared after the update alone.
+            and the synchronisation of gradients, phase "sync" where it reduces after backward.
+            Returns the mean loss of the rows that this rank saw, or None. Gradients are None before
+            it. By default ``model(*batch)`` and backward.
+        update : function without arguments: the optimizer step, phase "optimizer". By default AdamW
+            on the gradients in ``p.grad``. A parameter whose ``p.grad`` is None on every rank,
+            because ranks keep only shards of its gradient, is compared after the update alone.
     ledger : function of the workload: the collectives of rank 0's step, as a `Ledger` or rows
         (axis, collective, phase, count, payload bytes of each). None: no formula.
     cost : function (workload, cluster): seconds of a step's kernels and of exposed communication by

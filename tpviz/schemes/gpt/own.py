@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tpviz.labels import label
+
 from .initial import initial, load_initial
 from .model import ReferenceGPT
 from .program import LEARNING_RATE, Program, gather_together, own_part
@@ -117,7 +119,8 @@ class OwnProgram(Program):
         return loss
 
     def optimizer_step(self) -> None:
-        (self.own_update or self.optimizer.step)()
+        with label(phase="optimizer"):
+            (self.own_update or self.optimizer.step)()
 
     # -- for checking ------------------------------------------------------------------------------
     def watch(self) -> None:
