@@ -238,7 +238,12 @@ def other_rows(workload, mesh):
 
 
 def no_forward(workload, mesh):
-    return tv.reference_model(workload), lambda batch: None
+    return tv.reference_model(workload), lambda batch: torch.zeros(())
+
+
+def forgets_its_loss(workload, mesh):
+    model = tv.reference_model(workload)
+    return model, lambda batch: model(*batch).backward()
 
 
 @pytest.mark.parametrize(
@@ -255,6 +260,7 @@ def no_forward(workload, mesh):
             "are no even parts of the whole, in the order",
         ),
         (other_rows, "tokens on the ranks are no even parts"),
+        (forgets_its_loss, "the step of forgets_its_loss returned no loss on any rank"),
         (no_forward, "no rank called both its model's embed"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

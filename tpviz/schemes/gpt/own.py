@@ -111,6 +111,7 @@ class OwnProgram(Program):
                 f"the step of {self.scheme.name} returned {type(loss).__name__}: return the mean "
                 "loss of this rank's rows, a tensor of one number, or None"
             )
+        self.has_loss = loss is not None
         return loss if loss is None else loss.detach()
 
     def _plain_step(self, batch):
@@ -194,8 +195,13 @@ class OwnProgram(Program):
 
     def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step; rows are placed by their tokens."""
+        if not any(gathered(self.has_loss)):
+            raise ValueError(
+                f"the step of {self.scheme.name} returned no loss on any rank: return the mean "
+                "loss of this rank's rows"
+            )
         mine = {name: torch.cat(kept) for name, kept in self.watched.items()}
-        if not all(set().union(*gathered(list(mine))) >= {name} for name in ("tokens", "logits")):
+        if not {"tokens", "logits"} <= set().union(*gathered(list(mine))):
             raise ValueError(
                 f"{self.scheme.name}: no rank called both its model's embed, with tokens, and its "
                 "head, which gives the logits"
