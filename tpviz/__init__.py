@@ -26,6 +26,8 @@ _HOMES = {
     "tpviz.schemes.merak.strategy": ["Merak"],
     "tpviz.schemes.t3.strategy": ["T3"],
     "tpviz.schemes.zero.strategy": ["DataParallel"],
+    "tpviz.schemes.custom": ["Custom"],
+    "tpviz.schemes.gpt.own": ["reference_model"],
     "tpviz.trace": ["Trace", "Event", "Ledger"],
     "tpviz.trace.load": ["load_trace"],
     "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],

@@ -29,6 +29,8 @@ from .runtime.launch import shutdown as shutdown
 from .runtime.recorder import record as record
 from .schemes.atp.strategy import ATP as ATP
 from .schemes.axonn.strategy import AxoNN as AxoNN
+from .schemes.custom import Custom as Custom
+from .schemes.gpt.own import reference_model as reference_model
 from .schemes.megatron.strategy import Megatron as Megatron
 from .schemes.merak.strategy import Merak as Merak
 from .schemes.t3.strategy import T3 as T3

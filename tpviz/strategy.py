@@ -46,13 +46,15 @@ def knob(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[Any, ...] | None = None,
+    own: Callable[..., Any] | None = None,
 ) -> Any:
     """A field of a strategy that people turn: default, one line of help, and bounds or choices.
 
     ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes. Where
-    the default is a tuple, any number of ``choices`` may be chosen.
+    the default is a tuple, any number of ``choices`` may be chosen. own : function (name, value,
+    choices) that checks values beside the choices, and gives them as plain ones.
     """
-    bounds = {"help": help, "low": low, "high": high, "choices": choices}
+    bounds = {"help": help, "low": low, "high": high, "choices": choices, "own": own}
     return field(default=default, metadata=bounds)
 
 
@@ -90,7 +92,7 @@ def settle_knobs(owner: Any) -> None:
         if not bounds or f.default is MISSING:
             continue
         if bounds["choices"] is not None:
-            check = some_of if isinstance(f.default, tuple) else one_of
+            check = bounds["own"] or (some_of if isinstance(f.default, tuple) else one_of)
             settle(owner, f.name, check, bounds["choices"])
         elif isinstance(f.default, bool):
             settle(owner, f.name, one_of, (True, False))
@@ -195,13 +197,14 @@ class Strategy:
 
     @property
     def short(self) -> str:
-        """As its code would be written: axes, and the other knobs that are not at their default.
+        """As its code would be written: axes, and the other knobs that are not at their default; of
+        a schedule of one's own that it is one.
 
         ``Megatron(tp=2) * DataParallel(dp=4, zero=1)``
         """
         inner, axes = getattr(self, "inner", None), self.axes
         words = [
-            f"{f.name}={value!r}"
+            f"{f.name}={'own' if len(str(value).splitlines()) > 1 else repr(value)}"
             for f in fields(self)
             if f.metadata
             if (value := getattr(self, f.name)) != f.default or f.name in axes

@@ -99,10 +99,10 @@ def test_early_recomputation_never_takes_longer():
 
 
 def test_written_lines_are_run_as_they_are():
-    lines = tuple(solutions_merak.ONE_F_ONE_B)
-    own = merak_orders.Own(pp=3, microbatches=4, recompute="none", lines=lines)
-    assert str(own.schedule_of(None)).splitlines() == list(lines)
-    assert own.schedule_of(None).actions == schedule("1f1b", 3, 4, recompute=False).actions
+    lines, workload = tuple(solutions_merak.ONE_F_ONE_B), tv.GPT(layers=3)
+    own = tv.Merak(pp=3, microbatches=4, recompute="none", schedule=lines)
+    assert str(own.schedule_of(workload)).splitlines() == list(lines)
+    assert own.schedule_of(workload).actions == schedule("1f1b", 3, 4, recompute=False).actions
 
 
 def test_who_writes_a_schedule_is_told_what_was_measured():

@@ -2,7 +2,6 @@
 recomputation. Times are simulated, with f = r = 1 and b = 2."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -27,17 +26,6 @@ def like() -> Timeline:
     return timeline(schedule("1f1b", RANKS, MICROBATCHES, recompute=False))
 
 
-@dataclass(frozen=True)
-class Own(Merak):
-    """A `Merak` without recomputation whose ranks, one stage each, follow ``lines``."""
-
-    lines: tuple[str, ...] = ()
-
-    def schedule_of(self, workload: GPT) -> Schedule:
-        """The schedule as it is written."""
-        return read(self.lines)
-
-
 @lru_cache(maxsize=32)
 def run_of(lines: tuple[str, ...]) -> "Verification":
     """The `tv.verify` of a GPT whose real ranks follow these lines."""
@@ -45,7 +33,7 @@ def run_of(lines: tuple[str, ...]) -> "Verification":
 
     w = GPT(layers=RANKS, hidden=8, heads=2, seq=4, batch=MICROBATCHES, vocab=16, dtype="float64")
     return verify(
-        Own(pp=RANKS, microbatches=MICROBATCHES, recompute="none", lines=lines),
+        Merak(pp=RANKS, microbatches=MICROBATCHES, recompute="none", schedule=lines),
         w,
         steps=1,
         progress=False,

@@ -17,6 +17,7 @@ from tpviz.checks import one_of, whole_number
 from . import interleaved, one_f_one_b, v_shaped
 from .actions import KINDS, Action
 from .clock import Timeline, timeline
+from .own import own
 from .plan import finish
 from .table import Schedule
 from .validity import schedule_errors, validate
@@ -95,13 +96,15 @@ def schedule(
     chunks: int | None = None,
     recompute: bool | Sequence[bool] = True,
 ) -> Schedule:
-    """The `Schedule` of a name in `SCHEDULES`.
+    """The `Schedule` of a name in `SCHEDULES`, or of the text of one of your own (`own.as_text`).
 
     ranks : p, pipeline ranks. microbatches : m. chunks : stages on each rank; None: the usual
     number. recompute : False: no stage recomputes; True: as the schedule says; a tuple of bool, one
     for each stage: where False that stage does not. The order does not depend on it.
     Raises ``ValueError`` where there is no such schedule, with the nearest sizes that have one.
     """
+    if _written(name):
+        return own(name, ranks, microbatches, chunks, recompute)
     chunks = check(name, ranks, microbatches, chunks)
     known = SCHEDULES[name]
     several = [chunks] if known.chunks[2] is None else []
@@ -110,6 +113,8 @@ def schedule(
 
 def check(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> int:
     """How many stages are on each rank; ``ValueError`` where `schedule` has none to give."""
+    if _written(name):
+        return own(name, ranks, microbatches, chunks).stages // ranks
     known = SCHEDULES[one_of("schedule", name, SCHEDULES)]
     whole_number("ranks", ranks)
     whole_number("microbatches", microbatches)
@@ -121,3 +126,8 @@ def check(name: str, ranks: int, microbatches: int, chunks: int | None = None) -
         raise ValueError(f"{name}: {error}") from None
     known.check(ranks, microbatches, chunks)
     return chunks
+
+
+def _written(name: str) -> bool:
+    """Whether this is the text of a schedule rather than a name."""
+    return isinstance(name, str) and any(c.isspace() for c in name)

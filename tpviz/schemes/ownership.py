@@ -32,9 +32,12 @@ def ownership(strategy: "Strategy", workload: "GPT") -> list[dict[str, Any]]:
     Under ZeRO 3 a parameter is also a range of a flat buffer: "flat" then gives the axis and, for
     each index on it, the [start, stop) of the parameter's own elements (of a rank's part of it)
     that this index keeps. In a pipeline "at" gives the axis and the indices on it that have the
-    parameter at all.
+    parameter at all. Empty where a scheme does not say what it splits.
     """
-    splits = strategy.splits(workload)
+    try:
+        splits = strategy.splits(workload)
+    except NotImplementedError:
+        return []
     flat = getattr(strategy, "flat_ranges", lambda workload: {})(workload)
     homes = getattr(strategy, "homes", lambda workload: {})(workload)
     letters = dict(LETTERS)

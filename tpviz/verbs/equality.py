@@ -123,7 +123,7 @@ class Verdict:
     """What both verifications say, of ``errors``, ``ledger_diff`` and ``unwaited``."""
 
     errors: dict[str, float]
-    ledger_diff: tuple[str, ...]
+    ledger_diff: tuple[str, ...] | None
     unwaited: tuple[str, ...]
 
     @property
@@ -138,14 +138,20 @@ class Verdict:
         return name.removeprefix("gradient ").removeprefix("parameter ")
 
     @property
-    def ledger_ok(self) -> bool:
-        """Every rank's ledger of every step equals the formula, exactly."""
-        return not self.ledger_diff
+    def wrong(self) -> list[str]:
+        """The names in ``errors`` of all that differs, gradients in the order of the model."""
+        return [name for name, error in self.errors.items() if not error <= TOLERANCE]
+
+    @property
+    def ledger_ok(self) -> bool | None:
+        """Every rank's ledger of every step equals the formula, exactly; None: no formula."""
+        return None if self.ledger_diff is None else not self.ledger_diff
 
     @property
     def ok(self) -> bool:
-        """All errors at most 1e-10, the ledger exact, and every collective waited for."""
-        return self.max_error <= TOLERANCE and self.ledger_ok and not self.unwaited
+        """All errors at most 1e-10, the ledger that of the formula if there is one, and every
+        collective waited for."""
+        return not (self.wrong or self.ledger_diff or self.unwaited)
 
     def __bool__(self):
         return self.ok
@@ -160,10 +166,9 @@ class Verdict:
         ]
         for kind in ("gradient", "parameter"):
             of_kind = {k: e for k, e in self.errors.items() if k.startswith(kind + " ")}
-            name = max(of_kind, key=of_kind.__getitem__)
-            rows.append(
-                [f"{len(of_kind)} {kind}s", f"{of_kind[name]:.1e}", name.removeprefix(kind + " ")]
-            )
+            name = max(of_kind, key=of_kind.__getitem__, default="")
+            largest = f"{of_kind[name]:.1e}" if name else "no rank keeps them"
+            rows.append([f"{len(of_kind)} {kind}s", largest, name.removeprefix(kind + " ")])
         return rows
 
     def _said(self, what, notes=()):
@@ -172,8 +177,14 @@ class Verdict:
         lines += [
             *text_table(self.to_table()),
             *notes,
-            "ledger: equal to the formula on every rank"
-            if self.ledger_ok
-            else "ledger: differs from the formula",
+            {
+                True: "ledger: equal to the formula on every rank",
+                False: "ledger: differs from the formula",
+                None: "ledger: no formula given",
+            }[self.ledger_ok],
         ]
-        return "\n".join(lines + [f"  {line}" for line in (*self.ledger_diff, *self.unwaited)])
+        if wrong := self.wrong:
+            more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+            lines.insert(-1, f"differing: {', '.join(wrong[:4])}{more}")
+        found = (*(self.ledger_diff or ()), *self.unwaited)
+        return "\n".join(lines + [f"  {line}" for line in found])

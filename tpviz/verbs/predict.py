@@ -6,6 +6,7 @@
 ('predicted', True, True)
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -106,7 +107,8 @@ class Prediction:
         return self.strategy.ledger(self.workload)
 
     def memory(self) -> Memory:
-        """The `tpviz.cost.Memory` of one rank, bytes by kind."""
+        """The `tpviz.cost.Memory` of one rank, bytes by kind. Raises ``NotImplementedError`` where
+        the strategy has no formula of it."""
         return Memory(self._memory)
 
     @cached_property
@@ -121,7 +123,7 @@ class Prediction:
     # -- in words ----------------------------------------------------------------------------------
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: the parts, then each axis, then memory."""
-        step, memory = self.step_time, self.memory()
+        step = self.step_time
         rows = [["part", "time", "share"]]
         rows += [[name, show_seconds(s), _share(s, step)] for name, s in self.parts.items()]
         rows.append(["step", show_seconds(step), "100 %"])
@@ -130,8 +132,9 @@ class Prediction:
                 [f"{kind} on {axis}", show_seconds(s), _share(s, step)]
                 for axis, s in getattr(self, kind).items()
             ]
-        total = memory.total
-        rows += [[f"{kind} memory", show_bytes(n), _share(n, total)] for kind, n in memory.items()]
+        with suppress(NotImplementedError):
+            memory, total = self._memory, self._memory.total
+            rows += [[f"{k} memory", show_bytes(n), _share(n, total)] for k, n in memory.items()]
         return rows
 
     def describe(self) -> str:
@@ -140,15 +143,21 @@ class Prediction:
             f"{_share(s, self.step_time)} {name}" for name, s in self.parts.items() if s
         )
         axes = " and ".join(f"{show_seconds(s)} for {axis}" for axis, s in self.exposed.items())
-        memory, size = self.memory().total, self.cluster.device.memory
         return (
             f"Predicted: one step of {self.strategy.short} on {self.cluster.caption} takes "
             f"{show_seconds(self.step_time)}: {shares}. "
             + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
-            + f"A rank needs {show_bytes(memory)} of {show_bytes(size)}"
-            + (": it fits." if self.fits else ": it does not fit.")
+            + self._fit_in_words()
             + f" {self.badge[0].upper()}{self.badge[1:]}." * (self.badge != "predicted")
         )
+
+    def _fit_in_words(self):
+        size = show_bytes(self.cluster.device.memory)
+        try:
+            needs = show_bytes(self._memory.total)
+        except NotImplementedError:
+            return "There is no formula of its memory."
+        return f"A rank needs {needs} of {size}: it {'fits' if self.fits else 'does not fit'}."
 
     def __repr__(self):
         return (

@@ -164,6 +164,11 @@ def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None]:
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
     inner = getattr(strategy, "inner", None)
+    if type(inner or strategy) not in strategies().values():
+        raise ValueError(
+            f"{(inner or strategy).short} is in no menu and has no knobs to turn: use "
+            "tv.compare(strategy, workload, cluster), tv.run or tv.verify"
+        )
     return (inner, replace(strategy, inner=None)) if inner else (strategy, None)  # pyright: ignore[reportCallIssue]
 
 

@@ -92,7 +92,7 @@ class Fitting:
         self._moved = [*reversed([*moved]), *(n for n in self._moved if n not in moved)]
         wanted = {**self.values, **moved}
         self.values = wanted if self._works(wanted) else self._settled(wanted)
-        self.stops = {name: self._stops(name) for name in self._choices}
+        self.stops = {n: self._stops(n, self.values[n]) for n in self._choices}
         return {n: (wanted[n], v) for n, v in self.values.items() if v != wanted[n]}
 
     def _settled(self, wanted):
@@ -113,8 +113,9 @@ class Fitting:
         works = (v for v in nearest if self._works({**found, name: v}))
         found[name] = next(works, found[name])
 
-    def _stops(self, name):
-        """Found once for each size of the model, number of ranks and value of knobs that never give
+    def _stops(self, name, value):
+        """With the value itself, which a schedule of one's own needs: it fits no other sizes. Found
+        once for each size of the model, number of ranks and value of knobs that never give
         way, on which alone they depend."""
         fixed = (value for knob, value in self.values.items() if knob not in self._choices)
         key = name, self.ranks, *(self.values[size] for size in _names(Sizes)), *fixed
@@ -126,7 +127,8 @@ class Fitting:
                 for value in self._choices[name]
                 if any(self._works({**other, name: value}) for other in others)
             ]
-        return self._known[key]
+        known = self._known[key]
+        return known if value in known else [*known, value]
 
     def _works(self, values):
         try:
@@ -167,7 +169,7 @@ def _choices(f, value, more):
     """The values among which a knob of a strategy chooses, none where it binds no other knob."""
     low, high, several = (f.metadata[key] for key in ("low", "high", "choices"))
     if several is not None:
-        return [] if isinstance(f.default, tuple) else list(several)
+        return [] if isinstance(f.default, tuple) else list(dict.fromkeys((*several, value)))
     if isinstance(f.default, bool):
         return [False, True]
     if is_pair(f.default):

@@ -37,16 +37,17 @@ def control(
 ) -> ipywidgets.DOMWidget:
     """The ipywidgets control of one knob.
 
-    choices make a menu, or check boxes where the default is a tuple of some of them; a bool a check
-    box, a bounded int a slider (its upper end at most ``most``), a float a number field, a pair of
-    whole numbers a menu of meshes of at most ``most`` ranks, and any other tuple or a str a text
-    field read as a Python literal.
+    choices and the default make a menu, or choices check boxes where the default is a tuple of some
+    of them; a bool a check box, a bounded int a slider (its upper end at most ``most``), a float a
+    number field, a pair of whole numbers a menu of meshes of at most ``most`` ranks, and any other
+    tuple or a str a text field read as a Python literal.
     """
     options = {"description": name, "style": WIDE, "tooltip": help, "layout": CONTROL}
     if choices is not None and isinstance(default, tuple):
         return Several(choices, default, name, help, CONTROL)
     if choices is not None:
-        return ipywidgets.Dropdown(options=[(str(c), c) for c in choices], value=default, **options)
+        menu = [(_label(c), c) for c in dict.fromkeys((*choices, default))]
+        return ipywidgets.Dropdown(options=menu, value=default, **options)
     if isinstance(default, bool):
         return ipywidgets.Checkbox(value=default, **options)
     if isinstance(default, int) and low is not None and high is not None:
@@ -253,7 +254,8 @@ class Knobs(ipywidgets.VBox):
 def _label(value):
     if is_pair(value):
         return shape_words(value)
-    return f"{value:,}" if type(value) is int else str(value)
+    lines = isinstance(value, str) and "\n" in value  # a schedule of one's own
+    return "own" if lines else f"{value:,}" if type(value) is int else str(value)
 
 
 def _parsed(name, text, usual):

@@ -178,10 +178,10 @@ def _counter(trace, s, w):
     return lambda rank: in_flight(trace, rank, several)
 
 
-def closed_form(*sizes: Any) -> tuple[float, tuple[float, ...]] | None:
+def closed_form(name: str, *sizes: Any) -> tuple[float, tuple[float, ...]] | None:
     """(makespan, idle time of each rank) by `formulas`, or None where there is none."""
-    span = formulas.makespan(*sizes)
-    return None if span is None else (span, formulas.bubble(*sizes))  # pyright: ignore[reportReturnType]
+    span = formulas.makespan(name, *sizes) if name in SCHEDULES else None
+    return None if span is None else (span, formulas.bubble(name, *sizes))  # pyright: ignore[reportReturnType]
 
 
 @lru_cache(maxsize=64)

@@ -110,6 +110,8 @@ class Program:
     them over ``partial_axis``.
     clip : largest norm of the gradient, 0 for any; for a module that is whole on this rank.
     accumulation : microbatches of a step.
+    unkept : what of a step `verify` cannot compare: "input gradient", "gradient <name>" of a
+    parameter of which no rank keeps the whole gradient.
     """
 
     output_splits: Sequence[tuple[int, str]] = ()
@@ -117,6 +119,7 @@ class Program:
     clip, accumulation = 0.0, 1
     sequence_first = False
     partial: Sequence[str] = ()
+    unkept: Sequence[str] = ()
     partial_axis: str | None = None
 
     def __init__(

@@ -22,6 +22,7 @@ from tpviz.checks import divides, settle
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES, Schedule, schedule
 from tpviz.schedules import check as check_schedule
+from tpviz.schedules.own import as_text, read
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.megatron.strategy import Megatron
@@ -66,6 +67,10 @@ class Merak(Strategy):
     `tpviz.strategy.recompute_knob`) is computed again within backward, on every stage. ``zero`` and
     what it sends: `sharding`; ``sp``: as Megatron has it, of messages too.
 
+    ``schedule``: a name, or one of your own: a `Schedule`, or a line of actions for each rank
+    ("F0 F1 B0 B1"), kept as text. A stage recomputes where its line says so (R, RB) and
+    ``recompute`` allows it.
+
     ``layout``: each stage has as many blocks ("even", the embedding and the head uncounted), as
     many as make the slowest rank fastest, the head's FLOPs counted ("balanced"), or as a layout
     says: counts, (2, 4, 4, 2), or Megatron-LM's words for it, "Ett|(t*4|)*2,ttL" (`split`).
@@ -79,10 +84,11 @@ class Merak(Strategy):
     microbatches: int = knob(
         4, help="parts that a replica's share of the batch is cut into", low=1, high=1024
     )
-    schedule: str = knob(
+    schedule: Any = knob(
         "shifted_critical_path",
         help="order of each stage's forward and backward passes",
         choices=tuple(SCHEDULES),
+        own=as_text,
     )
     chunks: int = knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=16)
     recompute: str = knob(
@@ -135,6 +141,8 @@ class Merak(Strategy):
     @property
     def stages(self) -> int:
         """Stages of the whole pipeline: one a rank, or several."""
+        if self.schedule not in SCHEDULES:
+            return read(self.schedule).stages
         each = {"interleaved_1f1b": self.chunks, **dict.fromkeys(V_SHAPED, 2)}
         return self.pp * each.get(self.schedule, 1)
 

@@ -1,0 +1,167 @@
+"""A scheme of your own: a function that builds a rank's program on ``torch.distributed``.
+
+def data_parallel(workload, mesh):
+    model, group = tv.reference_model(workload), mesh.get_group("dp")
+    n, rank = group.size(), group.rank()
+
+    def step(batch):
+        loss = model(*[rows.chunk(n)[rank] for rows in batch])
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, group=group)
+            p.grad /= n
+        return loss
+
+    return model, step
+
+tv.verify(tv.Custom({"dp": 2}, data_parallel), tv.GPT())
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpviz.cost import Segment
+from tpviz.mesh import Mesh
+from tpviz.strategy import Strategy
+from tpviz.trace.ledger import Ledger
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.cluster import Cluster
+    from tpviz.schemes.gpt.program import Program
+    from tpviz.workload import GPT
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Custom(Strategy):
+    """A strategy whose program a function of yours builds on each rank.
+
+    Parameters
+    ----------
+    axes : {"dp": 2, "tp": 2}, the mesh, outer first.
+    build : function (workload, mesh) of a rank, with torch's ``DeviceMesh``; called with the
+        rank's device and the workload's dtype as torch's defaults. It may be defined in a notebook
+        cell. It returns ``model``, ``(model, step)`` or ``(model, step, update)``:
+
+        model : ``nn.Module`` with the parameter names of `tpviz.reference_model`, modules
+            ``embed`` and ``head``, and on each rank an even part of each parameter's initial value,
+            or all of it, or of a parameter nothing at all.
+        step : function of the whole batch, (inputs, targets), each (batch, seq): forward, backward
+            and the synchronisation of gradients, phase "sync" where it reduces after backward.
+            Returns the mean loss of the rows that this rank saw, or None. Gradients are None before
+            it. By default ``model(*batch)`` and backward.
+        update : function without arguments: the optimizer step, phase "optimizer". By default AdamW
+            on the gradients in ``p.grad``. A parameter whose ``p.grad`` is None on every rank,
+            because ranks keep only shards of its gradient, is compared after the update alone.
+    ledger : function of the workload: the collectives of rank 0's step, as a `Ledger` or rows
+        (axis, collective, phase, count, payload bytes of each). None: no formula.
+    cost : function (workload, cluster): seconds of a step's kernels and of exposed communication by
+        axis, {"compute": 0.1, "dp": 0.02}; or a number, all of it compute; or a list of
+        `tpviz.cost.Segment`. None: no formula, so nothing is predicted.
+
+    Raises ``ValueError`` for axes that are no mesh, and for anything that is no function.
+    """
+
+    mesh: Mesh
+    program: Callable[..., Any]
+    rows: Callable[..., Any] | None
+    seconds: Callable[..., Any] | None
+
+    shares_batch = "axes"
+
+    def __init__(
+        self,
+        axes: Mapping[str, int],
+        build: Callable[..., Any],
+        ledger: Callable[..., Any] | None = None,
+        cost: Callable[..., Any] | None = None,
+    ):
+        for name, value in (("build", build), ("ledger", ledger), ("cost", cost)):
+            if not callable(value) and (value is not None or name == "build"):
+                raise ValueError(f"{name}={value!r} is no function: see tv.Custom")
+        made = {"mesh": Mesh(axes), "program": build, "rows": ledger, "seconds": cost}  # pyright: ignore[reportArgumentType]
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        return self.mesh.axes
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        function = getattr(self.program, "func", self.program)  # of a functools.partial
+        return getattr(function, "__name__", type(function).__name__)
+
+    @property
+    def short(self) -> str:
+        return f"Custom({self.axes}, {self.name})"
+
+    def __repr__(self):
+        return self.short
+
+    def title(self, workload: "GPT") -> str:
+        sizes = " ".join(f"{axis} {n}" for axis, n in self.axes.items())
+        return f"{self.name} {sizes}: {workload.words}"
+
+    def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
+        """Only its ranks know."""
+        raise NotImplementedError(f"{self.short} does not say which parameters it splits")
+
+    def ledger(self, workload: "GPT") -> Ledger:
+        if self.rows is None:
+            raise NotImplementedError(
+                f"{self.short} has no formula of its collectives: give Custom(ledger=...)"
+            )
+        rows = self.rows(workload)
+        return rows if isinstance(rows, Ledger) else Ledger.of(map(self._row, _listed(rows)))
+
+    def _row(self, row):
+        if not isinstance(row, (tuple, list)) or len(row) != 5 or row[0] not in self.axes:
+            raise ValueError(
+                f"ledger of {self.name} has the row {row!r}: a row is (axis, collective, phase, "
+                f"count, payload bytes of each), its axis one of {', '.join(self.axes)}"
+            )
+        return (*row, self.axes[row[0]])
+
+    def cost(
+        self, workload: "GPT", cluster: "Cluster", mesh: Mesh | None = None
+    ) -> "list[Segment]":
+        if self.seconds is None:
+            raise NotImplementedError(
+                f"{self.short} has no formula of its time: give Custom(cost=...), or use "
+                "tv.simulate, which captures the program"
+            )
+        found = self.seconds(workload, cluster)
+        if isinstance(found, (int, float)):
+            found = {"compute": found}
+        if isinstance(found, Mapping) and found.keys() <= {"compute", *self.axes}:
+            exposed = {axis: float(found[axis]) for axis in found if axis != "compute"}
+            return [Segment("", compute=float(found.get("compute", 0.0)), exposed=exposed)]
+        if isinstance(found, list) and all(isinstance(part, Segment) for part in found):
+            return found
+        raise ValueError(
+            f"cost of {self.name} returned {found!r}: return seconds, as a number or as "
+            f"{ {name: 0.1 for name in ('compute', *self.axes)} }"
+        )
+
+    def build(
+        self,
+        workload: "GPT",
+        mesh: "DeviceMesh",
+        dtype: "torch.dtype | None" = None,
+        device: "torch.device | str" = "cpu",
+        **options: Any,
+    ) -> "Program":
+        from tpviz.schemes.gpt.own import build
+
+        return build(self, workload, mesh, device, **options)
+
+
+def _listed(rows: Any) -> Iterable[Any]:
+    if not isinstance(rows, Iterable):
+        raise ValueError(f"the ledger is {rows!r}: return a list of rows, or a tv.Ledger")
+    return rows
