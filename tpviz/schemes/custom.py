@@ -119,7 +119,7 @@ class Custom(Strategy):
         rows = self.rows(workload)
         return rows if isinstance(rows, Ledger) else Ledger.of(map(self._row, _listed(rows)))
 
-    def _row(self, row):
+    def _row(self, row: Any) -> tuple[Any, ...]:
         if not isinstance(row, (tuple, list)) or len(row) != 5 or row[0] not in self.axes:
             raise ValueError(
                 f"ledger of {self.name} has the row {row!r}: a row is (axis, collective, phase, "

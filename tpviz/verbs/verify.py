@@ -103,9 +103,11 @@ def verify(
     expected, nudged = losses[0][1:]
     measured = mean_losses([of_rank for of_rank, *_ in losses])
     found["losses"] = max(map(error, measured, expected, nudged))
-    differences = formulas and ledger_diff(
-        ledger_lines(of_rank, [formula] * steps) for of_rank, formula in zip(ledgers, formulas)
-    )
+    differences = None
+    if formulas is not None:
+        differences = ledger_diff(
+            ledger_lines(of_rank, [formula] * steps) for of_rank, formula in zip(ledgers, formulas)
+        )
     return Verification(strategy, workload, steps, found, differences, unwaited_lines(waits))
 
 

@@ -1,7 +1,7 @@
 """The `Program` around what a `Custom` scheme's function builds, and how its parts make up the
 whole model: found from shapes, and from initial values."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import permutations, product
 from math import prod
@@ -72,7 +72,7 @@ def _words(made: Any):
 
 
 @contextmanager
-def default_dtype(workload: "GPT") -> Iterator[None]:
+def default_dtype(workload: "GPT") -> Generator[None]:
     """While inside, new tensors have the workload's dtype unless they say otherwise."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, workload.dtype))
@@ -114,7 +114,7 @@ class OwnProgram(Program):
         self.has_loss = loss is not None
         return loss if loss is None else loss.detach()
 
-    def _plain_step(self, batch):
+    def _plain_step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         loss = self.module(*batch)
         loss.backward()
         return loss
@@ -157,7 +157,7 @@ class OwnProgram(Program):
             name: [
                 cuts
                 for cuts in self.layouts(name, part.shape, whole.shape)
-                if torch.equal(own_part("", whole, {"": cuts}, self.mesh), part.detach().cpu())
+                if torch.equal(own_part("", whole, {"": cuts}, self.mesh), part.detach().cpu())  # pyright: ignore[reportArgumentType]
             ]
             for name, (part, whole) in tensors.items()
         }
