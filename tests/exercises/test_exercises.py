@@ -1,7 +1,10 @@
 """Every exercise is solved by its reference, and every known wrong answer fails with the right
 hint."""
 
+import ast
+import inspect
 import re
+import textwrap
 from itertools import product
 
 import pytest
@@ -96,11 +99,30 @@ def test_a_message_of_many_lines_keeps_them_in_a_notebook():
     assert "<p>Rank 0 raised an error:</p><pre>Traceback" in result._repr_html_()
 
 
-def test_hints_go_from_concept_to_answer_and_stay_there():
+def test_hints_go_from_where_to_look_to_the_shape_and_stay_there():
     given = [hint("row_parallel") for _ in range(len(HINT_KINDS) + 1)]
     assert [h.number for h in given] == [1, 2, 3, 3]
-    assert "all_reduce(y)" in repr(given[-1])
-    assert [kind in repr(h) for h, kind in zip(given, HINT_KINDS)] == [True] * 3
+    assert [words in repr(h) for h, words in zip(given, HINT_KINDS.values())] == [True] * 3
+    assert hint("row_parallel", step=1) == given[0]
+    assert hint("row_parallel") == given[1]
+    for step, words in ((4, "3 hints for row_parallel"), (0, "step"), ("1", "step")):
+        with pytest.raises(ValueError, match=words):
+            hint("row_parallel", step)
+
+
+@pytest.mark.parametrize("task", exercises(), ids=lambda task: task.name)
+def test_hints_end_before_the_answer(task):
+    """No line of a right answer that computes something, and no ``return``, is in a hint."""
+    text = "".join("".join(task.hints).split())
+    assert "`return" not in text
+    known = "".join(task.starter.split()) + "".join(task.prompt.split())
+    for fn in solutions.RIGHT[task.name]:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))
+        values = [n.value for n in ast.walk(tree) if isinstance(n, ast.Assign | ast.Return)]
+        for value in filter(None, values):
+            line = "".join(ast.unparse(value).split())
+            if len(list(ast.walk(value))) > 8 and line not in known:
+                assert line not in text
 
 
 def test_the_task_shows_itself():
@@ -119,9 +141,9 @@ def test_bad_names_and_bad_answers_are_errors():
 def test_an_exercise_has_three_hints():
     task = exercise("mean_over_ranks")
     fields = {name: getattr(task, name) for name in task.__dataclass_fields__}
-    assert task.hints == (task.concept, task.principle, task.answer)
-    with pytest.raises(TypeError, match="'answer'"):
-        type(task)(**{name: value for name, value in fields.items() if name != "answer"})
+    assert task.hints == (task.concept, task.principle, task.shape)
+    with pytest.raises(TypeError, match="'shape'"):
+        type(task)(**{name: value for name, value in fields.items() if name != "shape"})
 
 
 JUDGED_BY_TRACE = {  # besides the numbers

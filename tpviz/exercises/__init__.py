@@ -2,7 +2,7 @@
 
 tv.exercise("mean_over_ranks")                  # shows the task
 tv.check("mean_over_ranks", mean_over_ranks)    # runs it on real ranks and answers with a hint
-tv.hint("mean_over_ranks")                      # concept, then principle, then answer
+tv.hint("mean_over_ranks")                      # where to look, the idea, the shape of the answer
 """
 
 from .catalogue import EXERCISES, find

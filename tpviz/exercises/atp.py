@@ -75,9 +75,8 @@ OWNED = Formula(
     "columns?",
     principle="Column order: a first layer (qkv, up) has its rows (outputs) over d1 and its "
     "columns over d2; a second layer (out, down) the reverse; row order swaps d1 and d2.",
-    answer='`i, j = divmod(rank, mesh[1])`; rows over d1 if `(weight in ("qkv", "up")) == (order '
-    '== "column")`, else over d2. With k of n for the rows: `k * rows // n, (k + 1) * rows '
-    "// n`, and the same with the other axis for the columns.",
+    shape="A `divmod` gives the two part numbers. A condition on `weight` and `order` decides "
+    "which belongs to the rows. Then start and end of part k of n, for each dim.",
     success="`strategy.splits(workload)` has the same for every parameter, and the ranks load "
     "their shards by it. The rows of qkv are grouped by head, so that no head is split.",
     draw=_draw_owned,
@@ -162,8 +161,8 @@ WIRE = Formula(
     principle="Column order, per token: over d2 payloads of 3 h + 4 h forward and h + 4 h "
     "backward, all over d1; over d1 h + h forward and h + h backward, all over d2. A ring sends "
     "2(n-1)/n of each.",
-    answer='`if order == "row": d1, d2 = d2, d1`, then `return 8 * tokens * hidden * itemsize / '
-    "(d1 * d2) * ((d1 - 1) + 3 * (d2 - 1))`.",
+    shape="A common factor times a weighted sum of (d1 - 1) and (d2 - 1), with whole weights. "
+    "The other order exchanges d1 and d2.",
     success="With (N, 1) it is Megatron's. On a square-ish mesh it falls as 1 / sqrt(N): this is "
     "why communication decreases with scaling, if the links of both axes keep their bandwidth.",
     draw=_draw_wire,
@@ -235,10 +234,10 @@ BEST_MESH = Formula(
     starter="""def atp_best_mesh(world_size, b1, b2):
     return world_size, 1""",
     concept="Write the time as bytes over d1 / b1 plus bytes over d2 / b2.",
-    principle="Up to a common factor it is (d1 - 1) / b1 + 3 (d2 - 1) / b2: try every d1 that "
-    "divides.",
-    answer="`meshes = [(world_size >> k, 1 << k) for k in range(world_size.bit_length())]`, then "
-    "`return min(meshes, key=lambda m: (m[0] - 1) / b1 + 3 * (m[1] - 1) / b2)`.",
+    principle="Both terms have the form (d - 1) / bandwidth. In column order the axis d2 sends "
+    "three times the bytes of d1. Try every d1 that divides.",
+    shape="All meshes (d1, d2) of `world_size` ranks, and the minimum of them by a key of two "
+    "terms.",
     success="That is the search in one order, as we read the paper: for every mesh two bandwidths "
     "and the sum of two times. On a real machine b1 and b2 depend on the mesh; the communication "
     "matrix gives them.",
@@ -321,8 +320,9 @@ MESH_FOR = Choice(
     "more ranks than these connect.",
     principle="In column order the heavy axis is d2, of neighbouring ranks. How many neighbours "
     "have fast links? A group that spans nodes shares the inter-node links with all others.",
-    answer="`tv.predict(s, workload, cluster).step_time` for each s of `tv.ATP.meshes(workload, "
-    "cluster.size)`; return `(*s.mesh, s.order)` of the smallest.",
+    shape="Three tuples chosen by `cluster.name`; or a minimum over the strategies in "
+    "what `tv.ATP.meshes` lists, each of which has a `.mesh` and an "
+    "`.order`.",
     success="No mesh is best everywhere, so the paper searches.",
     kind="a mesh with its order",
     draw=_draw_mesh_for,
@@ -375,8 +375,7 @@ CHUNK_COUNT = Choice(
     concept="A chunk's all-reduce runs during the next chunk's GEMM. Which part cannot be hidden?",
     principle="With GEMM g, all-reduce a, latency l: T(C) = max(g + a / C + l, g / C + a + C l). "
     "With the longer g, more chunks expose less of a; with the longer a, each chunk costs one l.",
-    answer=f"`min({COUNTS}, key=lambda c: tv.predict(tv.ATP(mesh=mesh, chunks=c), workload, "
-    "cluster).step_time)`.",
+    shape="A minimum over the six numbers of the task, with one prediction for each.",
     success="The model assumes that a split GEMM takes as long as a whole one. On a real device "
     "small GEMMs are slower, and slower still while an all-reduce runs, so the best number of "
     "chunks may be smaller.",

@@ -79,8 +79,8 @@ COLUMN = RankProgram(
     concept="Which dim of the product is contracted, and which axis shards it?",
     principle="Ranks along d2 have terms of one sum; ranks along d1 have other output features. "
     "Add the bias to the sum, not to its terms.",
-    answer='`y = x @ w.t()`, then `dist.all_reduce(y, group=mesh.get_group("d2"))`, then '
-    "`return y + b`.",
+    shape="Three lines: the product alone, one collective with a `group`, and the sum with the "
+    "bias.",
     success="The next layer uses y without redistribution, with d1 and d2 swapped: row-first.",
     make=_make_forward,
     sends=lambda axes, case: [("d2", "all_reduce", 1, case.expected[0].nbytes)],
@@ -207,8 +207,8 @@ BACKWARD = RankProgram(
     "contract?",
     principle="Only dX needs an all-reduce, over d1. A collective with `async_op=True` runs until "
     "its `.wait()`; computation in between hides it.",
-    answer='`dx = grad @ w`, `work = dist.all_reduce(dx, group=mesh.get_group("d1"), '
-    "async_op=True)`, `dw = grad.t() @ x`, `work.wait()`, `return torch.cat([dx, dw])`.",
+    shape="Five lines: one product, a collective with `async_op=True`, the other product, a "
+    "wait, and the starter's return.",
     success="Every layer of ATP does this: the all-reduce of dX overlaps the product of dW.",
     make=_make_backward,
     sends=lambda axes, case: [("d1", "all_reduce", 1, case.inputs[0][0].nbytes)],
@@ -291,9 +291,8 @@ CHUNKED = RankProgram(
     concept="An all-reduce that is waited for at once is not hidden.",
     principle="Keep the handles: no chunk's product needs an all-reduce, so wait when the last "
     "product is done, then join the parts in their order and add the bias.",
-    answer='In the loop `works.append(dist.all_reduce(y, group=mesh.get_group("d2"), '
-    "async_op=True))` and `parts.append(y)`; after it `for work in works: work.wait()`, then "
-    "`return torch.cat(parts) + b`.",
+    shape="The starter's loop with two lists, of results and of handles; a second loop; the "
+    "starter's return.",
     success="Only the last chunk's all-reduce is exposed: 1/C of it with C chunks, until the "
     "latency of many small all-reduces outweighs the gain.",
     make=lambda rng, axes: _make_forward(rng, axes, PARTS * int(rng.integers(1, 4))),

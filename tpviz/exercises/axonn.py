@@ -84,8 +84,8 @@ COORDS = Formula(
     concept="As with the digits of a number: the last digit runs fastest.",
     principle="rank = x + X (y + Y (z + Z data)) in order xyz; the remainder by the innermost size "
     "is the innermost coordinate, and the quotient goes on to the next axis.",
-    answer="`rank, x = divmod(rank, grid[0])`, then y with grid[1], then z with grid[2]; data is "
-    "what is left. In order yxz take y first.",
+    shape="A `divmod` for each axis but the last, innermost first; at the end the four numbers "
+    "in the order (x, y, z, data).",
     success="The axis of neighbouring ranks gets the links inside a node; outer axes get the "
     "inter-node links.",
     draw=_draw_coords,
@@ -170,9 +170,9 @@ PIECE = Formula(
     "numbers by z.",
     principle="A first layer (qkv, up) has its rows (outputs) over x and its columns over y, a "
     "second (out, down) the reverse. The block has out * in / (x y) numbers.",
-    answer="`i, j, k = rank % x, rank // x % y, rank // (x * y) % z`; rows: part i of x (second: "
-    "j of y), columns the other one; with `n = rows * columns // (x * y)`: `k * n // z, (k + "
-    "1) * n // z`.",
+    shape="Three coordinates from `rank`; start and end of one part of the rows and of one "
+    "part of the columns, by a condition on `weight`; start and end of one part of the "
+    "block's numbers.",
     success="Gradients and the optimizer's state are sharded in the same way: 1/(x y z) of the "
     "weight on each rank, and only data has replicas.",
     draw=_draw_piece,
@@ -251,9 +251,8 @@ WIRE = Formula(
     principle="The block has k n / (x y) numbers, the shard 1/z of it. Forward all-reduces the "
     "output, tokens / z rows of n / x features, over y; backward the input's gradient, k / y "
     "features, over x.",
-    answer="`2 * (x-1)/x * tokens * k / (z*y)`, `2 * (y-1)/y * tokens * n / (z*x)`, `2 * (z-1)/z "
-    "* k*n / (x*y)`, `2 * (data-1)/data * k*n / (x*y*z)`, each times itemsize; transposed: swap x "
-    "and y before, and the first two after.",
+    shape="Each number is 2(n-1)/n of one tensor's bytes, with n the size of that axis. A "
+    "transposed layer exchanges x and y before, and the first two results after.",
     success="These four terms, each divided by the bandwidth of its axis, are the complete model "
     "by which AxoNN chooses its grid.",
     draw=_draw_wire,
@@ -354,9 +353,8 @@ SPECIAL = Formula(
     concept="x and y shard features, z shards a block and the batch, data only the batch.",
     principle="Ask of each scheme: are weights gathered (z)? Are whole models replicated (data)? "
     "Are activations all-reduced in forward (x, y)?",
-    answer="Megatron-LM (ranks, 1, 1, 1), FSDP (1, 1, ranks, 1), HSDP (1, 1, node, ranks // node), "
-    "DDP (1, 1, 1, ranks), 2D (r, r, 1, 1) with r the root of ranks, Megatron-LM + DDP (node, "
-    "1, 1, ranks // node).",
+    shape="As the starter, a dict {scheme: grid} with six entries; the sizes of each multiply "
+    "to `ranks`.",
     success="One program covers six schemes and their combinations.",
     draw=_draw_special,
     solution=special,
@@ -425,9 +423,9 @@ GRID_FOR = Choice(
     "do not.",
     principle="The authors' rule: a small batch uses x and y, a large one z and data. A small "
     "batch limits z and data, whose product must divide it.",
-    answer="`for s in tv.AxoNN.space(workload, cluster.size)`: skip it if s.x * s.y * s.z < least "
-    "or `s.check(workload)` raises ValueError; take the least `s.communication(workload, "
-    "cluster)`.",
+    shape="A loop over `tv.AxoNN.space(workload, cluster.size)` that skips what is too small "
+    "and what `.check(workload)` refuses, and keeps the minimum. A strategy has `.x`, "
+    "`.y`, `.z` and `.data`.",
     success="The model ignores latency and overlap, and for large batches z and data are nearly "
     "equal: so the authors run the first few grids of the ranking.",
     kind="a grid (x, y, z, data)",

@@ -77,10 +77,8 @@ LINEAR = RankProgram(
     "are they?",
     principle="The shards of a rank's block are on the ranks along z, in order. The input's "
     "features, which the product contracts, are sharded over y.",
-    answer="`pieces = [torch.empty_like(piece) for _ in range(n)]` with `n = "
-    'mesh.get_group("z").size()`, `dist.all_gather(pieces, piece, '
-    'group=mesh.get_group("z"))`, `y = x @ torch.cat(pieces).view(-1, x.shape[1]).t()`, '
-    '`dist.all_reduce(y, group=mesh.get_group("y"))`, `return y`.',
+    shape="A list of empty shards; an all-gather with a `group` that fills it; the starter's "
+    "product with the joined list; an all-reduce with another `group`.",
     success="The next layer uses y as its input without redistribution, with x and y swapped.",
     make=_make_forward,
     sends=lambda axes, case: [
@@ -172,10 +170,9 @@ BACKWARD = RankProgram(
     concept="What does each product contract, and along which axis are the other terms of its sum?",
     principle="dX contracts output features: over x. dW contracts tokens: over z, and there each "
     "rank needs only its shard, which is a reduce-scatter.",
-    answer='`dx = grad @ block`, `work = dist.all_reduce(dx, group=mesh.get_group("x"), '
-    "async_op=True)`, `dw = grad.t() @ x`, `work.wait()`, `pieces = list(dw.flatten().chunk("
-    'mesh.get_group("z").size()))`, `mine = torch.empty_like(pieces[0])`, '
-    '`dist.reduce_scatter(mine, pieces, group=mesh.get_group("z"))`, and join.',
+    shape="A product, an all-reduce that is started, the other product, the wait. Then a list "
+    "of flat shards, a reduce-scatter of it into one empty shard, and the starter's "
+    "return with that shard.",
     success="With ORS the reduce-scatter is not waited for here either, but after the last layer.",
     make=_make_backward,
     sends=lambda axes, case: [
@@ -331,8 +328,8 @@ GATHERS = Formula(
     principle="Backward takes head, then the blocks from the last, each from down to qkv. With "
     "recompute it takes a block's four layers from qkv to down first. embed needs no weight in "
     "backward.",
-    answer='Start with `list(layers)`; `if not keep`: add "head". For the blocks in reverse '
-    "(`layers[1:-1]` in fours): add the four if recompute; add the four reversed if not keep.",
+    shape="A list that begins with `layers`, perhaps one more name, then a loop over the "
+    "blocks in reverse, four names at a time, with up to two additions for each block.",
     success="Our program records this order in its first step and replays it. The order of the "
     "modules would be late for nearly every gather in backward.",
     draw=_draw_gathers,
@@ -405,11 +402,10 @@ NORM = RankProgram(
     # piece, bias, scale: gradients, flat
     return torch.cat([piece, bias, scale]).norm()""",
     concept="Sums of squares add up over ranks. What if several ranks add the same squares?",
-    principle="Divide a tensor's sum of squares by the number of ranks that have the same shard: "
-    "z y for bias, z x for scale, 1 for piece. Then all-reduce over z, y and x, and take the root.",
-    answer='`x, y, z = (mesh.get_group(a).size() for a in "xyz")`, `total = (piece**2).sum() + '
-    '(bias**2).sum() / (z * y) + (scale**2).sum() / (z * x)`, `for a in "zyx": '
-    "dist.all_reduce(total, group=mesh.get_group(a))`, `return total.sqrt()`.",
+    principle="Count the ranks that have the same shard of a tensor, and divide its sum of "
+    "squares by that. Then one number is left to add over the axes.",
+    shape="One number: a sum of three sums of squares, each with its divisor; an all-reduce of "
+    "it along each axis; a root.",
     success="`tv.AxoNN(clip=1.0)` does this; ranks along data have equal gradients by then.",
     make=_make_norm,
     sends=lambda axes, case: [(axis, "all_reduce", 1, 8) for axis in ("z", "y", "x")],

@@ -39,11 +39,9 @@ ATP = Diagnosis(
     principle="If a layer's output is wrong first, it is that layer; else the first wrong "
     "gradient of an input. Then the ledger: a missing all-reduce, one on another axis, or "
     "neither; if it is exact, compare got with want: shifted, permuted, or multiplied?",
-    answer="Forward wrong: ledger differs > statistics (norms) or output not summed; else all of "
-    "`got - want` the same over the tokens > bias; `np.sort` of both along the features equal > q, "
-    "k, v as blocks; else chunks. Backward wrong: ledger with two or more lines on two axes > "
-    'wrong axis; one line > not summed; none > loss scaled twice, at "loss". Else copies not '
-    'summed, at "sync".',
+    shape="A chain of conditions: forward, then backward, then gradients. In each the first "
+    "name with an error above 1e-10 gives the layer. Lines of `.ledger` and two or three "
+    "comparisons of `.got` with `.want` give the cause.",
     success="`tv.verify` and its ledger detect every one of them; the first wrong place locates "
     "it.",
     zoo="atp_zoo",
@@ -94,10 +92,9 @@ AXONN = Diagnosis(
     principle="Forward wrong: embed means rows, else it is that layer, and the ledger says which "
     "cause. Only gradients wrong: all of them means clipping; else the parameter's name has the "
     "layer (a bias or a weight), and the ledger, `.unwaited` and got / want tell how.",
-    answer="embed: `len(evidence.ranks) < 4` > same rows, else other rows. A norm > statistics; "
-    'another layer: a ledger that differs > axes, exact > block. One bias: "run has 2 x" in the '
-    "ledger > twice, else > not summed. One weight: unwaited > not waited for; `np.allclose(got * "
-    'evidence.axes["z"], want)` > divided; else overwritten. All > clip; none > order.',
+    shape="A chain of conditions: forward, then gradients, then nothing wrong at all. The "
+    "first name with an error above 1e-10 gives the place. `.ranks`, `.ledger`, "
+    "`.unwaited`, and `.got / .want` give the cause.",
     success="A test of a parallel program must do the same: compare numbers by layer and by rank, "
     "the ledger, the waits, and the prefetches.",
     zoo="axonn_zoo",
@@ -162,11 +159,9 @@ MERAK = Diagnosis(
     "Recomputation wrong: the first layer. Backward wrong: head means the loss, norm1 the buffer, "
     "another layer its all-reduce. Only gradients: which parameters, and which collective does "
     "the ledger miss?",
-    answer="embed > same rows; norm1 > residual; head > start apart; out or down: ledger > left "
-    "out, else bias. Backward at head: `np.allclose(got, 4 * want)` > share, else targets; at qkv "
-    "or up: unwaited > not waited for, else not summed. Gradients: `embed.token.weight` and "
-    "`head.weight`: ledger > not summed, else averaged; one weight > overwritten; all of the "
-    "linear layers of one block > left out; everything > replicas.",
+    shape="A chain of conditions: forward, recomputation, backward, gradients. The first name "
+    "with an error above 1e-10 gives the place. `.ledger`, `.unwaited`, the set of wrong "
+    "parameters and a factor between `.got` and `.want` give the cause.",
     success="With each of them the loss still goes down. A test that compares a step with one "
     "process, layer by layer and microbatch by microbatch, detects them all.",
     zoo="merak_zoo",
@@ -230,11 +225,9 @@ T3 = Diagnosis(
     principle="Forward or backward wrong: the first wrong layer. Then `.unwaited`, `.ledger`, and "
     "the parts of a wrong tile; where they are None, `got - want`. Only gradients wrong: look at "
     "the ledger, in backward and in sync.",
-    answer="At out, down, qkv, up: unwaited > not waited for; ledger > last tile; None > bias if "
-    "`got - want` is the same for all tokens, else not zeroed; for a wrong tile of chunk c, parts "
-    "of other chunks > direction if (0, 0) is in chunk 0, else all begin with it; ranks c and c+1 "
-    "> triggered; c and c-1 > before added; c > gathered. No `.sums` > pieces. Gradients: no "
-    'ledger > one chunk; a bias alone > bias\'s gradient; else "sync".',
+    shape="A chain of conditions: forward or backward wrong, gradients wrong. `.unwaited` and "
+    "`.ledger` come first; then the set of ranks whose parts one wrong tile of `.sums` "
+    "has, relative to its chunk; where there is none, `.got - .want`.",
     success="The sum of a tile shows which rank is missing. T3's tracker counts updates so that "
     "none is; software can count them too.",
     zoo="t3_zoo",

@@ -22,84 +22,95 @@ from . import (
 from .task import Exercise
 
 COURSE = {
-    "00_start": ("mean_over_ranks", "row_parallel"),
-    "01_ranks_meshes_collectives": ("all_reduce_in_two", "mlp_on_mesh"),
-    "02_data_parallelism": ("zero_bucket", "zero_step", "zero_states", "zero_sent"),
-    "07_cost_models": (
-        "ring_time",
-        "bus_bandwidth",
-        "axis_for_tp",
-        "best_chunks",
-        "scale_rates",
-        "find_straggler",
-        "ring_all_reduce",
-    ),
-    "08_beat_the_cluster": (
-        "beat_bubble",
-        "beat_fits",
-        "beat_between",
-        "beat_regret",
-        "beat_rank",
-        "beat_rule",
-    ),
-    "10_atp": (
-        "atp_owned",
-        "atp_column_linear",
-        "atp_column_backward",
-        "atp_wire_bytes",
-        "atp_best_mesh",
-        "atp_mesh_for",
-        "atp_chunk_count",
-        "atp_chunked_linear",
-        "atp_bugs",
-    ),
-    "11_axonn": (
-        "axonn_coords",
-        "axonn_special",
-        "axonn_piece",
-        "axonn_linear",
-        "axonn_backward",
-        "axonn_wire_bytes",
-        "axonn_grid_for",
-        "axonn_gathers",
-        "axonn_norm",
-        "axonn_bugs",
-    ),
-    "12_merak": (
-        "merak_schedule",
-        "merak_in_flight",
-        "merak_bubble",
-        "merak_early",
-        "merak_keep",
-        "merak_memory",
-        "merak_cuts",
-        "merak_ties",
-        "merak_halves",
-        "merak_bugs",
-    ),
-    "13_t3": (
-        "t3_share",
-        "t3_order",
-        "t3_ring_maps",
-        "t3_other_maps",
-        "t3_traffic",
-        "t3_pays",
-        "t3_tracker",
-        "t3_policy",
-        "t3_tile",
-        "t3_bugs",
-    ),
+    "00_start": {
+        "mean_over_ranks": ("collectives", 1, 10),
+        "row_parallel": ("tensor parallelism", 1, 10),
+    },
+    "01_ranks_meshes_collectives": {
+        "all_reduce_in_two": ("collectives", 1, 10),
+        "mlp_on_mesh": ("tensor parallelism", 2, 15),
+    },
+    "02_data_parallelism": {
+        "zero_bucket": ("data parallelism", 1, 10),
+        "zero_step": ("data parallelism", 2, 20),
+        "zero_states": ("memory", 1, 10),
+        "zero_sent": ("data parallelism", 1, 10),
+    },
+    "07_cost_models": {
+        "ring_time": ("cost models", 1, 10),
+        "bus_bandwidth": ("cost models", 1, 10),
+        "axis_for_tp": ("cost models", 2, 15),
+        "best_chunks": ("overlap", 2, 15),
+        "scale_rates": ("cost models", 2, 15),
+        "find_straggler": ("faults", 2, 15),
+        "ring_all_reduce": ("collectives", 3, 30),
+    },
+    "08_beat_the_cluster": {
+        "beat_bubble": ("pipelines", 1, 10),
+        "beat_fits": ("memory", 2, 15),
+        "beat_between": ("cost models", 2, 20),
+        "beat_regret": ("search", 1, 10),
+        "beat_rank": ("search", 2, 20),
+        "beat_rule": ("search", 3, 30),
+    },
+    "10_atp": {
+        "atp_owned": ("tensor parallelism", 1, 10),
+        "atp_column_linear": ("tensor parallelism", 2, 15),
+        "atp_column_backward": ("tensor parallelism", 3, 25),
+        "atp_wire_bytes": ("cost models", 2, 15),
+        "atp_best_mesh": ("search", 2, 20),
+        "atp_mesh_for": ("search", 2, 15),
+        "atp_chunk_count": ("overlap", 2, 15),
+        "atp_chunked_linear": ("overlap", 3, 25),
+        "atp_bugs": ("faults", 3, 40),
+    },
+    "11_axonn": {
+        "axonn_coords": ("meshes", 1, 10),
+        "axonn_special": ("meshes", 2, 15),
+        "axonn_piece": ("tensor parallelism", 2, 15),
+        "axonn_linear": ("tensor parallelism", 2, 20),
+        "axonn_backward": ("tensor parallelism", 3, 30),
+        "axonn_wire_bytes": ("cost models", 2, 20),
+        "axonn_grid_for": ("search", 2, 15),
+        "axonn_gathers": ("overlap", 3, 25),
+        "axonn_norm": ("tensor parallelism", 2, 20),
+        "axonn_bugs": ("faults", 3, 40),
+    },
+    "12_merak": {
+        "merak_schedule": ("pipelines", 2, 20),
+        "merak_in_flight": ("pipelines", 1, 15),
+        "merak_bubble": ("pipelines", 2, 15),
+        "merak_early": ("pipelines", 3, 30),
+        "merak_keep": ("memory", 2, 20),
+        "merak_memory": ("memory", 2, 20),
+        "merak_cuts": ("pipelines", 2, 20),
+        "merak_ties": ("pipelines", 2, 20),
+        "merak_halves": ("overlap", 3, 40),
+        "merak_bugs": ("faults", 3, 45),
+    },
+    "13_t3": {
+        "t3_share": ("cost models", 1, 10),
+        "t3_order": ("overlap", 1, 10),
+        "t3_ring_maps": ("overlap", 3, 30),
+        "t3_other_maps": ("overlap", 3, 30),
+        "t3_traffic": ("memory", 2, 20),
+        "t3_pays": ("cost models", 2, 20),
+        "t3_tracker": ("memory", 3, 25),
+        "t3_policy": ("overlap", 2, 15),
+        "t3_tile": ("overlap", 2, 15),
+        "t3_bugs": ("faults", 3, 45),
+    },
 }
-"""The exercises of each notebook."""
+"""{notebook: {exercise: (topic, difficulty from 1 to 3, minutes)}}."""
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
 _MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {
-    name: replace(_BY_NAME[name], notebook=notebook)
-    for notebook, names in COURSE.items()
-    for name in names
+    name: replace(_BY_NAME[name], notebook=notebook, topic=topic, difficulty=hard, minutes=minutes)
+    for notebook, rows in COURSE.items()
+    for name, (topic, hard, minutes) in rows.items()
 }
 
 

@@ -46,7 +46,7 @@ RING_TIME = Formula(
     concept="Count the steps of the microscope's ring, and the bytes of one message.",
     principle="A reduce-scatter and an all-gather, n-1 steps each, every message one n-th of the "
     "tensor.",
-    answer="`steps = 2 * (n - 1)`, then `return steps * (latency + payload / n / bandwidth)`.",
+    shape="The number of steps times the time of one message, which has two terms.",
     success="This is the alpha-beta model: latency times hops, plus bytes over bandwidth.",
     draw=_draw_ring_time,
     solution=_ring_time,
@@ -89,8 +89,8 @@ BUS = Formula(
     concept="algbw is the rate that the program observes; busbw is the rate of a link.",
     principle="The least bytes that a rank must send: 2(n-1)/n of the tensor for an all-reduce, "
     "(n-1)/n for the other three.",
-    answer='`factor = (2 if collective == "all_reduce" else 1) * (n - 1) / n`, then '
-    "`return factor * payload / seconds`.",
+    shape="The starter's expression times a factor without unit, which depends on `collective` "
+    "and `n`.",
     success="busbw of different collectives and group sizes can be compared with a link.",
     draw=_draw_bus,
     solution=lambda collective, payload, n, seconds: wire_bytes(collective, payload, n) / seconds,
@@ -196,8 +196,8 @@ AXIS = Formula(
     "compute it.",
     principle="For each axis: the time of a ring all-reduce of its size on its link; for small "
     "messages hops x latency dominates.",
-    answer='`cluster.collective_time("all_reduce", payload, mesh.axes[a], cluster.axis_link(mesh, '
-    "a))` for each axis a; return the a with the smallest.",
+    shape="A minimum over the names in `mesh.axes` by a key: the time of one all-reduce with "
+    "the size and the link of that axis. `cluster.collective_time` computes such a time.",
     success="ATP and AxoNN answer this question by searching over meshes.",
     draw=_draw_axis,
     solution=lambda *asked: least(_times(*asked)),
@@ -254,8 +254,8 @@ CHUNKS = Formula(
     concept="Many chunks fill the pipeline sooner, but each chunk adds the latency again.",
     principle="Multiply T out: one part grows with C, one falls with 1/C. Their sum is smallest "
     "where they are equal; then look at the two whole numbers next to it.",
-    answer="`c = ((links - 1) * payload / (latency * bandwidth)) ** 0.5`; return whichever of "
-    "`max(1, int(c))` and `int(c) + 1` has the smaller T.",
+    shape="A root in closed form, the whole number below it (at least 1) and the one above it, "
+    "then the one of the two with the smaller T.",
     success="The same square root sizes the buckets of DDP and the chunks that hide an all-reduce.",
     draw=_draw_chunks,
     solution=_best,
@@ -311,7 +311,8 @@ RATES = Formula(
     "all?",
     principle="FLOPs of X[tokens, h] W[h, 4h] have two hidden sizes; an activation [tokens, h] has "
     "one; a latency has none.",
-    answer="`return flops / c**2, memory_bandwidth / c, bandwidth / c, latency`.",
+    shape="Four numbers in the order of the parameters: each is the real value divided by a "
+    "power of `c`, and the powers differ.",
     success="`cluster.scale_model(hidden=c)` does it. Weights shrink by c^2 too, so data "
     "parallelism sends too few bytes by a factor c in such a model.",
     draw=_draw_rates,
@@ -384,8 +385,8 @@ STRAGGLER = Formula(
     "waits?",
     principle="Add up, for each rank, the time it is blocked. The slow rank arrives last, so it is "
     "blocked least.",
-    answer='`w = {r: sum(t["end"] - t["start"]) for r in trace.ranks for t in '
-    '[trace.select(rank=r, kind="wait")]}`, then `return min(w, key=w.get)`.',
+    shape="As the starter: a dict {rank: seconds}, with a sum of differences for each rank, "
+    "then the rank of its least or largest value.",
     success="`tv.compare(...).residual` names stragglers by comparing each kernel with its "
     "simulation.",
     draw=_draw_straggler,
@@ -441,9 +442,9 @@ RING = RankProgram(
     concept="Step i of the microscope's ring: which block does rank 0 send, which one does it get?",
     principle="n-1 steps that add: in step i send block (rank - i) % n, and add the received one "
     "to block (rank - i - 1) % n. Then n-1 steps that copy, starting with block (rank + 1) % n.",
-    answer="In each step: `got = torch.empty_like(blocks[0])`, `s = dist.isend(blocks[a], (rank + "
-    "1) % n)`, `r = dist.irecv(got, (rank - 1) % n)`, wait for both, then `blocks[b] += got` or "
-    "`blocks[b].copy_(got)`, with a and b from the second hint; at last `return x`.",
+    shape="Two loops of n-1 steps. Both bodies have an empty tensor to receive into, an isend, "
+    "an irecv and two waits; the first loop then adds, the second copies. `blocks` are "
+    "views of `x`.",
     success="This is the ring of Thakur, Rabenseifner and Gropp, in a dozen lines.",
     make=_make_ring,
     sends=_sends,

@@ -117,12 +117,20 @@ def _on_all_worlds(exercise, fn, timeout, seed):
     return results[0]
 
 
-def hint(name: str) -> Hint:
-    """The next hint for exercise ``name``: concept, then principle, then answer (which stays)."""
+def hint(name: str, step: int | None = None) -> Hint:
+    """The next hint for exercise ``name``, or the one of this ``step``: 1 says where to look, 2 the
+    idea, 3 the shape of the answer, which is the last.
+
+    Raises ValueError for an unknown name, and for a step that is none of the three.
+    """
     exercise = find(name)
-    _hints_given[name] = min(_hints_given[name] + 1, len(exercise.hints))
-    number = _hints_given[name]
-    return Hint(number, exercise.hints[number - 1])
+    last = len(exercise.hints)
+    if step is None:
+        step = min(_hints_given[name] + 1, last)
+    if whole_number("step", step, 1) > last:
+        raise ValueError(f"step={step}: there are {last} hints for {name}, 1 to {last}")
+    _hints_given[name] = step
+    return Hint(step, exercise.hints[step - 1])
 
 
 def _on_questions(exercise, fn, timeout, seed):

@@ -48,7 +48,8 @@ BUBBLE = Formula(
     "before its first microbatch?",
     principle="The first microbatch passes pp - 1 stages before the last one starts, so a stage "
     "idles for pp - 1 of m + pp - 1 slots.",
-    answer="`m = batch / dp / micro_batch`, then `return m, (pp - 1) / (m + pp - 1)`.",
+    shape="Two numbers: a quotient of three arguments, and a fraction whose denominator counts "
+    "all slots of a step.",
     success="A larger micro batch means fewer microbatches and a larger bubble; but its GEMMs are "
     "larger, and reach more of the peak. So the best size is found by trying, or by a model that "
     "knows both.",
@@ -147,8 +148,9 @@ FITS = Formula(
     "backward pass?",
     principle="tp and pp split everything, dp only what ZeRO shards. What is left holds pp "
     "microbatches of activations.",
-    answer="`states = parameters / (tp * pp) * (6 + 12 / (dp if zero else 1))`, then `return "
-    "states, (memory - states) // (pp * sequence)`.",
+    shape="Two numbers: a GPU's share of the parameters times a sum of two terms (bytes that "
+    "every replica keeps, bytes that may be sharded); then the bytes left, divided by "
+    "the activations of all microbatches that a stage holds, rounded down.",
     success="So the layouts that fit are few, and the largest micro batch is not free to choose. "
     "In the published grid many configurations failed; the source does not tell lack of memory "
     "from crashes.",
@@ -210,8 +212,8 @@ BETWEEN = Choice(
     concept="Which axis sends how many bytes? Only the axis that crosses has the slow link.",
     principle="tp sends in every layer, pp once a microbatch (forward its activations, or backward "
     "their gradients), dp the gradients of a quarter of the parameters, once a step.",
-    answer="tp: 2 * layers * microbatches * a with a = 2 * tokens * hidden; pp: microbatches * a; "
-    "dp: 12 * layers * hidden**2. Return the axis with the fewest bytes.",
+    shape="Three numbers of bytes a step, one for each axis, and the name of the axis that a "
+    "comparison of them selects.",
     success="tp never crosses here: it sends in every layer. Whether dp or pp crosses depends on "
     "the batch: gradients do not grow with it, and overlap with backward, which this leaves out.",
     draw=_draw_between,
@@ -258,8 +260,7 @@ REGRET = Formula(
     concept="A regret compares measured times only. What is the prediction used for?",
     principle="Find where `predicted` is least, and take `measured` there; divide by the least "
     "measured. A random layout takes the mean of all.",
-    answer="`pick = measured[predicted.index(min(predicted))]`, `best = min(measured)`, then "
-    "`return pick / best - 1, sum(measured) / len(measured) / best - 1`.",
+    shape="Two quotients with the same denominator, each minus 1.",
     success="A model may be twice too fast everywhere and have no regret; it may be right on "
     "average and pick badly. Errors and regret answer different questions.",
     draw=_tables,
@@ -307,11 +308,9 @@ RANK = Formula(
 def beat_rank(predicted, measured):
     return float(np.corrcoef(predicted, measured)[0, 1])""",
     concept="Replace each time by its place in the sorted list.",
-    principle="With d the difference of the two ranks of a layout, of n layouts: "
-    "1 - 6 sum(d^2) / (n (n^2 - 1)).",
-    answer="`rank = lambda times: [sorted(times).index(t) for t in times]`, "
-    "`d = sum((a - b) ** 2 for a, b in zip(rank(predicted), rank(measured)))`, then "
-    "`return 1 - 6 * d / (n * (n * n - 1))` with `n = len(predicted)`.",
+    principle="It is the starter's correlation, of places in place of seconds.",
+    shape="A helper that turns a list of times into a list of places, and the starter's last "
+    "line on what it returns.",
     success="A constant factor changes no rank, so the correlation says nothing of errors; and "
     "most of it is about slow layouts that nobody would choose. Therefore we show regret too.",
     draw=_tables,
@@ -401,8 +400,8 @@ RULE = Formula(
     "every stage boundary, or once a step?",
     principle="Models that fit one GPU need no tensor or pipeline parallelism; then gradients are "
     "all that is sent. A larger micro batch has larger GEMMs.",
-    answer="`return max(layouts, key=lambda layout: (layout[2], layout[3]))`: the most replicas, "
-    "then the largest micro batch.",
+    shape="The starter with another key: a tuple of two entries of a layout, the more "
+    "important one first.",
     success="That is hard to beat for small models, and is the baseline beside our search. It has "
     "no answer for models that do not fit, for small batches, and for how long a step takes.",
     draw=_draw_rule,

@@ -56,7 +56,7 @@ IN_FLIGHT = Formula(
     "and backwards alternate.",
     principle="In 1F1B the last rank holds one, and each rank before it one more. The shifted "
     "critical path has one more forward before the first backward, on one rank.",
-    answer="`min(m, p - s)`; under the shifted critical path rank p-2 holds 3, one more than that.",
+    shape="A minimum of two numbers; one rank has a number of its own under the second name.",
     success="The first rank holds most, so it needs recomputation; Merak lets later ranks keep "
     "more.",
     draw=_draw_in_flight,
@@ -140,8 +140,8 @@ BUBBLE = Formula(
     "backwards of p-1 ranks. Early: each of these last backwards takes only b. Without "
     "recomputation on the last rank the busy one is p-2: it waits for p-2 ranks before and after, "
     "and it waits b - r before its first backward and f - r before its last.",
-    answer="`(m + p - 1) * (f + r + b)`, `m * (f + r + b) + (p - 1) * (f + b)` and `m * (f + r + "
-    "b) + (p - 2) * (f + b) + (b - r) + (f - r)`.",
+    shape="Three sums. Each has a number of microbatches times the time of one; the last two "
+    "have other terms for the beginning and end of the step.",
     success="Merak's shifted critical path fills rank p-2's first wait with one more forward: "
     "with r = f and b = 2 f it takes m (f + r + b) + (p - 2)(f + b). The gain is the same for any "
     "m, so it is small for many microbatches.",
@@ -233,10 +233,11 @@ KEEP = Formula(
     starter="""def merak_keep(name, p, layers, keep):
     return [int(layers * (1 - keep)) for stage in range(p)]  # the same fraction everywhere?""",
     concept="Find n_s of each stage first. Which k makes (n_s - 1) k the same as on stage 0?",
-    principle="k_s = keep (p - 1) / (p - 1 - s), at most 1. The last stage keeps everything; under "
-    "the shifted critical path k of p-2 is that of p-3.",
-    answer="`k = [min(1, keep * (p - 1) / (p - 1 - s)) for s in range(p - 1)] + [1]`, `if name != "
-    '"1f1b" and p > 2: k[p - 2] = k[p - 3]`, `return [int(layers * (1 - x) + 1e-9) for x in k]`.',
+    principle="Stage 0 has (p - 1) keep, in place of (n_s - 1) k_s. Solve that for the k of "
+    "another stage, at most 1. The last stage keeps everything; under the shifted "
+    "critical path k of p-2 is that of p-3.",
+    shape="A list of p fractions, the last 1 and perhaps one copied from its neighbour; from "
+    "it p whole numbers (add 1e-9 before you round down: 3 may be 2.9999999).",
     success="The released code sets k of stage 0 by hand; it can be computed from the memory of "
     "stage 0.",
     draw=_draw_keep,
@@ -301,8 +302,8 @@ MEMORY = Formula(
     "held in full?",
     principle="n of them; one is held in full, n - 1 hold `keep` of it, and all n the inputs of "
     "the recomputed layers.",
-    answer="`n = min(m, p - s)`, one more on rank p-2 of the shifted critical path; `return whole "
-    "* (1 + (n - 1) * keep) + inputs * n * (1 - keep)`.",
+    shape="The number in flight, as in `merak_in_flight`, and a sum of two products: one with "
+    "`whole`, one with `inputs`.",
     success="Parameters, gradients and the optimizer's state need memory too; the rest of the "
     "device's memory decides how much stage 0 can keep.",
     draw=_draw_memory,

@@ -147,8 +147,8 @@ SCHEDULE = Formula(
     "rank before it need, so that the last one never waits?",
     principle="Rank s runs 3 - s forwards, then alternates one backward and one forward, and at "
     "the end runs the remaining backwards.",
-    answer="The last rank: F0 B0 F1 B1 F2 B2 F3 B3; the one before: F0 F1 B0 F2 B1 F3 B2 B3; the "
-    "first begins with F0 F1 F2 B0 F3.",
+    shape="Three lines of eight actions. One of them alternates from its start to its end; the "
+    "others begin with a run of forwards and end with a run of backwards.",
     success="`tv.schedules` has eight more schedules in this form: one executor runs them all.",
     draw=lambda rng: [Asked((), f"{RANKS} ranks and {MICROBATCHES} microbatches")],
     verdict=_schedule_verdict,
@@ -269,8 +269,8 @@ EARLY = Formula(
     "p-1-s ones. At the beginning the ranks before the last wait for the first gradients; the "
     "third forward of rank p-2 fills that gap. And rank p-2 is the critical one: it does not wait "
     "at the end.",
-    answer="Rank p-2: [0, 1]. Rank p-3: [0] and its last two. Any rank before: its last p-1-s. "
-    "For 4 ranks and 6 microbatches [[3, 4, 5], [0, 4, 5], [0, 1], []].",
+    shape="p lists, the last one empty: the rank before it, the one before that, and all "
+    "others in front each follow a rule of their own.",
     success="This is Merak's idea: the last rank recomputes nothing, so the critical path shifts "
     "to the previous rank, which no longer waits. With more ranks other choices are equally fast.",
     draw=_draw_early,
@@ -425,9 +425,8 @@ CUTS = Formula(
     "pass over each gap?",
     principle="Record for each name the position of the last operation that takes it. After "
     "operation k those names cross that are made at or before k and last used after it.",
-    answer="`last = {t: k for k, (_, takes) in enumerate(operations) for t in takes}`; for each k "
-    "but the last count `[n for n, _ in operations[:k + 1] if last.get(n, 0) > k]`, and take those "
-    "with one.",
+    shape="A dict {name: position of its last use}; for each position the list of names that "
+    "later operations need; the names of the positions where it has one entry.",
     success="In a transformer the legal cuts follow each residual add: any number of stages, and "
     "one hidden state over each cut, without a rule per model.",
     draw=_draw_cuts,

@@ -89,8 +89,8 @@ TIES = RankProgram(
     concept="One weight is used in two places. What is its gradient, if each place has its own?",
     principle="On each rank the mean over the microbatches; then, for first and last, the sum of "
     "both: one all-reduce, after the last microbatch.",
-    answer="`grad = grads.mean(0)`, `ends = dist.new_group([0, last])`, `if rank in (0, last): "
-    "dist.all_reduce(grad, group=ends)`, `return grad`.",
+    shape="A reduction over a dim, a group that every rank creates, one collective under an "
+    "`if`, and a return on every rank.",
     success="Merak's partitioner finds such weights by identity, and creates this group.",
     make=_make_ties,
     sends=lambda axes, case: [("ends", "all_reduce", 1, case.expected[0].nbytes)],
@@ -254,10 +254,9 @@ def merak_halves(x, up1, down1, up2, down2, grad, mesh):
     principle="Part 1 of half 1, start its all-reduce; part 1 of half 2, start; wait for half 1, "
     "y1 = x1 + a1, part 2 of half 1, start; wait for half 2, .... Keep a list of h for each half: "
     "the residual of half 2 is y2. And the gradient also passes along each residual.",
-    answer="Cut with `xs = list(x.chunk(2))` and keep for each half its own x, h1, h2, work. "
-    "Forward over the parts, and in each over the halves: wait for this half's all-reduce, add "
-    "it, run the part, `work = dist.all_reduce(t, group=g, async_op=True)`. Backward the same "
-    "from the last part to the first, from the second half to the first, with dy = grad + dn.",
+    shape="Lists of two for x, both h and the handles. Two nested loops, parts outside, halves "
+    "inside. Their body: finish the all-reduce that this half waits for, compute, start "
+    "the next. Backward is the same, with both loops reversed.",
     success="`tv.Merak(tp=2, subpipeline=2)` does so in every block, and `subpipeline=3` overlaps "
     "a block's last all-reduce with the next block. It pays if half a microbatch fills the device.",
     make=_make_halves,

@@ -29,8 +29,8 @@ MEAN = RankProgram(
     concept="A mean is a sum divided by a count. Each rank has one term of the sum.",
     principle="An all-reduce sends 2(n-1)/n times the tensor; an all-gather of all tensors sends "
     "(n-1) times the tensor.",
-    answer="`dist.all_reduce(x)` replaces x by the sum on every rank; then return `x / "
-    "dist.get_world_size()`.",
+    shape="Two lines: one collective that changes `x` in place, then an expression of `x` and "
+    "the number of ranks.",
     success="This is what data parallelism does with every gradient.",
     make=_make_mean,
     sends=_one_all_reduce,
@@ -93,7 +93,8 @@ ROWS = RankProgram(
     concept="Write X W as a sum over the inner index f, and look at which f a rank holds.",
     principle="Each rank can compute one partial sum of the shape of Y. These must still be added "
     "over the ranks.",
-    answer="`y = x @ w`, then `dist.all_reduce(y)`, then `return y`.",
+    shape="Three lines: the local product, one collective on it, and the return of the same "
+    "tensor.",
     success="A row-parallel layer with its one all-reduce ends each part of a Megatron block.",
     make=_make_rows,
     sends=_one_all_reduce,
@@ -158,8 +159,8 @@ IN_TWO = RankProgram(
     concept="In a ring all-reduce every rank first owns one reduced block of the result.",
     principle="reduce_scatter leaves reduced block r on rank r and sends (n-1)/n of the tensor; "
     "all_gather sends the blocks to all ranks, (n-1)/n again.",
-    answer="`block = torch.empty_like(blocks[0])`, then `dist.reduce_scatter(block, blocks)`, then "
-    "`dist.all_gather(blocks, block)`.",
+    shape="Two collectives. The first takes the list `blocks` and fills one new tensor of a "
+    "block's shape; the second takes that tensor and fills the list.",
     success="ZeRO and sequence parallelism do this, with computation between the halves.",
     make=_make_two,
     sends=lambda axes, case: [
@@ -260,8 +261,8 @@ MLP = RankProgram(
     "partial sums.",
     principle="Ranks with the same dp coordinate share the data and hold partial sums of one "
     "result; ranks with another dp coordinate hold other data, and adding theirs would be wrong.",
-    answer='`y = torch.relu(x @ w1) @ w2`, then `dist.all_reduce(y, group=mesh.get_group("tp"))`, '
-    "then `return y`.",
+    shape="The two products of the starter stay. Between the last product and the return "
+    "stands one collective, with a `group`.",
     success="Column-parallel, then row-parallel: the pair of layers in Megatron's 1D tensor "
     "parallelism.",
     make=_make_mlp,

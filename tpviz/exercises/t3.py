@@ -71,8 +71,7 @@ SHARE = Formula(
     concept="In a step of a ring each rank sends one chunk to its neighbour. How many steps, how "
     "large is a chunk?",
     principle="n - 1 steps of 1/n of the output, twice. The GEMM takes 2 tokens hidden k FLOPs.",
-    answer="`sent = 4 * (ranks - 1) / ranks * tokens * hidden`, `sums = sent / link`, `return "
-    "sent, sums / (sums + 2 * tokens * hidden * k / flops)`.",
+    shape="Two numbers: bytes, and t / (t + g), with t the time that they take and g the GEMM's.",
     success="Rows and columns of the output cancel: only k, the ranks and the machine matter. The "
     "hidden size remains in k (hidden / N in OP, four times that in FC-2). More ranks make k "
     "smaller, but not the all-reduce.",
@@ -127,7 +126,7 @@ ORDER = Formula(
     concept="Which chunk does a rank keep? Which can it send without receiving anything?",
     principle="Rank r's own chunk is the last. It begins with the chunk that travels furthest, to "
     "its other neighbour on the ring.",
-    answer="`return [(rank + 1 + j) % ranks for j in range(ranks)]`.",
+    shape="A list over j of one expression modulo `ranks`.",
     success="A chunk at position j of a rank is at position j + 1 of the one below: ranks wait "
     "only for the link. T3 reorders workgroups; the GEMM's code is the same.",
     draw=_draw_order,
@@ -203,10 +202,10 @@ PAYS = Formula(
     return x, x + 1, k""",
     concept="Write down three times, in units of the reduce-scatter's. Which of them run in "
     "sequence, without and with T3?",
-    principle="2 tokens hidden k / flops over (n-1)/n tokens hidden itemsize / link; (x + 1 + 1) "
-    "over (max(x, 1) + 1); the largest is at x = 1.",
-    answer="`x = 2 * k * link * ranks / (itemsize * (ranks - 1) * flops)`, `return x, (x + 2) / "
-    "(max(x, 1) + 1), k / x`.",
+    principle="Divide the GEMM's time by the reduce-scatter's: tokens and hidden cancel. "
+    "Without T3 three times add up. With it the longer of the first two hides the "
+    "shorter, which helps most where they are equal.",
+    shape="x, a quotient; a fraction of x alone, with one `max`; and the given k, scaled.",
     success="The maximum is 1.5, and only where GEMM and reduce-scatter are equally long. Long "
     "GEMMs have little to hide, short ones hide little: T3 does not help a slow link.",
     draw=_draw_pays,
@@ -286,7 +285,8 @@ TRAFFIC = Formula(
     concept="Which unit needs the number next: the GPU's own kernel, its DMA, or none?",
     principle="Kernel: the first step has no partial sum to read yet. T3: the first position is "
     "not stored here, the middle ones get two updates and are read once, the last is never read.",
-    answer="kernel: (0, ranks), (1, 1), (2, 1) ..., (2, 1). t3: (0, 0), (1, 2) ..., (0, 2).",
+    shape="A pair of small whole numbers for the first, the middle and the last step of each "
+    "`how`; `ranks` itself is in one of them.",
     success="In all (2N - 1) chunks are read by a kernel and N - 2 by T3, 2.5 times fewer with 8 "
     "GPUs and 2.2 with 16, as notes on the paper report; 2N and 2N - 2 are written.",
     draw=_draw_traffic,
@@ -374,8 +374,8 @@ TRACKER = Formula(
     "part? And how long is a part in flight: from its first update to its last.",
     principle="Two for each element. A partial sum may arrive before the own store, so parts of "
     "all chunks in flight have a record: simulate it, and look at the peak.",
-    answer="`count = 2 * rows * columns // gemm.wavefronts`; `sets = 1`, `while simulate(gemm, "
-    'ranks, replace(machine, tracker_sets=sets), "t3").tracker.stalls: sets *= 2`.',
+    shape="A product of sizes divided by the parts of a tile; and a loop that doubles `sets` "
+    "while its simulation stalls.",
     success="The paper's tracker has 256 entries in 19 kB (from notes on it). Its behaviour when "
     "full is not known; here the update waits.",
     draw=_draw_tracker,
@@ -445,8 +445,7 @@ POLICY = Choice(
     concept="Which ends last, the GEMM or the communication? That one should not wait.",
     principle='Alone (config "ideal"), `.gemm_end` and `.rs_end` say which is longer. The policy '
     "that favours the shorter one costs time.",
-    answer="`from tpviz.schemes.t3.hardware import simulate`; return the policy of the smallest "
-    '`simulate(gemm, ranks, replace(machine, policy=p), "t3").seconds`.',
+    shape="A minimum over the three names by a simulated time.",
     success="T3-MCA favours the GEMM, which suits large GEMMs that read much; if communication "
     "ends last, it costs. The paper chooses its threshold by how much a GEMM reads.",
     kind="a policy",

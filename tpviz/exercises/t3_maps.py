@@ -162,8 +162,8 @@ RING = Formula(
     "keeps it? Each has a different rule for it.",
     principle="The first chunk of a rank waits for no update: Remote. Those after it have one "
     "store and one update: Dma with 2. The last is the rank's own: Local with 2.",
-    answer='`to = (r - 1) % n`; `[((r + 1) % n, Remote(to, "update"))] + [((r + 1 + j) % n, '
-    'Dma(to, "update", 2)) for j in range(1, n - 1)] + [(r, Local(2))]`.',
+    shape="For each rank `ranks` pairs (chunk, rule) in the order of `t3_order`. Three rules: "
+    "of the first pair, of those in the middle, of the last.",
     success="T3 needs no more software: a library writes these maps once for each collective, and "
     "GEMMs are unchanged.",
     draw=_draw_ring,
@@ -202,9 +202,8 @@ def t3_other_maps(collective, ranks):
     principle="Direct: every store but the own goes to its owner, who gets one from each rank. "
     "All-to-all: the same, stored, and each buffer is written once. Gather: one store arrives and "
     "is forwarded, except by the last rank.",
-    answer='direct_rs: `Remote(c, "update")` for others, `(r, Local(ranks))`. all_to_all: '
-    '`Remote(c, "store")`, `(r, Local(1))`. ring_ag: `((r + j) % n, Dma((r - 1) % n, '
-    '"store", 1)) for j in range(n - 1)`, then `((r - 1) % n, Local(1))`.',
+    shape="A list of pairs (chunk, rule) for each rank of each collective. Two of the three "
+    "collectives need one rule for chunks of others and one for the own chunk.",
     success="A direct reduce-scatter reads nothing back from memory, but owners add as many "
     "numbers as there are ranks, in order of arrival: the last bits may vary between runs.",
     draw=_draw_other,

@@ -100,8 +100,7 @@ TILE = Choice(
     "the two effects is larger, for each cluster?",
     principle="Without latency the smallest tiles are best; if the latency is longer than the "
     "transfer of a tile, each halving costs time. A chunk is the largest tile.",
-    answer="`import tpviz as tv`; the smallest `tv.predict(tv.T3(tp=4, mode=m, tile=t), workload, "
-    "cluster).step_time` of all choices.",
+    shape="A minimum over the seven pairs of the task by a predicted time.",
     success="Hardware triggers have no such latency, so T3 can use tiles of kilobytes, while "
     "software mostly sends chunks.",
     kind="a mode with its tile",

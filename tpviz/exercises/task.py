@@ -2,7 +2,7 @@
 
 The learner writes a function; the kind of the exercise says how it is graded: `checks.RankProgram`
 by its numbers and its collectives on real ranks, `formula.Formula` by its answers to questions.
-Hints go from the concept to the principle to the answer. (The shape of a task, with graded hints
+Hints end before the answer, which is not in the package. (The shape of a task, with graded hints
 and a reason for success, follows LLM Cluster Simulator; scoring by the memory accesses of the code
 follows GPU-Puzzles.)
 """
@@ -11,7 +11,12 @@ import ast
 from dataclasses import dataclass
 from functools import cached_property
 
-HINT_KINDS = ("concept", "principle", "answer")
+HINT_KINDS = {
+    "concept": "where to look",
+    "principle": "the idea",
+    "shape": "the shape of the answer",
+}
+"""Fields of an exercise, in the order in which `tpviz.hint` gives them, and what each says."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -19,8 +24,8 @@ class Exercise:
     """The texts of one exercise.
 
     starter: code whose last function, which gives the exercise its name, is the one to complete.
-    concept, principle, answer: the hints. success: the message for a right answer. notebook: its
-    notebook, by `catalogue.COURSE`.
+    concept, principle, shape: the hints. success: the message for a right answer. notebook, topic,
+    difficulty (1 to 3), minutes: by `catalogue.COURSE`.
     """
 
     title: str
@@ -28,9 +33,12 @@ class Exercise:
     starter: str
     concept: str
     principle: str
-    answer: str
+    shape: str
     success: str
     notebook: str = ""
+    topic: str = ""
+    difficulty: int = 1
+    minutes: int = 0
 
     @property
     def hints(self) -> tuple[str, ...]:
@@ -71,7 +79,7 @@ class Hint:
 
     @property
     def _heading(self):
-        return f"Hint {self.number} of {len(HINT_KINDS)} ({HINT_KINDS[self.number - 1]})"
+        return f"Hint {self.number} of {len(HINT_KINDS)}, {[*HINT_KINDS.values()][self.number - 1]}"
 
     def __repr__(self):
         return f"{self._heading}: {self.text}"

@@ -35,8 +35,7 @@ BUCKET = RankProgram(
     "tensors, or the number of buffers?",
     principle="An all-reduce adds element by element, so it does not matter which parameter an "
     "element belongs to: one flat buffer can hold all gradients.",
-    answer="`bucket = torch.cat([g.flatten() for g in gradients])`, `dist.all_reduce(bucket)`, "
-    "then return `bucket / dist.get_world_size()`.",
+    shape="`[N]`, flat: one line that joins, one collective on the joined tensor, one division.",
     success="This is a bucket of PyTorch's DDP. DDP has several, so that the first can be reduced "
     "while backward still computes the gradients of the next.",
     make=_make_bucket,
@@ -102,9 +101,8 @@ STEP = RankProgram(
     "new weights does it need for the next forward pass?",
     principle="Reduce-scatter gives each rank the sum of one shard, all-gather gives all ranks all "
     "updated shards. Together they send as many bytes as one all-reduce.",
-    answer="`mine = torch.empty_like(shard)`, "
-    "`dist.reduce_scatter(mine, list(gradient.chunk(n)))`, `shard = weights.chunk(n)[rank] - mine "
-    "/ n`, `dist.all_gather(list(weights.chunk(n)), shard)`, return `weights`.",
+    shape="Four steps: a collective that fills a new tensor of a shard's shape; the update of "
+    "your own shard; a collective that fills `[N]`; the return.",
     success="The bytes are those of plain data parallelism, and a rank keeps 1/n of the optimizer "
     "states. With Adam in mixed precision those are 12 of 16 bytes per parameter.",
     make=_make_step,
@@ -172,8 +170,8 @@ STATES = Formula(
     concept="Which of the three is the largest? A ZeRO stage starts with that one.",
     principle="Stage 1 shards optimizer states, stage 2 gradients too, stage 3 parameters too. A "
     "shard is 1/dp.",
-    answer="`share = lambda stage: dp if zero >= stage else 1`, then `return 2 * parameters / "
-    "share(3), 2 * parameters / share(2), 12 * parameters / share(1)`.",
+    shape="Three quotients in the order of the task. Each divides its bytes by `dp` or by 1, "
+    "which a comparison of `zero` with a number decides.",
     success="With 64 GPUs the 16 bytes of a parameter become 4.2, 2.2 and 0.25. Activations are "
     "not among them: no ZeRO stage shards those.",
     draw=_draw_stages,
@@ -215,7 +213,8 @@ SENT = Formula(
     concept="Name the collectives of each stage first. What is an all-reduce made of?",
     principle="Reduce-scatter and all-gather send (dp-1)/dp of the tensor each. Stages 0 to 2 have "
     "one of each, stage 3 has a second all-gather.",
-    answer="`return (3 if zero == 3 else 2) * (dp - 1) / dp * size`.",
+    shape="A product of three factors: a whole number that depends on the stage, a fraction of "
+    "`dp`, and `size`.",
     success="ZeRO-1 and ZeRO-2 cost no additional bytes; ZeRO-3 costs half as many again, and "
     "its all-gathers must be finished before each layer computes.",
     draw=_draw_stages,
