@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,10 @@ def test_lab_copies_the_notebooks_and_keeps_those_worked_on(tmp_path, capsys):
     ours = (Path(__file__).parents[1] / "notebooks").glob("*.ipynb")
     assert {file.name for file in folder.glob("*.ipynb")} == {file.name for file in ours}
     assert "kept" in capsys.readouterr().out
+    glossary = (folder / "glossary.md").read_text()
+    links = re.findall(r"^\[\w+\]: (.+)$", glossary, re.M)
+    assert links and all((folder / link).is_file() for link in links)
+    assert "docs/glossary" not in "".join(file.read_text() for file in folder.glob("*.ipynb"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ Strategies, workloads and clusters are written as in Python, with plain values o
 import argparse
 import ast
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -122,11 +121,13 @@ def _lab(options):
     if source is None:
         raise ValueError("the notebooks are not installed: reinstall tpviz from its wheel")
     options.folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(source.glob("*.ipynb")):
-        kept = (options.folder / file.name).exists()
-        print(f"{'kept' if kept else 'copied'} {options.folder / file.name}")
-        if not kept:
-            shutil.copyfile(file, options.folder / file.name)
+    pages = source / "glossary.md", source.parent / "docs/glossary.md"  # installed, or in a clone
+    for file in (*sorted(source.glob("*.ipynb")), *[page for page in pages if page.is_file()][:1]):
+        copy = options.folder / file.name
+        print(f"{'kept' if copy.exists() else 'copied'} {copy}")
+        if not copy.exists():  # beside each other there
+            text = file.read_text().replace("../docs/glossary", "glossary")
+            copy.write_text(text.replace("../notebooks/", ""))
     if options.no_open:
         return 0
     command = [sys.executable, "-m", "jupyterlab", options.folder / "00_start.ipynb"]
