@@ -1,7 +1,7 @@
 """Link the first use of each term in a notebook to docs/glossary.md: ``make glossary``.
 
-Old links are removed first, so a second run changes nothing and a text may be moved about. Headings,
-code, formulas, and what is a link already stay as they are.
+Old links are removed first, so a second run changes nothing and a text may be moved about.
+Headings, code, formulas, and what is a link already stay as they are.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The command line: each command, what it prints, and what it says of bad input."""
 
+import re
 import subprocess
 import sys
-import re
 from pathlib import Path
 
 import pytest
