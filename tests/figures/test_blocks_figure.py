@@ -165,7 +165,7 @@ def test_sequence_parallelism_cuts_rows_and_chunks_say_their_part():
     both = next(f for f in frames if f.chunk and f.move)
     assert (both.chunk, both.moved_chunk) == ((1, 2, 2), (0, 2, 2))
     assert figure.symbols(both) == "3bsh/(2 d1)"
-    assert "(chunk 2 of 2) while reduce-scatter of QKV over d2 (chunk 1 of 2)" in figure.does(both)
+    assert "(chunk 2 of 2) while reduce-scatter of chunk 1 over d2" in figure.does(both)
 
 
 def test_many_chunks_share_a_frame():

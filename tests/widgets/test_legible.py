@@ -190,6 +190,15 @@ def test_texts(name, tab, tmp_path):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("name", ["blocks", "row blocks", "grid"])
+def test_texts_of_every_step(name, tab):
+    view = VIEWS[name]().picture
+    for view.step in range(len(view.scene["frames"])):
+        tab.set_content(view.to_svg())
+        assert "\n".join(tab.evaluate(PROBLEMS, [SMALLEST])) == "", view.step
+
+
+@pytest.mark.browser
 def test_charts_follow_the_page(tab, tmp_path):
     """Its own theme, light or dark, or that of JupyterLab around it; ids are unique."""
     path = study().show(kind="exposed").to_html(tmp_path / "a.html", {"kind": ["exposed", "bars"]})

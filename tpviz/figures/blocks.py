@@ -15,6 +15,7 @@ from .blocks_matrix import HATCH, Eyes, Grid, matrices, notation, plain, ranks
 from .legend import Look, Mark, legend
 from .palette import INKS, axis_keys
 from .svg import (
+    FILM,
     LETTERS,
     VIEW,
     amount,
@@ -170,8 +171,11 @@ def does(frame: "Frame") -> str:
         verb = "attention for" if frame.layer == "core" else "multiply for"
         done.append(f"{verb} {frame.product[-1].name}" + of_chunk(frame.chunk))
     if frame.move:
-        name, tensor = frame.move.collective.replace("_", "-"), frame.moving[0].name
-        done.append(f"{name} of {tensor} over {frame.move.axis}" + of_chunk(frame.moved_chunk))
+        name, what = frame.move.collective.replace("_", "-"), frame.moving[0].name
+        what += of_chunk(frame.moved_chunk)
+        if frame.product and frame.moved_chunk:
+            what = f"chunk {frame.moved_chunk[0] + 1}"
+        done.append(f"{name} of {what} over {frame.move.axis}")
     return " while ".join(done)
 
 
@@ -238,7 +242,7 @@ def describe(story: Story, rank: int, number: int) -> str:
 
 
 STRIP, LINE, WORDS = 60, 130, 152
-GRID, PANEL = (78, 462), 529
+GRID, PANEL = (78, 462), 460
 SHORT = {"norm1": "LN1", "norm2": "LN2"}
 APART = 14  # px between the phases of the strip
 PHASES = {
@@ -282,7 +286,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         for number, frame in enumerate(story.frames)
     ]
     return {
-        "width": VIEW,
+        "width": FILM,
         "height": round(bottom + 18),
         "frames": frames,
         "common": f"{pattern_defs()}<defs>{HATCH}</defs>{ticks}{explained}",
@@ -315,7 +319,7 @@ def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, fl
         if not last or last[:2] != frame[:2]:
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
-            if 5.6 * len(name) <= run * wide:
+            if 6.2 * len(name) + 2 <= run * wide:
                 out.append(text(x + 2, STRIP + 31, name, "muted"))
             out.append(f"<path d='M{x:.1f},{STRIP - 2}v33' class='s-muted'/>")
         out.append(_tick(i, frame, x, wide, keys))
@@ -366,7 +370,7 @@ def panel(
     totals: list[dict[str, float]],
     x: float = PANEL,
     y: float = GRID[1] - 20,
-    width: float = 80,
+    width: float = 72,
 ) -> str:
     """FLOPs and bytes of the frame, its payload in words, and the running total of every axis.
 

@@ -295,7 +295,7 @@ def _below(tensor, eyes):
 
 # -- ranks ----------------------------------------------------------------------------------------
 GAP, NARROW, PAD = 18, 8, 6  # between cells, and many; from a cell to the ring of its group
-ROOM, MANY = (446, 280), 8  # px for the cells; in a row or a column
+ROOM, MANY = (376, 280), 6  # px for the cells; in a row or a column
 LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
 
 

@@ -27,11 +27,12 @@ from .legend import USUAL, legend
 from .scales import scale_of, ticks_of
 from .svg import badge, document, lines, pattern_defs, text, width_of, wrapped
 
-WIDTH, PLOT, SLOT, LEFT, GAP, LEAST = 820, 230, 30, 10, 26, 190
+WIDTH, PLOT, SLOT, LEFT, GAP, LEAST = 760, 230, 30, 10, 26, 190
 """px: of the picture; height of a panel, and of a category in it; free at the left, and between
 panels; least width of a panel."""
 LEGIBLE = WIDTH * 11 / SIZE
-"""px to which a chart may shrink: text has 11 px then."""
+"""px to which a chart may shrink: text has 11 px then. In a JupyterLab window of 900, outputs have
+700."""
 ROW = 34
 """Most letters in a line of the name of a category on a y axis."""
 

@@ -30,7 +30,7 @@ from .blocks import (
 )
 from .blocks_matrix import HATCH, Eyes, own, size, spread, travelling
 from .palette import axis_keys
-from .svg import LETTERS, VIEW, lines, outline, pattern_defs, rect, text, wrapped
+from .svg import FILM, LETTERS, VIEW, lines, outline, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
     from tpviz.films.captions import Frame, Tensor
@@ -75,7 +75,7 @@ def to_table(story: Story) -> list[list[str]]:
     return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
 
 
-CUBE, ROOM = (16, 440), (470, 240)
+CUBE, ROOM = (16, 440), (424, 240)
 LAYERS = ("qkv", "out", "up", "down")
 SCALE = 0.3
 
@@ -111,7 +111,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     common = f"{pattern_defs()}<defs>{HATCH}</defs>{chips}{lower}{ticks}</g>"
     legend, bottom = _legend(story, eyes, held + 66)
     common += cube(place, eyes) + legend
-    return {"width": VIEW, "height": round(bottom + 18), "frames": frames, "common": common}
+    return {"width": FILM, "height": round(bottom + 18), "frames": frames, "common": common}
 
 
 # -- known schemes ---------------------------------------------------------------------------------

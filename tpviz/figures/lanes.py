@@ -15,6 +15,7 @@ from tpviz.trace.analyses import merge
 from .palette import INKS
 from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks, width_of
 
+APART = 44  # px of a time axis, at least, to a time in words
 SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
 MESSAGE = "axis2"  # the ink of what travels along pp
 
@@ -61,7 +62,7 @@ def axis_below(
     """A time axis under lanes, from 0 to ``duration``. scale : px of a unit of time; says : a time
     in words; name, name_x : the axis label, and its place."""
     out = ""
-    for time in ticks(0, duration, 10):
+    for time in ticks(0, duration, min(10, duration * scale / APART)):
         x = left + time * scale
         out += f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
         out += text(x, y + 17, says(time), "muted", 11, "middle")

@@ -222,7 +222,7 @@ class Lanes:
             x, end = self.x(line.start[rank][first]), self.x(line.end[rank][last])
             if end > x:
                 high = self.layout.lane - 1.6
-                out += box(x + 0.8, self.rows[rank].y + 0.8, end - x - 1.6, high)
+                out += box(x + 0.8, self.rows[rank].y + 0.8, max(end - x - 1.6, 0), high)
         for (rank, index), (to, at) in pairwise(self.panel.path):
             if rank != to:
                 arrows += self._down(line.end[rank][index], line.start[to][at], rank, to)

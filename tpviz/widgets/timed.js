@@ -116,7 +116,8 @@ export class TimedFilm extends Zoomed(Film) {
   drawAxis(group) {
     const { duration, unit, y } = this.scene.axis, scale = duration / (this.right - this.left);
     group.replaceChildren();
-    for (const time of ticks((this.low - this.left) * scale, (this.high - this.left) * scale, 10)) {
+    const most = Math.min(10, (this.right - this.left) / (unit ? 60 : 44));
+    for (const time of ticks((this.low - this.left) * scale, (this.high - this.left) * scale, most)) {
       const x = this.x(this.left + time / scale);
       make("path", { d: `M${x},${y}v5`, class: "s-muted" }, group);
       make("text", { x, y: y + 17, "font-size": FONT, "text-anchor": "middle", class: "f-muted" }, group,
