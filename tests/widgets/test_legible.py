@@ -193,9 +193,10 @@ def test_texts(name, tab, tmp_path):
 @pytest.mark.parametrize("name", ["blocks", "row blocks", "grid"])
 def test_texts_of_every_step(name, tab):
     view = VIEWS[name]().picture
-    for view.step in range(len(view.scene["frames"])):
+    for step in range(len(view.scene["frames"])):
+        view.step = step
         tab.set_content(view.to_svg())
-        assert "\n".join(tab.evaluate(PROBLEMS, [SMALLEST])) == "", view.step
+        assert "\n".join(tab.evaluate(PROBLEMS, [SMALLEST])) == "", step
 
 
 @pytest.mark.browser

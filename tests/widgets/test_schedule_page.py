@@ -89,7 +89,7 @@ def test_one_zooms_until_names_fit_and_back(long):
     whole, before = view.get_attribute("data-window"), widths(view)
     assert names.count() == 0 and max(before) < 3
     svg.focus()
-    for _ in range(8):
+    for _ in range(9):
         svg.press("+")
     view.page.wait_for_function(
         "view => view.querySelectorAll('[data-names] text').length && new Promise(done => "
@@ -98,7 +98,7 @@ def test_one_zooms_until_names_fit_and_back(long):
     )
     low, high = map(float, view.get_attribute("data-window").split(","))
     zoomed = (scene["axis"]["right"] - scene["axis"]["left"]) / (high - low)
-    assert zoomed == pytest.approx(0.6**-8)
+    assert zoomed == pytest.approx(0.6**-9)
     assert widths(view) == pytest.approx([before[0] * zoomed] * len(widths(view)), rel=0.01)
     assert 0 < len(widths(view)) < len(before) / 4  # what is outside is left out
     shown = names.all_text_contents()

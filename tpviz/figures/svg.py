@@ -21,8 +21,8 @@ _IMAGE = "".join(
     for light, scheme in (("true", "light"), ("false", "dark"))
 )
 VIEW, LETTERS = 676, 106
-"""px of a view's picture, which with its frame fits the outputs of a notebook in a JupyterLab window
-of 900; letters of 12 px in a line."""
+"""px of a view's picture, which with its frame fits the outputs of a notebook in JupyterLab, its
+window 900 wide; letters of 12 px in a line."""
 FILM = 746
 """px of the picture of a block: some of its steps are wider than a `VIEW`."""
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
