@@ -60,7 +60,7 @@ def test_it_runs_as_written():
     captured = tv.capture(scheme, TINY)
     assert all(captured.trace(r).ledger() == scheme.ledger_of(TINY, r) for r in (0, 1))
     predicted = tv.predict(scheme, TINY, NODE).step_time
-    simulated = tv.simulate(scheme, TINY, NODE, capture=captured).step_time
+    simulated = tv.simulate(scheme, TINY, NODE, capture=captured, contention=False).step_time
     assert predicted == pytest.approx(simulated, rel=1e-9)
 
 

@@ -1,8 +1,8 @@
 """Where PyTorch asks what a group *is* and not what it can do: what it learns of recorded groups.
 
-Importing this replaces two functions of torch, for recorded groups alone: `get_backend` and DDP's
-registration of its built-in communication hooks. And torch's flight recorder leaves them alone, as
-it does gloo.
+Importing this replaces three functions of torch, for recorded groups alone: `get_backend`, DDP's
+registration of its built-in communication hooks, and its start. And torch's flight recorder leaves
+them alone, as it does gloo.
 """
 
 import functools
@@ -59,11 +59,24 @@ def _in_python(register):
     return register_in_python
 
 
+def _telling_its_group(start):
+    @functools.wraps(start)
+    def start_with_group(ddp, *args, **kwargs):
+        if hasattr(ddp.process_group, "moved_by"):
+            ddp.process_group.is_of_ddp = True
+        return start(ddp, *args, **kwargs)
+
+    return start_with_group
+
+
 # From torch 2.15 on; it would ask C++ for a name that a group made in Python does not have there.
 getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("tpviz")
 dist.get_backend = dist.distributed_c10d.get_backend = _naming_the_mover(dist.get_backend)
 DistributedDataParallel._register_builtin_comm_hook = _in_python(  # pyright: ignore[reportAttributeAccessIssue]
     DistributedDataParallel._register_builtin_comm_hook
+)
+DistributedDataParallel._ddp_init_helper = _telling_its_group(  # pyright: ignore[reportAttributeAccessIssue]
+    DistributedDataParallel._ddp_init_helper
 )
 
 

@@ -54,10 +54,12 @@ class TracedWork(AroundWork):
     ):
         super().__init__(inner)
         self.row, self.listener, self.text = row, listener, text
+        self.waited = False
         self.flight, self.pacer = flight, pacer if flight else None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         board.write("waiting in " + self.text)
+        self.waited = True
         listener = self.listener if self.listener is recorder else None
         start = listener.clock.now() if listener else 0.0
         if self.flight:
@@ -69,6 +71,15 @@ class TracedWork(AroundWork):
             listener.waited(self.row, start)  # pyright: ignore[reportArgumentType]
         board.write("left " + self.text)
         return done
+
+    def wait_at_end_of_backward(self) -> None:
+        """Wait where DDP does, which waits for its buckets' futures in C++, unseen."""
+        if torch._C._current_graph_task_id() >= 0:  # in backward
+            torch.autograd.Variable._execution_engine.queue_callback(self._wait_once)
+
+    def _wait_once(self) -> None:
+        if not self.waited:
+            self.wait()
 
     def get_future(self) -> torch.futures.Future:
         if self.flight:
@@ -102,6 +113,7 @@ class TracedGroup(dist.ProcessGroup):
         self.inner, self.members = inner, members
         self._description, self._name = description, ""
         self._axis = ""
+        self.is_of_ddp = False  # see `adapters`
         self.counts = {}  # how many collectives so far, per set of members
 
     # What torch asks of a Python group; names differ between releases.
@@ -180,7 +192,12 @@ class TracedGroup(dist.ProcessGroup):
             flight.row = row
         elif listener is not None and work is not None:
             self._follow(work, row, listener, args, kwargs)
-        return TracedWork(work, row, listener, text, flight) if work is not None else None
+        if work is None:
+            return None
+        traced = TracedWork(work, row, listener, text, flight)
+        if self.is_of_ddp and listener is not None:
+            traced.wait_at_end_of_backward()
+        return traced
 
     def follow_silently(
         self, kind: tuple[str, Callable[..., int]], tensors: torch.Tensor | Sequence[torch.Tensor]
