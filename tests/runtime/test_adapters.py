@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+import torch
 import torch.distributed as dist
 
 import tpviz as tv
@@ -40,3 +41,27 @@ def test_get_backend_says_what_moves_the_bytes():
     assert tv.launch(_asked, world_size=2, device="cpu") == [[("gloo", True, True)] * 2] * 2
     plain = tv.launch(_asked, world_size=2, backend="gloo")
     assert plain == [[("gloo", True, False)] * 2] * 2
+
+
+def _replica(bucket_mb):
+    """One step of DDP: its all-reduces, those waited for, whether that is after all computation."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from tpviz.runtime.recorder import record
+
+    layers = [torch.nn.Linear(300, 300) for _ in range(4)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=bucket_mb)
+    model(torch.ones(2, 300)).sum().backward()  # DDP makes its buckets anew after the first
+    with record() as recorder:
+        model(torch.ones(2, 300)).sum().backward()
+    trace = recorder.trace
+    reduced = [e.id for e in trace if e.name == "all_reduce"]
+    waits = [e for e in trace if e.kind == "wait" and e.waits_for in reduced]
+    last = max(e.start for e in trace if e.kind == "compute")
+    return reduced, [e.waits_for for e in waits], min(e.end for e in waits) >= last
+
+
+def test_ddp_waits_once_for_each_bucket_at_the_end_of_backward():
+    for bucket_mb, several in ((100, False), (0.4, True)):
+        for reduced, waited, after in tv.launch(_replica, bucket_mb, world_size=2, device="cpu"):
+            assert (len(reduced) > 1) == several and waited == reduced and after

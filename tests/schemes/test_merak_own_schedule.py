@@ -57,10 +57,13 @@ def test_it_runs_as_written():
         ("backward", 0),
         ("backward", 1),
     ]
-    captured = tv.capture(scheme, TINY)
-    assert all(captured.trace(r).ledger() == scheme.ledger_of(TINY, r) for r in (0, 1))
-    predicted = tv.predict(scheme, TINY, NODE).step_time
-    simulated = tv.simulate(scheme, TINY, NODE, capture=captured, contention=False).step_time
+    large = replace(
+        TINY, hidden=1024, seq=256
+    )  # a message takes no longer than a stage: none queue
+    captured = tv.capture(scheme, large)
+    assert all(captured.ledger(rank) == scheme.ledger_of(large, rank) for rank in (0, 1))
+    predicted = tv.predict(scheme, large, NODE).step_time
+    simulated = tv.simulate(scheme, large, NODE, capture=captured).step_time
     assert predicted == pytest.approx(simulated, rel=1e-9)
 
 

@@ -29,8 +29,9 @@ def as_text(name: str, value: Any, known: Collection[str] = ()) -> str:
     if isinstance(value, (list, tuple)) and all(isinstance(line, str) for line in value):
         value = "\n".join(value)
     if not isinstance(value, str) or value in known or not any(c.isspace() for c in value.strip()):
-        one_of(name, value, tuple(known))  # raises unless it is a name
-    return value if value in known else str(read(value))
+        one_of(name, value, tuple(known))
+        return str(value)
+    return str(read(value))
 
 
 @lru_cache(maxsize=64)
