@@ -64,7 +64,7 @@ _HOMES = {
     "tpviz.exercises": ["check", "exercise", "hint"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = ["clusters", "models"]
+_MODULES = ["clusters", "exercises", "models"]
 _ON_RANKS = "run", "verify", "verify_parallel", "compare", "calibrate", "microscope", "check"
 __all__ = sorted([*_HOME, *_MODULES])
 

@@ -9,6 +9,7 @@ from .cluster import Level as Level
 from .collectives.observe import microscope as microscope
 from .exercises import check as check
 from .exercises import exercise as exercise
+from .exercises import exercises as exercises
 from .exercises import hint as hint
 from .labels import label as label
 from .labs.claims import Claims as Claims

@@ -320,8 +320,8 @@ MESH_FOR = Choice(
     "more ranks than these connect.",
     principle="In column order the heavy axis is d2, of neighbouring ranks. How many neighbours "
     "have fast links? A group that spans nodes shares the inter-node links with all others.",
-    shape="Three tuples chosen by `cluster.name`; or a minimum over the strategies in "
-    "what `tv.ATP.meshes` lists, each of which has a `.mesh` and an "
+    shape="Three tuples chosen by `cluster.name`; or a minimum over the strategies "
+    "that `tv.ATP.meshes` lists, each of which has a `.mesh` and an "
     "`.order`.",
     success="No mesh is best everywhere, so the paper searches.",
     kind="a mesh with its order",

@@ -46,19 +46,20 @@ class Exercise:
         return tuple(getattr(self, kind) for kind in HINT_KINDS)
 
     @cached_property
-    def _function(self):
+    def function(self) -> ast.FunctionDef:
+        """The function to complete, as the starter has it."""
         functions = [n for n in ast.parse(self.starter).body if isinstance(n, ast.FunctionDef)]
         return functions[-1]
 
     @property
     def name(self) -> str:
         """The name of the function that the learner writes."""
-        return self._function.name
+        return self.function.name
 
     @property
     def parameters(self) -> list[str]:
         """The names of that function's parameters."""
-        return [argument.arg for argument in self._function.args.args]
+        return [argument.arg for argument in self.function.args.args]
 
     def __repr__(self):
         return f"{self.title}\n\n{self.prompt}\n\n{self.starter}"
