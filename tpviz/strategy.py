@@ -213,15 +213,20 @@ class Strategy:
         return f"{inner.short} * {own}" if inner else own
 
     def title(self, workload: "GPT") -> str:
-        """In short words, for titles: its classes, each with its axes of more than one rank, and
-        the workload. "Megatron tp 2, DataParallel dp 4: GPT of 2 layers, hidden size 64"."""
+        """Its `caption` and the workload, "Megatron tp 4: GPT of 2 layers, hidden size 64"."""
+        return f"{self.caption}: {workload.words}"
+
+    @property
+    def caption(self) -> str:
+        """In short words, for titles: its classes, each with its axes of more than one rank.
+        "Megatron tp 2, DataParallel dp 4"."""
         parts, outer = [], self
         while outer:
             inner = getattr(outer, "inner", None)
             own = {a: n for a, n in outer.axes.items() if n > 1 and not (inner and a in inner.axes)}
             parts.append(" ".join([type(outer).__name__, *(f"{a} {n}" for a, n in own.items())]))
             outer = inner
-        return f"{', '.join(parts[::-1])}: {workload.words}"
+        return ", ".join(parts[::-1])
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """{parameter name: [(dim, axis)]} of the parameters that are cut; none unless said."""

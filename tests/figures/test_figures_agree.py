@@ -38,7 +38,7 @@ def traces(draw):
 
 def times(words):
     """{what: seconds} of the times that a text says."""
-    said = re.findall(r"(step time|exposed comm\w+)(?: \(median of \d\))? ([\d.]+) (\w*s)", words)
+    said = re.findall(r"(step time|exposed comm\w+)(?: \([a-z ]+\d?\))? ([\d.]+) (\w*s)", words)
     return {what: float(number) * UNITS[unit] for what, number, unit in said}
 
 
@@ -70,7 +70,7 @@ def test_comparison(trace, data):
     drawn = np.bincount(scene["exposed"]["row"], bare, len(scene["rows"]))
     assert (drawn <= trace.step_time * (1 + 1e-6)).all()
     of_timeline = dict(timeline_scene(trace)["metrics"])
-    for what in ("overlap", "exposed communication"):
+    for what in ("overlap (all ranks)", "exposed communication (worst rank)"):
         badges = [badge.partition(",")[0] for badge in scene["badges"]]
         said = dict(scene["numbers"])[what].split(", ")
         assert said == [f"{of_timeline[what]} {badge}" for badge in badges]

@@ -159,7 +159,7 @@ def test_an_empty_share_is_no_block():
     assert share(scene["parameters"][0], 0) == 0
     assert (
         "class='f-axis1' />"
-        not in mesh_svg(scene, rank=0).split("flat(W)_dp")[1].split("rank 0 and")[0]
+        not in mesh_svg(scene, rank=0).split("flat(W)_dp")[1].split("rank 0 is")[0]
     )
 
 

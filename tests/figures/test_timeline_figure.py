@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic_trace
 
-from tpviz.figures.svg import seconds
+from tpviz.figures.svg import amount, seconds
 from tpviz.figures.timeline import describe, timeline_scene, timeline_svg, to_table
 from tpviz.figures.timeline_bars import subtract
 from tpviz.trace import Event, Trace
@@ -136,9 +136,29 @@ def test_metrics_are_all_of_the_median_step(steps, seed):
     assert one.step_time == trace.step_time
     assert dict(timeline_scene(trace)["metrics"]) == {
         f"step time (median of {steps})" if steps > 1 else "step time": seconds(one.step_time),
-        "overlap": f"{100 * one.overlap():.1f} %",
-        "exposed communication": seconds(one.exposed_communication()),
+        "overlap (all ranks)": f"{100 * one.overlap():.1f} %",
+        "exposed communication (worst rank)": seconds(one.exposed_communication()),
     }
+    alone = one.select(rank=0)
+    assert [label for label, _ in timeline_scene(alone)["metrics"]][1:] == [
+        "overlap",
+        "exposed communication",
+    ]
+
+
+@pytest.mark.parametrize("start, words", [(2.0, ""), (3.9, ""), (4.5, "waiting")])
+def test_the_legend_has_waiting_where_it_is_seen(start, words):
+    """Exposed communication is drawn over the waiting that it causes."""
+    rows = [*two_events(), Event(id=2, kind="wait", name="wait", start=start, end=start + 0.1)]
+    scene = timeline_scene(Trace.from_events(rows))
+    assert (">waiting</text>" in timeline_svg(scene)) == bool(words)
+    assert ">exposed communication</text>" in timeline_svg(scene)
+
+
+def test_the_memory_strip_has_an_axis(scene):
+    svg = timeline_svg(scene)
+    assert ">0 B</text>" in svg
+    assert f">peak {amount(scene['memory']['0']['peak'])}</text>" in svg
 
 
 def test_memory_keeps_its_peak_when_thinned():

@@ -56,7 +56,7 @@ def test_numbers_are_those_of_the_whole_trace_and_of_its_median_step(trace, leve
     assert all(drawn[k] == pytest.approx(every[k], abs=1e-5) for k in every)
     assert to_table(scene) == to_table({**scene, "bars": whole["bars"]})
     metrics = dict(scene["metrics"])
-    assert metrics["overlap"] == f"{100 * median_step(trace).overlap():.1f} %"
+    assert metrics["overlap (all ranks)"] == f"{100 * median_step(trace).overlap():.1f} %"
     assert f"{(trace['kind'] != 'step').sum()} events" in describe(scene)
     lengths = np.subtract(scene["exposed"]["end"], scene["exposed"]["start"])
     lane = np.array(scene["exposed"]["lane"])

@@ -62,8 +62,8 @@ def test_first_look(view):
     assert "measured" not in head and "measured<" not in view.ledger.value
     assert all(cell for row in rows for cell in row)
     assert view.timeline.layout.display == "none"
-    assert "Megatron(tp=4) on this machine" in view.to_svg()
-    assert "rank 0 and its groups:" in view.to_svg() and "step time" not in view.to_svg()
+    assert "Megatron tp 4 on this machine" in view.to_svg()
+    assert "rank 0 is at tp 0; its groups:" in view.to_svg() and "step time" not in view.to_svg()
 
 
 def test_a_knob_redraws_formula_and_mesh_and_starts_nothing(view, monkeypatch):

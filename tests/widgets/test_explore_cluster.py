@@ -29,8 +29,8 @@ def test_first_look_is_the_prediction(view):
     assert "Predicted: one step of Megatron(tp=4" in view.describe()
     assert "<svg" in view.cluster_picture.value
     twin = view.to_svg()
-    assert f"Megatron(tp=4) on {PAIRS.name}" in twin
-    assert all(words in twin for words in ("step time", "memory of a rank", "rank 0 and its"))
+    assert f"Megatron tp 4 on {PAIRS.name}" in twin
+    assert all(words in twin for words in ("step time", "memory of a rank", "rank 0 is at"))
 
 
 @pytest.mark.parametrize("name", tv.clusters.presets())

@@ -39,7 +39,7 @@ def test_every_slider_shows_the_prediction(tab, tmp_path):
         workload = tv.GPT(hidden=knobs["hidden"])
         step = tv.predict(strategy, workload, scaled).step_time
         words = picture.inner_text()
-        assert strategy.short in words and f"step time {seconds(step)}" in words
+        assert strategy.caption in words and f"step time {seconds(step)}" in words
         assert f"{strategy.world_size} ranks" in words
         assert ("all_reduce" in words) == (strategy.world_size > 1)
         assert error.count() == 0

@@ -19,7 +19,7 @@ from .lanes import Axis, bars, exposed, inset, names, outlines
 from .legend import USUAL, legend
 from .palette import INKS, axis_keys, phase_key
 from .svg import VIEW, badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
-from .timeline import timeline_scene
+from .timeline import scopes, timeline_scene
 
 if TYPE_CHECKING:
     from tpviz.trace import Trace
@@ -56,11 +56,11 @@ def comparison_scene(
 
     Returns a dict: ``badges`` (one for each row of a lane), ``foreseen`` (the first row is a
     prediction), ``title``, ``about``, ``caption``, ``duration`` (s), ``ranks``, ``rows`` (rank,
-    lane, axis, source: index of ``badges``),
-    ``bars`` and ``outlines`` (columns row, key, start, end; bars also name), ``exposed`` (row,
-    start, end), ``marks`` ([source, step seconds]), ``parts`` (rows of name, seconds, share, start,
-    predicted), ``numbers`` ([label, text]), ``verdict``. Raises ``ValueError`` for a rank that is
-    not in the traces.
+    lane, axis, source: index of ``badges``), ``bars`` and ``outlines`` (columns row, key, start,
+    end; bars also name), ``exposed`` (row, start, end), ``waits`` (for each trace that has waiting,
+    whether it is seen), ``marks`` ([source, step seconds]), ``parts`` (rows of name, seconds,
+    share, start, predicted), ``numbers`` ([label, text]), ``verdict``. Raises ``ValueError`` for a
+    rank that is not in the traces.
     """
     traces = [t for t in (simulated, measured) if t is not None]
     foreseen = [] if prediction is None else [prediction]
@@ -91,6 +91,7 @@ def comparison_scene(
         "bars": columns,
         "outlines": _outlines(foreseen, ranks, keys, place),
         "exposed": spans,
+        "waits": [key["seen"] for s in scenes for key in s["keys"] if key["kind"] == "wait"],
         "marks": [[_source(badge), float(t)] for badge, t in zip(badges, marks)],
         "parts": _parts(foreseen, residual),
         "numbers": _numbers(traces, residual),
@@ -200,12 +201,13 @@ def _numbers(traces, residual):
     steps = [(median_step(t), _source(t.badge)) for t in traces]
     exposed = [f"{seconds(step.exposed_communication())} {source}" for step, source in steps]
     overlap = [f"{100 * step.overlap():.1f} % {source}" for step, source in steps]
+    of_overlap, of_exposed = scopes(traces[-1])
     rows = []
     if len(traces) == 2 and traces[0].step_time:
         ratio = traces[1].step_time / traces[0].step_time
         rows.append([f"{_source(residual.badge)} / simulated", f"{ratio:.3f}"])
-    rows.append(["exposed communication", ", ".join(exposed)])
-    rows.append(["overlap", ", ".join(overlap)])
+    rows.append([of_exposed, ", ".join(exposed)])
+    rows.append([of_overlap, ", ".join(overlap)])
     if residual.late:
         rows.append(["late by at most", f"{seconds(residual.late)} a step"])
     return rows
@@ -431,9 +433,10 @@ def _marks(scene):
     used = {*scene["bars"]["key"], *scene["outlines"]["key"]}
     used |= {"exposed"} if scene["exposed"]["row"] else set()
     axes = {ink: f"communication {axis}" for axis, ink in scene["axes"].items()}
-    keys = [key for key in INKS if key in used and key != "exposed"]
-    keys += ["exposed"] if "exposed" in used else []
-    items = [(key, axes.get(key, INKS[key].label)) for key in keys]
+    unseen = {"exposed", *(["wait"] if not any(scene["waits"]) else [])}
+    items = [(key, axes.get(key, INKS[key].label)) for key in INKS if key in used - unseen]
+    if "exposed" in used:
+        items.append(("exposed wait" if scene["waits"] else "exposed", INKS["exposed"].label))
     return items + [("predicted", "predicted: outlines")] * scene["foreseen"]
 
 

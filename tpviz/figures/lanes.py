@@ -188,6 +188,9 @@ def _steps(x, y, width, height):
 MARKS: dict[str, Callable[[float, float, float, float], str]] = {
     "wait": _one(lambda x0, x1, y, height: bars(x0, x1, y, height, "wait")),
     "exposed": _one(exposed),
+    "exposed wait": _one(
+        lambda x0, x1, y, height: bars(x0, x1, y, height, "wait") + exposed(x0, x1, y, height)
+    ),
     "predicted": _one(
         lambda x0, x1, y, height: outlines(x0, x1, y, height, "fg", "stroke-width='1.2'")
     ),

@@ -303,9 +303,10 @@ def mesh_svg(
         body.append(_matrix(chosen, rank, axes, width + 30, TOP - 16))
         width, height = width + 60 + MATRIX, max(height, TOP + MATRIX + 40)
     width = max(width, 420)
-    items = [(a["key"], f"{a['name']}: {listed(mine[a['name']])}") for a in axes]
-    body.append(text(10, height + 13.5, f"rank {rank} and its groups:"))
-    drawn, bottom = legend(items, 150.0, height + 4, width, LOOK, left=10.0)
+    items = [(a["key"], f"{a['name']}: ranks {listed(mine[a['name']])}") for a in axes]
+    here = ", ".join(f"{name} {group.index(rank)}" for name, group in mine.items())
+    body.append(text(10, height + 13.5, f"rank {rank} is at {here}; its groups:"))
+    drawn, bottom = legend(items, 10.0, height + 22, width, LOOK)
     body.append(drawn)
     label = f"Mesh {scene['title']}, rank {rank}"
     return document(width, bottom + 22, body, label, theme)
@@ -392,7 +393,7 @@ def _rank(scene, x, y, ranks, coords, chosen, mine):
     x += cell / 2
     if len(scene["ranks"]) > MANY:
         return face + text(x, y + cell / 2 + 4, ranks[0], ink, 11, "middle", 700)
-    below = axis["name"] if axis else ",".join(map(str, coords))
+    below = ",".join(map(str, coords)) if len(axes) > 1 else f"{axes[0]['name']} {ranks[0]}"
     return (
         face
         + text(x, y + 21, ranks[0], ink, 14, "middle", 700)

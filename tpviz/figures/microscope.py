@@ -324,11 +324,11 @@ def _draw_cell(x, y, width, height, cell):
         out = swatch(x, y, width, height, key, cell["pattern"], "rx='3'")
     else:
         out = outline(x, y, width, height, key, 1.4, 3)
-        out += rect(x, y + height - 4, width * cell["full"], 4, key)
+        out += rect(x, y + height - 3.5, width * cell["full"], 3.5, key)
     ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
     out += text(x + 3, y + 10, f"c{cell['chunk']}", small)
-    out += text(x + width / 2, y + 24, cell["value"], ink, 13, "middle", 700)
-    out += text(x + width / 2, y + 34, cell["terms"], small, 11, "middle")
+    out += text(x + width / 2, y + 25, cell["value"], ink, 13, "middle", 700)
+    out += text(x + width / 2, y + 38, cell["terms"], small, 11, "middle")
     return out + (outline(x - 1, y - 1, width + 2, height + 2, "fg", 2, 4) if cell["new"] else "")
 
 

@@ -25,6 +25,9 @@ VIEW, LETTERS = 676, 106
 window 900 wide; letters of 12 px in a line."""
 FILM = 746
 """px of the picture of a block: some of its steps are wider than a `VIEW`."""
+GROWTH, WIDE = 1.4, 1050
+"""Where its column is wide, a picture grows to so many times its own width, up to so many px; also
+in film.js."""
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
@@ -95,14 +98,13 @@ def image(svg: str, words: str, least: float = 0) -> str:
     """A picture as an HTML ``<img>``, with ``words`` for those who cannot see it.
 
     It keeps its ids to itself, and JupyterLab shows it in notebooks that it does not trust, unlike
-    an ``<svg>``. ``svg`` is of the theme "auto", and follows the page's. It shrinks to ``least`` px
-    where its column is narrow; with 0 it keeps its size.
+    an ``<svg>``. ``svg`` is of the theme "auto", and follows the page's; its width is that of
+    `fitted`.
     """
     data = b64encode(svg.encode()).decode()
-    style = f"max-width:100%;min-width:{least:.0f}px" if least else "max-width:none"
     return (
-        f"<div style='overflow-x:auto'><style>{_IMAGE}</style>"
-        f"<img class='tpv-image' alt='{clean(escape(words, quote=True))}' style='{style}'"
+        f"<div style='overflow-x:auto'><style>{_IMAGE}</style><img class='tpv-image'"
+        f" alt='{clean(escape(words, quote=True))}' style='{_width(svg, least)}'"
         f" src='data:image/svg+xml;base64,{data}'></div>"
     )
 
@@ -134,9 +136,15 @@ class Picture(NamedTuple):
 
 
 def fitted(svg: str, least: float = 0) -> str:
-    """An SVG that shrinks where its column is narrow, to ``least`` px."""
-    style = f"max-width:100%;height:auto;min-width:{least:.0f}px"
-    return svg.replace("<svg ", f"<svg style='{style}' ", 1)
+    """An SVG that shrinks where its column is narrow, to ``least`` px, 0 for its own width, and
+    grows where it is wide."""
+    return svg.replace("<svg ", f"<svg style='{_width(svg, least)}' ", 1)
+
+
+def _width(svg, least):
+    own = int(re.findall(r" width='(\d+)'", svg)[0])
+    most = max(own, min(GROWTH * own, WIDE))
+    return f"width:100%;height:auto;min-width:{least or own:.0f}px;max-width:{most:.0f}px"
 
 
 def scrolled(html: str) -> str:

@@ -68,6 +68,8 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     steps = [[float(start - zero), float(end - zero)] for start, end in zip(*spans[1:])]
     duration = float(max(trace["end"].max() - zero, 1e-9))
     first = steps[median_number(*spans[1:])] if len(steps) > 1 else [0.0, duration]
+    for info in keys:
+        info["seen"] = info["kind"] != "wait" or bars.waits(keys, (first[1] - first[0]) / 500)
     whole = " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k))
     scene = {
         "badge": trace.badge,
@@ -197,9 +199,18 @@ def _metrics(trace):
     label = f"step time (median of {count})" if count > 1 else "step time"
     rows = [[label, seconds(one.step_time)]]
     if (one["kind"] == "comm").any():
-        rows.append(["overlap", f"{100 * one.overlap():.1f} %"])
-        rows.append(["exposed communication", seconds(one.exposed_communication())])
+        overlap, bare = scopes(one)
+        rows.append([overlap, f"{100 * one.overlap():.1f} %"])
+        rows.append([bare, seconds(one.exposed_communication())])
     return rows
+
+
+def scopes(trace: Trace) -> tuple[str, str]:
+    """The labels of `Trace.overlap` and `Trace.exposed_communication`: of several ranks the first
+    is of all, the second of the worst."""
+    several = len(trace.ranks) > 1
+    names = "overlap", "exposed communication"
+    return (f"{names[0]} (all ranks)", f"{names[1]} (worst rank)") if several else names
 
 
 HEADER = ["rank", "lane", "what", "count", "time", "bytes"]
@@ -368,8 +379,12 @@ def _draw_memory(keys, memory, rank, top, axis):
     """Stacked steps of the four kinds, scaled to the rank's peak."""
     x = axis.x(np.append(memory["time"], max(axis.high, memory["time"][-1])))
     base, peak = np.zeros(len(memory["time"])), max(memory["peak"], 1)
-    words = f"memory of rank {rank}: peak {amount(memory['peak'])}{memory['note']}"
+    words = f"memory of rank {rank}{memory['note']}"
     out = [text(10, top - 4, words, size=11, weight=600)]
+    for y, down, label in ((0, 8, f"peak {amount(memory['peak'])}"), (MEMORY, 0, "0 B")):
+        line = f"M{GUTTER - 4},{top + y:.1f}H{axis.right}"
+        out.append(f"<path d='{line}' class='s-rule' fill='none'/>")
+        out.append(text(GUTTER - 6, top + y + down, label, "muted", 11, "end"))
     for info in keys:
         upper = base + memory[info["column"]]
         low, high = (top + MEMORY * (1 - v / peak) for v in (base, upper))
@@ -390,9 +405,11 @@ def _marks(scene, memory):
     items = [
         (info["key"], "communication " * (info["kind"] == "comm") + info["label"])
         for info in scene["keys"]
+        if info["seen"]
     ]
     if scene["exposed"]["lane"]:
-        items.append(("exposed", INKS["exposed"].label))
+        waits = any(info["kind"] == "wait" for info in scene["keys"])
+        items.append(("exposed wait" if waits else "exposed", INKS["exposed"].label))
     return items + [
         (f"memory {info['key']}", info["label"]) for info in scene["memory_keys"] if memory
     ]

@@ -62,6 +62,18 @@ class Bars:
                 spans.append((np.full(len(bare[0]), i), *bare))
         self.bare = tuple(map(np.concatenate, zip(*spans)))
 
+    def waits(self, keys: list[dict[str, Any]], least: float) -> bool:
+        """Whether waiting of ``least`` s or more is seen: not under exposed communication."""
+        wait = np.array([k["kind"] for k in keys])[self.key] == "wait"
+        for lane in np.unique(self.lane[wait]):
+            mine, bare = wait & (self.lane == lane), self.bare[0] == lane
+            start, end = subtract(
+                merge(self.start[mine], self.end[mine]), (self.bare[1][bare], self.bare[2][bare])
+            )
+            if (end - start >= least).any():
+                return True
+        return False
+
     def level(self, low: float = -np.inf, high: float = np.inf, most: int = BARS) -> dict[str, Any]:
         """What a picture of the time from low to high (s) draws, in at most about ``most`` bars.
 

@@ -177,8 +177,10 @@ class Study(Report):
         """What a gain is, runs that were not faithful, and omissions."""
         formula = [self.name(r.label) for r in self.rows if "predicted" not in r.times]
         asked = "predicted" in self.sources
+        drawn = self._options.get("kind") == "exposed"
+        gain = GAIN if drawn else GAIN.replace("Gain", "The table's gain", 1)
         return [
-            *[GAIN] * (len(self.rows) > 1),
+            *[gain] * (len(self.rows) > 1),
             *too_late(self.late()),
             *[f"No formula, so not predicted: {', '.join(formula)}."] * bool(asked and formula),
             *(f"Left out: {self.name(label)} ({why})." for label, why in self.left_out.items()),

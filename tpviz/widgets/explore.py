@@ -258,7 +258,7 @@ class Explore(Fitted, Panel):
         except ValueError as error:
             return {"error": str(error)}
         mesh = Mesh(strategy.axes)
-        drawn = [f"<h2>{escape(strategy.short)}</h2>"]
+        drawn = [f"<h2>{escape(strategy.caption)}</h2>"]
         if prediction is not None:
             drawn += [*model_html(prediction, mesh), small_html(words)]
         scene = mesh_scene(mesh, rows)
@@ -288,7 +288,7 @@ class Explore(Fitted, Panel):
         if self.choice is None:
             return str(self.menu.value)
         place = self.choice.cluster.name if self.choice.cluster else HERE
-        return f"{self.choice.strategy.short} on {place}"
+        return f"{self.choice.strategy.caption} on {place}"
 
     def describe(self) -> str:
         """The choice, its prediction and measurement, in words."""

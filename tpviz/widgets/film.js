@@ -6,6 +6,7 @@ import { Player } from "./player.js";
 import { make } from "./view.js";
 
 const TRAVEL = 0.8; // the part of a step spent travelling
+const GROWTH = 1.4, WIDE = 1050; // times its own width, and px, to which a picture grows where its column is wide
 
 export class Film extends Player {
   get unit() { return "step"; }
@@ -84,7 +85,8 @@ export class Film extends Player {
     this.now.textContent = scene.captions[step];
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
-    svg.style = `width:${width}px;height:auto`;
+    const most = Math.max(width, Math.min(GROWTH * width, WIDE));
+    svg.style = `width:100%;height:auto;min-width:${width}px;max-width:${most}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     svg.replaceChildren(this.common);
     const frame = this.group([frames?.[step] ?? ""].flat().map((part) => pieces?.[part] ?? part).join(""), svg);

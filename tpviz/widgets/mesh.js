@@ -56,7 +56,7 @@ class MeshView extends View {
     scene.ranks.forEach((here, i) => this.drawRank(here.rank, block, places[i], here, mine));
     apart.forEach((place, i) => this.drawRank(first + i, 1, place, {}, mine));
     this.drawLegend(scene.axes.map((axis) => [axis, `${axis.name}: ranks ${listed(mine[axis.name])}`]),
-      `rank ${chosen} and its groups:`);
+      `rank ${chosen} is at ${Object.entries(mine).map(([name, ranks]) => `${name} ${ranks.indexOf(chosen)}`).join(", ")}; its groups:`);
     this.side.hidden = !scene.parameters.length;
     if (scene.parameters.length) this.drawMatrix(chosen);
   }
@@ -92,7 +92,7 @@ class MeshView extends View {
     const roomy = size > 40, text = (up, look, words) => make("text", { x: x + size / 2, y: y + up, ...look,
       "text-anchor": "middle", class: mine ? "f-bg" : axis ? `f-halo-${axis.key}` : "f-fg" }, group, words);
     text(size / 2 + (roomy ? -1 : 4), { "font-size": roomy ? 14 : 11, "font-weight": 700 }, rank);
-    if (roomy) text(size - 9, { "font-size": 11 }, axis ? axis.name : coords.join(","));
+    if (roomy) text(size - 9, { "font-size": 11 }, axes.length > 1 ? coords.join(",") : `${axes[0].name} ${rank}`);
     const to = rank + chosen % block; // the same place in another block
     group.addEventListener("click", () => { this.svg.focus({ preventScroll: true }); this.choose(to); });
     group.addEventListener("pointerenter", () => this.showTip(name, [where, block > 1 ? `of rank ${to}:` : "",

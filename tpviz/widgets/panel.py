@@ -59,13 +59,16 @@ class Panel(Still, ipywidgets.VBox):
         super().__init__(self._rows())
 
     def _rows(self):
-        """Knobs beside the prediction, and below, what runs beside the mesh: in a narrow page the
-        prediction stays near the knobs."""
+        """Knobs beside the prediction and the mesh, and below, where it runs beside the guess: in
+        a narrow page the prediction stays near the knobs."""
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar])
         half = {"flex": "1 1 440px", "min_width": "400px"}
         pairs = (
-            ([self.menu, self.knobs_box, self.gave, self.message], [self.model, self.pins]),
-            ([self.setting, self.steps, self.guesses, buttons, self.status], [self.mesh]),
+            (
+                [self.menu, self.knobs_box, self.gave, self.message],
+                [self.model, self.mesh, self.pins],
+            ),
+            ([self.setting, self.steps], [self.guesses, buttons, self.status]),
         )
         rows = [
             ipywidgets.Box([ipywidgets.VBox(side, layout=half) for side in sides], layout=WRAPPED)

@@ -131,7 +131,11 @@ export class TimelineDrawing extends Zoomed(Player) {
   drawMemory(memory) {
     const top = this.bottom + 22;
     make("text", { x: 4, y: top - 6, "font-size": 11, "font-weight": 600, class: "f-fg" }, this.svg,
-      `memory of rank ${this.rank}: peak ${amount(memory.peak, "B")}${memory.note}`);
+      `memory of rank ${this.rank}${memory.note}`);
+    for (const [y, down, label] of [[top, 8, `peak ${amount(memory.peak, "B")}`], [top + MEMORY, 0, "0 B"]]) {
+      make("path", { d: `M${GUTTER - 4},${y}H${this.right}`, class: "s-rule" }, this.svg);
+      make("text", { x: GUTTER - 6, y: y + down, "text-anchor": "end", "font-size": 11, class: "f-muted" }, this.svg, label);
+    }
     const x = [...memory.time, Math.max(this.scene.duration, memory.time.at(-1))].map((t) => this.x(t).toFixed(1));
     const y = (v) => (top + MEMORY * (1 - v / Math.max(memory.peak, 1))).toFixed(1);
     let base = memory.time.map(() => 0);
@@ -150,8 +154,9 @@ export class TimelineDrawing extends Zoomed(Player) {
   drawWords() {
     const { scene } = this;
     this.drawHead(scene, scene.metrics);
-    const items = scene.keys.map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
-    if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed" }, "exposed communication"]);
+    const items = scene.keys.filter((k) => k.seen).map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
+    const under = scene.keys.find((k) => k.kind === "wait");
+    if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed", under }, "exposed communication"]);
     if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
     this.drawLegend(items);
     this.note.textContent = scene.note ?? "";

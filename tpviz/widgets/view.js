@@ -135,7 +135,8 @@ export class View {
     this.legend.replaceChildren(first, ...items.map(([key, words]) => {
       const node = make("span");
       const [y, height] = key.kind === "memory" ? [6, 5] : [1, 10]; // as `mark` in figures/lanes.py
-      this.drawRun([[0, 14]], y, height, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
+      const svg = make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node);
+      for (const one of [key.under, key]) if (one) this.drawRun([[0, 14]], y, height, one, svg);
       node.append(words);
       return node;
     }));
