@@ -60,6 +60,15 @@ def html_table(
     return f"<table {attributes}>{line('th', head)}{''.join(line('td', r) for r in body)}</table>"
 
 
+def grouped(cell: str) -> str:
+    """A whole number with its thousands apart; any other text as it is.
+
+    >>> grouped("12288"), grouped("tp")
+    ('12,288', 'tp')
+    """
+    return f"{int(cell):,}" if cell.isdigit() else cell
+
+
 def quiet(badge: str, words: str) -> str:
     """A badge and its sentence, as HTML: a caveat, which is no error."""
     frame = "border:1px dashed currentColor;border-radius:9px;padding:0 8px"

@@ -9,7 +9,7 @@ from plain_chart import assert_plain
 import tpviz as tv
 from tpviz.cost import show_seconds
 from tpviz.runtime.bar import View
-from tpviz.verbs.ranking import Search, plans, same_words
+from tpviz.verbs.ranking import Search, contrasted, plans, same_words
 
 W = tv.GPT(batch=8)
 BOX = tv.clusters.nvlink_pairs(2)
@@ -65,9 +65,10 @@ def test_the_chart_has_the_first_plans(found):
     [panel] = scene["panels"]
     [dots] = panel["traces"]
     assert dots["x"] == pytest.approx([1e6 * row.predicted for row in first])
-    assert [name.split(") x ")[0].rstrip(")") for name in dots["y"]] == [
-        row.strategy.short.rstrip(")") for row in first
-    ]
+    names, common = contrasted([row.strategy for row in first])
+    assert [name.partition(" x ")[0] for name in dots["y"]] == names
+    assert len(set(names)) == len(first)
+    assert scene["notes"] == [f"The same in all of these: {common}."] * bool(common)
     for theme in ("light", "dark"):
         assert_plain(scene, found.to_svg, theme, ["predicted"], found.describe())
 

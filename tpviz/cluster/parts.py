@@ -114,11 +114,12 @@ class Device:
     def losses(self) -> str:
         """What keeps it from being ideal, in words; "" of an ideal one."""
         said = {
-            "GEMMs": self.gemm_efficiency != 1 and f"{100 * self.gemm_efficiency:.3g} %",
-            "memory": self.memory_efficiency != 1 and f"{100 * self.memory_efficiency:.3g} %",
-            "traffic not hidden": self.unhidden and f"{100 * self.unhidden:.3g} %",
-            "start-up": self.startup and f"{1e6 * self.startup:.3g} us",
-            "launch": self.launch and f"{1e6 * self.launch:.3g} us",
+            "GEMM efficiency": self.gemm_efficiency != 1 and f"{100 * self.gemm_efficiency:.3g} %",
+            "memory efficiency": self.memory_efficiency != 1
+            and f"{100 * self.memory_efficiency:.3g} %",
+            "memory traffic not hidden": self.unhidden and f"{100 * self.unhidden:.3g} %",
+            "kernel start-up": self.startup and f"{1e6 * self.startup:.3g} us",
+            "kernel launch": self.launch and f"{1e6 * self.launch:.3g} us",
             "memory-bound kernels": self.pointwise != "free" and self.pointwise,
             "attention": self.attention != "flash" and self.attention,
         }

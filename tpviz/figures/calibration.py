@@ -104,9 +104,8 @@ def _panel(one, y):
         size = 12 if "open" in marker else 8  # it lets a full one show through
         traces.append(charts.points(NAMES[name], *values, "fg", marker, size))
     title = f"{one['title']}\n{seconds(one['alpha'])} a hop, {amount(one['bandwidth'], 'B/s')}"
-    return charts.panel(
-        title, traces, charts.axis(ticks=sizes) | {"ticktext": list(map(_bytes, sizes))}, y
-    )
+    x = charts.axis("size of the tensor", sizes) | {"ticktext": list(map(_bytes, sizes))}
+    return charts.panel(title, traces, x, y)
 
 
 def _device(scene):
@@ -114,7 +113,7 @@ def _device(scene):
     memory = amount(scene["device"]["memory_bandwidth"], "B/s")
     device = f"{scene['device']['name']}: GEMMs {rates}; copies {memory}"
     reached = scene["device"]["losses"]
-    return device + (f"; in training steps {reached}" if reached else "")
+    return device + (f"; in training steps: {reached}" if reached else "")
 
 
 def _line(panel, points):

@@ -304,11 +304,10 @@ class _Picture:
         else:
             face += outline(*place, rx=6)
         where = ",".join(str(place) for place in device["coords"].values())
-        size = 10 if len(where) < 8 else 8
         self.out.append(
             face
             + text(x + CELL / 2, y + 21, number, inks[0], 14, "middle", 700)
-            + text(x + CELL / 2, y + 36, where, inks[1], size, "middle")
+            + text(x + CELL / 2, y + 36, where, inks[1], 11, "middle") * (len(where) < 8)
         )
 
     def more(self, x, y, count, what, anchor="start"):

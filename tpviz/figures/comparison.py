@@ -281,8 +281,10 @@ def comparison_svg(scene: dict[str, Any], width: float = VIEW, theme: str = "aut
     parts_top = lanes_end + PARTS_HEAD
     bottom = parts_top + PART * (len(scene["parts"]) + 1)
     body = [pattern_defs(), _header(scene, width), axis.rules(HEAD - 4, bottom, lanes_end + 13)]
-    body += [_row(scene, i, tops[i], axis, width) for i in range(len(scene["rows"]))]
-    body += [_waterfall(scene, parts_top, axis), _ends(scene, axis, bottom)]
+    drawn = [_row(scene, i, tops[i], axis, width) for i in range(len(scene["rows"]))]
+    body += [bars for bars, _ in drawn]
+    body += [_waterfall(scene, parts_top, axis), _ends(scene, axis, lanes_end, bottom)]
+    body += [names for _, names in drawn]  # over the lines that would cross them
     drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
     words, y = _words(scene, y + 34, width)
     label = f"Comparison: {', '.join(scene['badges'])}"
@@ -312,9 +314,9 @@ def _header(scene, width):
     for words, dash in zip(scene["badges"], _dashes(scene)):
         frame, size = badge(x, 8, words.partition(" (")[0], dash)
         out, x = out + frame, x + size + 8
-    out += text(x + 4, 22, _cut(f"on {scene['caption']}", width - x - 20, 6.0))
     about = f"<title>{escape(scene['about'])}</title>"
-    return f"{out}<g>{about}{text(10, 44, _cut(scene['title'], width - 20, 6.0), 'muted')}</g>"
+    out += f"<g>{about}{text(x + 4, 22, _cut(scene['title'], width - x - 14, 6.2))}</g>"
+    return out + text(10, 44, _cut(f"on {scene['caption']}", width - 20, 6.2), "muted")
 
 
 def _dashes(scene):
@@ -327,14 +329,14 @@ def _cut(words, room, each):
     return words if len(words) <= most else words[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _ends(scene, axis, bottom):
+def _ends(scene, axis, lanes_end, bottom):
     """Where each step ends: three lines, their labels in three rows so that none covers another,
-    and no line crosses one."""
+    and no line crosses one, or a time of the axis."""
     out = labels = ""
     for i, ((name, t), dash) in enumerate(zip(scene["marks"], _dashes(scene))):
         x, y = float(axis.x(t)), 60 + 12.5 * i
         out += (
-            f"<path d='M{x:.1f},{y - 8}V{bottom}' class='s-fg' fill='none'"
+            f"<path d='M{x:.1f},{y - 8}V{lanes_end + 2}m0,14V{bottom}' class='s-fg' fill='none'"
             f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
         )
         words = f"{name} {seconds(t)}"
@@ -345,7 +347,7 @@ def _ends(scene, axis, bottom):
 
 
 def _row(scene, index, top, axis, width):
-    """One verb's row of a lane: outlines of the prediction, or bars."""
+    """(one verb's row of a lane: outlines of the prediction, or bars; the names of the bars)."""
     row, height = scene["rows"][index], _height(scene["rows"][index])
     out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
     if row["source"] == 0:
@@ -367,8 +369,7 @@ def _row(scene, index, top, axis, width):
     if not predicted:
         bare = _of_row(scene["exposed"], index)
         out.append(exposed(*axis.spans(bare["start"], bare["end"]), top, height))  # pyright: ignore[reportCallIssue]
-        out.append(_names(drawn, axis, top, height))
-    return "".join(out)
+    return "".join(out), "" if predicted else _names(drawn, axis, top, height)
 
 
 def _of_row(columns, index):

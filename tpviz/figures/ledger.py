@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from tpviz.tables import html_table
+from tpviz.tables import grouped, html_table
 
 if TYPE_CHECKING:
     from tpviz.trace.ledger import Ledger
@@ -48,7 +48,7 @@ def ledger_html(expected: "Ledger", measured: "Ledger | None" = None, hint: str 
             expected.diff(measured, ("the formula", "the measurement"))
         )
     table = html_table(
-        [head, *(map(_grouped, row) for row in rows)],
+        [head, *(map(grouped, row) for row in rows)],
         "style='border-collapse:collapse'",
         map(_side, range(len(head))),
     )
@@ -57,8 +57,3 @@ def ledger_html(expected: "Ledger", measured: "Ledger | None" = None, hint: str 
 
 def _side(column):
     return f"padding:1px 12px;text-align:{'left' if column < 3 else 'right'}"
-
-
-def _grouped(cell):
-    """12,288 instead of 12288."""
-    return f"{int(cell):,}" if cell.isdigit() else cell

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SOURCES = ("predicted", "simulated", "measured")
 KINDS = ("bars", "exposed", "curve")
 GAIN = "Gain in speed: the first's time over its own, minus 1; +50 % takes a third less time."
+IN_TABLE = GAIN.replace("Gain", "The table's gain", 1)
 SHAPES = {"axis0": "/", "axis1": ".", "axis2": "\\", "axis3": "x", "axis4": "+"}
 """{ink of an axis: its pattern}, so that colour is never the only sign."""
 
@@ -177,10 +178,8 @@ class Study(Report):
         """What a gain is, runs that were not faithful, and omissions."""
         formula = [self.name(r.label) for r in self.rows if "predicted" not in r.times]
         asked = "predicted" in self.sources
-        drawn = self._options.get("kind") == "exposed"
-        gain = GAIN if drawn else GAIN.replace("Gain", "The table's gain", 1)
         return [
-            *[gain] * (len(self.rows) > 1),
+            *[IN_TABLE] * (len(self.rows) > 1),
             *too_late(self.late()),
             *[f"No formula, so not predicted: {', '.join(formula)}."] * bool(asked and formula),
             *(f"Left out: {self.name(label)} ({why})." for label, why in self.left_out.items()),
@@ -231,7 +230,8 @@ class Study(Report):
         one_of("kind", kind, KINDS)
         head = {"title": self.head}
         if kind == "exposed":
-            return {**head, **self._exposed()}
+            notes = [GAIN if note == IN_TABLE else note for note in self.notes()]
+            return {**head, **self._exposed(), "notes": notes}
         if kind == "bars":
             panels = [bars("a step", self.placed("step"), y=FROM_ZERO)]
             return {**head, "panels": panels}

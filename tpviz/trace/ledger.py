@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from tpviz.checks import whole_number
-from tpviz.tables import html_table, text_table
+from tpviz.tables import grouped, html_table, text_table
 
 from .members import members_list
 
@@ -117,7 +117,8 @@ class Ledger:
         return "\n".join(text_table(self.to_table(), right=(3, 4, 5)))
 
     def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-ledger'")
+        rows = (map(grouped, row) for row in self.to_table())
+        return html_table(rows, "class='tpviz-ledger'")
 
 
 def _words(values: tuple[int, int, float] | None):

@@ -195,7 +195,9 @@ class Search:
         `tpviz.figures.charts`."""
         charts = import_module("tpviz.figures.charts")
         first = list(islice(plans(self.rows), most))
-        shown, names = [plan[0] for plan in first], [_label(plan) for plan in first]
+        shown = [plan[0] for plan in first]
+        names, common = contrasted([row.strategy for row in shown])
+        names = [f"{n} x {len(plan)}" if len(plan) > 1 else n for n, plan in zip(names, first)]
         unit, scale = charts.unit_of([row.step_time for row in shown])
         traces = []
         for source in COLUMNS[self.objective == "step" :]:
@@ -210,7 +212,7 @@ class Search:
             "title": f"The first plans of {len(self.rows)} strategies on {self.cluster.caption}",
             "badges": [trace["name"] for trace in traces],
             "panels": [charts.panel(f"a step ({unit})", traces, charts.FROM_ZERO, order)],
-            "notes": self._time(),
+            "notes": [f"The same in all of these: {common}."] * bool(common) + self._time(),
             "alt": self.describe(),
         }
 
@@ -288,10 +290,41 @@ class Search:
         }
 
 
-def _label(plan):
-    """A plan on the chart's axis."""
-    same = f" x {len(plan)}" if len(plan) > 1 else ""
-    return plan[0].strategy.short + same
+def contrasted(several: Sequence[Strategy]) -> tuple[list[str], str]:
+    """(each strategy in short words: its classes and knobs, but for what all have; what all have,
+    without knobs at their defaults).
+
+    >>> from tpviz.schemes.megatron import Megatron
+    >>> contrasted([Megatron(tp=2), Megatron(tp=4, sp=True)])
+    (['tp 2', 'tp 4, sp'], 'Megatron')
+    """
+    told = [dict(_told(one)) for one in several]
+    common = set.intersection(*(set(one.items()) for one in told)) if len(told) > 1 else set()
+    words = lambda one: ", ".join(w for key, w in one.items() if w and (key, w) not in common)
+    labels = [words(one) for one in told]
+    if "" in labels or len(set(labels)) < len(labels):
+        return [one.short for one in several], ""
+    return labels, ", ".join(
+        w for key, w in told[0].items() if w and not key[2] and (key, w) in common
+    )
+
+
+def _told(strategy):
+    """((class, knob, whether at its default), words) of a strategy's classes and knobs; "" of a
+    knob that is off."""
+    if inner := getattr(strategy, "inner", None):
+        yield from _told(inner)
+    name = type(strategy).__name__
+    yield (name, "", False), name
+    for f in fields(strategy):
+        if f.metadata:
+            value = getattr(strategy, f.name)
+            usual = value == f.default and f.name not in strategy.axes
+            between = "+" if isinstance(value, tuple) and str in map(type, value) else "x"
+            shown = between.join(map(str, value)) if isinstance(value, tuple) else str(value)
+            said = f"{f.name} {'own' if len(shown.splitlines()) > 1 else shown}"
+            said = {"False": "", "None": "", "": "", "True": f.name}.get(shown, said)
+            yield (name, f.name, usual), said
 
 
 # -- why one strategy is faster than another: the difference of their predicted parts --------------

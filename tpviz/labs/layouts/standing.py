@@ -58,8 +58,9 @@ class Standing(Report):
         picks = [points(who, found, names, *LOOKS[who]) for who, found in slower.items()]
         ranks = [ranked.correlation for ranked in self.rankings()]
         order = [points("rank correlation", ranks, names, "backward", "square", 11)]
+        source = next(iter(self.groups))[0]
         return {
-            "title": f"Groups of layouts of {next(iter(self.groups))[0]}, none of them fitted on",
+            "title": f"Groups of layouts of {source}: nothing was fitted on them",
             "panels": [
                 panel("measured / fastest", picks, times_fastest("", worst), rows),
                 panel("rank correlation", order, axis(range=[-1, 1]), rows),

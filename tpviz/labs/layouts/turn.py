@@ -36,7 +36,7 @@ class Turn(Report):
     @property
     def layout(self) -> str:
         """The layout in short."""
-        return self.points[0].row.layout
+        return self.points[0].row.layout.replace("mbs", "micro batch")
 
     def memory(self) -> dict[str, float]:
         """{kind: bytes} of a GPU, by formula."""
