@@ -258,8 +258,9 @@ def test_table_and_words(scene):
 
 
 def test_html_is_the_picture_of_the_page_and_the_table(scene):
-    html = to_html(scene, lambda: "<svg/>")
-    assert html.startswith(f"<div>{image('<svg/>', describe(scene))}")
+    svg = comparison_svg(scene)
+    html = to_html(scene, lambda: svg)
+    assert html.startswith(f"<div>{image(svg, describe(scene))}")
     assert html.count("<tr>") == len(to_table(scene))
 
 

@@ -350,7 +350,7 @@ def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
     assert found.cluster.factors["all_gather"] == pytest.approx((1.0, 1.0), rel=1e-3)
     assert found.cluster.factors["reduce_scatter"] == pytest.approx((4.0, 2.0), rel=1e-3)
     assert found.cluster.device.startup == pytest.approx(2e-5, rel=0.02)
-    assert "in training steps GEMMs 60 %" in found.describe()
+    assert "in training steps: GEMM efficiency 60 %" in found.describe()
     assert tv.Cluster.from_json(found.cluster.to_json()) == found.cluster
 
 

@@ -294,7 +294,7 @@ def timeline_svg(
     tops, bottom = lane_tops(scene)
     numbers = "   ".join(f"{label} {value}" for label, value in scene["metrics"])
     body = [pattern_defs(), head(scene)]
-    body.append(text(10, 44, numbers, size=12, weight=600, extra="xml:space='preserve'"))
+    body.append(text(10, 44, numbers, size=11, weight=600, extra="xml:space='preserve'"))
     body += [_steps(scene, axis, bottom), axis.rules(HEAD - 4, bottom, bottom + 14)]
     body += [_lane(scene, i, tops[i], axis, width) for i in range(len(scene["lanes"]))]
     body.append(_critical(scene, tops, axis))

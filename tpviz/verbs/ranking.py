@@ -291,40 +291,43 @@ class Search:
 
 
 def contrasted(several: Sequence[Strategy]) -> tuple[list[str], str]:
-    """(each strategy in short words: its classes and knobs, but for what all have; what all have,
-    without knobs at their defaults).
+    """(each strategy in short words: its classes and knobs, but for what all have; what all have),
+    both without knobs at their defaults and axes of one rank, where these are so in all.
 
-    >>> from tpviz.schemes.megatron import Megatron
-    >>> contrasted([Megatron(tp=2), Megatron(tp=4, sp=True)])
+    >>> strategies = import_module("tpviz.schemes.megatron.strategy")
+    >>> contrasted([strategies.Megatron(tp=2), strategies.Megatron(tp=4, sp=True)])
     (['tp 2', 'tp 4, sp'], 'Megatron')
     """
-    told = [dict(_told(one)) for one in several]
-    common = set.intersection(*(set(one.items()) for one in told)) if len(told) > 1 else set()
-    words = lambda one: ", ".join(w for key, w in one.items() if w and (key, w) not in common)
-    labels = [words(one) for one in told]
+    told, seen = [list(_told(one)) for one in several], {}
+    for key, words, _ in (item for one in told for item in one):
+        seen.setdefault(key, []).append(words)
+    same = {key for key, words in seen.items() if len(set(words)) == 1}
+    every = {key for key in same if 1 < len(seen[key]) == len(told)}
+    labels = [
+        ", ".join(w for key, w, usual in one if w and key not in every | (same if usual else set()))
+        for one in told
+    ]
     if "" in labels or len(set(labels)) < len(labels):
         return [one.short for one in several], ""
-    return labels, ", ".join(
-        w for key, w in told[0].items() if w and not key[2] and (key, w) in common
-    )
+    return labels, ", ".join(w for key, w, usual in told[0] if w and key in every and not usual)
 
 
 def _told(strategy):
-    """((class, knob, whether at its default), words) of a strategy's classes and knobs; "" of a
-    knob that is off."""
+    """((class, knob), words, whether it is at its default, or an axis of one rank) of a strategy's
+    classes and knobs; no words of a knob that is off."""
     if inner := getattr(strategy, "inner", None):
         yield from _told(inner)
     name = type(strategy).__name__
-    yield (name, "", False), name
+    yield (name, ""), name, False
     for f in fields(strategy):
         if f.metadata:
             value = getattr(strategy, f.name)
-            usual = value == f.default and f.name not in strategy.axes
             between = "+" if isinstance(value, tuple) and str in map(type, value) else "x"
             shown = between.join(map(str, value)) if isinstance(value, tuple) else str(value)
             said = f"{f.name} {'own' if len(shown.splitlines()) > 1 else shown}"
             said = {"False": "", "None": "", "": "", "True": f.name}.get(shown, said)
-            yield (name, f.name, usual), said
+            usual = value == (1 if f.name in strategy.axes else f.default)
+            yield (name, f.name), said, usual
 
 
 # -- why one strategy is faster than another: the difference of their predicted parts --------------

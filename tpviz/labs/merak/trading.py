@@ -108,7 +108,7 @@ class Tradeoff(Report):
             if fits := self.picked[rule]:
                 at = fits.keep, fits.step / second
                 marks.append(label(f"{rule}: fits", *at, STYLES[rule][0]))
-        x = axis("k0: share of the first stage's layers that keeps everything", range=[-0.03, 1.03])
+        x = axis("k0: share of the first stage's layers that keep all", range=[-0.03, 1.03])
         # Further up it would flatten the curves.
         budget = [{"y": self.budget / byte, "dash": "dash", "text": "budget"}] * (
             self.budget <= 3 * most
