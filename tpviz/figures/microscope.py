@@ -38,6 +38,10 @@ CHUNK_INKS = (
     "axis3",
 )
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
+SIGNS = (
+    "A cell c0 holds chunk 0: filled where the sum is complete, else its bar says how many ranks are "
+    "in it; framed where it is new in this step. A message with + is added, one without is copied."
+)
 TERMS = 6  # letters that fit under the number of a cell
 
 
@@ -62,7 +66,7 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
         ],
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "facts": facts(m),
-        "notes": arithmetic(m),
+        "notes": [*arithmetic(m), SIGNS],
         "opens": min(1, len(steps)),
         **pictures(drawing, frames(m), steps),
     }

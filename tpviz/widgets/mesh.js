@@ -56,7 +56,7 @@ class MeshView extends View {
     scene.ranks.forEach((here, i) => this.drawRank(here.rank, block, places[i], here, mine));
     apart.forEach((place, i) => this.drawRank(first + i, 1, place, {}, mine));
     this.drawLegend(scene.axes.map((axis) => [axis, `${axis.name}: ranks ${listed(mine[axis.name])}`]),
-      `rank ${chosen} is at ${Object.entries(mine).map(([name, ranks]) => `${name} ${ranks.indexOf(chosen)}`).join(", ")}; its groups:`);
+      `rank ${chosen} is at ${scene.axes.map(({ name }) => `${name} ${mine[name].indexOf(chosen)}`).join(", ")}; its groups:`);
     this.side.hidden = !scene.parameters.length;
     if (scene.parameters.length) this.drawMatrix(chosen);
   }

@@ -4,9 +4,7 @@ import { rendered } from "./view.js";
 
 class MicroscopeView extends Film {
   get pace() { return 1.6; } // seconds a step
-  get hint() {
-    return "c0: chunk 0; filled: complete; its bar: how many ranks are in a sum. Point at a message for its bytes.";
-  }
+  get hint() { return "Point at a message for its bytes."; }
 }
 
 export default rendered(MicroscopeView, "microscope", ["step"]);
