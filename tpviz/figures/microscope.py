@@ -39,8 +39,8 @@ CHUNK_INKS = (
 )
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
 SIGNS = (
-    "A cell c0 holds chunk 0: filled where the sum is complete, else its bar says how many ranks are "
-    "in it; framed where it is new in this step. A message with + is added, one without is copied."
+    "A cell c0 is chunk 0: filled where it is complete, else its bar says how many ranks are in "
+    "its sum; framed where it is new in this step. A message with + is added, without it copied."
 )
 TERMS = 6  # letters that fit under the number of a cell
 
