@@ -292,7 +292,7 @@ def timeline_svg(
         raise ValueError(f"rank={rank} is not in this trace; it has {scene['ranks']}")
     scene, axis = at_window(scene, low, high), Axis(GUTTER, width - RIGHT, low, high)
     tops, bottom = lane_tops(scene)
-    numbers = "   ".join(f"{label} {value}" for label, value in scene["metrics"])
+    numbers = "  ".join(f"{label} {value}" for label, value in scene["metrics"])
     body = [pattern_defs(), head(scene)]
     body.append(text(10, 44, numbers, size=11, weight=600, extra="xml:space='preserve'"))
     body += [_steps(scene, axis, bottom), axis.rules(HEAD - 4, bottom, bottom + 14)]
