@@ -20,6 +20,7 @@ import solutions_start
 import solutions_t3
 import solutions_t3_bugs
 import solutions_t3_maps
+import solutions_tensor
 import solutions_zero
 
 _MODULES = (
@@ -41,6 +42,7 @@ _MODULES = (
     solutions_t3_bugs,
     solutions_layouts,
     solutions_zero,
+    solutions_tensor,
 )
 RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
 WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}

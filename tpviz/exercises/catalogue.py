@@ -17,6 +17,7 @@ from . import (
     t3,
     t3_maps,
     t3_tiles,
+    tensor,
     zero,
 )
 from .task import Exercise
@@ -35,6 +36,12 @@ COURSE = {
         "zero_step": ("data parallelism", 2, 20),
         "zero_states": ("memory", 1, 10),
         "zero_sent": ("data parallelism", 1, 10),
+    },
+    "03_tensor_parallelism": {
+        "tp_input_gradient": ("tensor parallelism", 1, 10),
+        "sp_mlp": ("tensor parallelism", 2, 20),
+        "tp_sent": ("tensor parallelism", 2, 15),
+        "tp_activations": ("memory", 2, 15),
     },
     "07_cost_models": {
         "ring_time": ("cost models", 1, 10),
@@ -104,7 +111,7 @@ COURSE = {
 """{notebook: {exercise: (topic, difficulty from 1 to 3, minutes)}}."""
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
-_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero)
+_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {
