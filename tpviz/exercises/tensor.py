@@ -308,8 +308,8 @@ ACTIVATIONS = Formula(
     return 16 * tokens * hidden * itemsize / tp, 0""",
     concept="Count in units of tokens x hidden. Which tensors lie between a column cut and a row "
     "cut?",
-    principle="Between the two cuts a rank has 1/tp of the columns. The norms are outside: whole in "
-    "tensor parallelism, 1/tp of the tokens in sequence parallelism.",
+    principle="Between the two cuts a rank has 1/tp of the columns. The norms are outside: whole "
+    "in tensor parallelism, 1/tp of the tokens in sequence parallelism.",
     shape="Each is a count of units over `tp`, the first with a second count that does not "
     "depend on `tp`, times the bytes of one unit.",
     success="With 8 ranks, tensor parallelism keeps 5.5 units and sequence parallelism 2; however "
