@@ -16,6 +16,7 @@ import solutions_merak
 import solutions_merak_bugs
 import solutions_merak_ranks
 import solutions_meshes
+import solutions_pipelines
 import solutions_start
 import solutions_t3
 import solutions_t3_bugs
@@ -43,6 +44,7 @@ _MODULES = (
     solutions_layouts,
     solutions_zero,
     solutions_tensor,
+    solutions_pipelines,
 )
 RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
 WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}

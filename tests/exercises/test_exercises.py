@@ -153,6 +153,7 @@ JUDGED_BY_TRACE = {  # besides the numbers
     "axonn_backward",
     "merak_ties",
     "merak_halves",
+    "pipe_by_hand",
 }
 
 

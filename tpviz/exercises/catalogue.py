@@ -13,6 +13,7 @@ from . import (
     merak,
     merak_orders,
     merak_ranks,
+    pipelines,
     start,
     t3,
     t3_maps,
@@ -42,6 +43,12 @@ COURSE = {
         "sp_mlp": ("tensor parallelism", 2, 20),
         "tp_sent": ("tensor parallelism", 2, 15),
         "tp_activations": ("memory", 2, 15),
+    },
+    "04_pipelines": {
+        "pipe_1f1b": ("pipelines", 2, 20),
+        "pipe_by_hand": ("pipelines", 3, 30),
+        "pipe_bubble": ("pipelines", 1, 10),
+        "pipe_in_flight": ("memory", 2, 15),
     },
     "07_cost_models": {
         "ring_time": ("cost models", 1, 10),
@@ -111,7 +118,7 @@ COURSE = {
 """{notebook: {exercise: (topic, difficulty from 1 to 3, minutes)}}."""
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
-_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor)
+_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor, pipelines)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {

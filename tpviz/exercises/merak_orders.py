@@ -1,9 +1,9 @@
 """The exercises of notebook 12 on orders: your own schedule, which is run, and the choice of early
 recomputation. Times are simulated, with f = r = 1 and b = 2."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..schedules import Schedule, Timeline, schedule, schedule_errors, timeline
 from ..schemes.merak.strategy import Merak
@@ -20,47 +20,48 @@ if TYPE_CHECKING:
 RANKS, MICROBATCHES = 3, 4
 
 
-@lru_cache(maxsize=1)
-def like() -> Timeline:
-    """The `Timeline` of 1F1B without recomputation."""
-    return timeline(schedule("1f1b", RANKS, MICROBATCHES, recompute=False))
-
-
 @lru_cache(maxsize=32)
-def run_of(lines: tuple[str, ...]) -> "Verification":
+def run_of(lines: tuple[str, ...], microbatches: int = MICROBATCHES) -> "Verification":
     """The `tv.verify` of a GPT whose real ranks follow these lines."""
     from ..verbs.verify import verify
 
-    w = GPT(layers=RANKS, hidden=8, heads=2, seq=4, batch=MICROBATCHES, vocab=16, dtype="float64")
+    p = len(lines)
+    w = GPT(layers=p, hidden=8, heads=2, seq=4, batch=microbatches, vocab=16, dtype="float64")
     return verify(
-        Merak(pp=RANKS, microbatches=MICROBATCHES, recompute="none", schedule=lines),
+        Merak(pp=p, microbatches=microbatches, recompute="none", schedule=lines),
         w,
         steps=1,
         progress=False,
     )
 
 
-def _schedule_verdict(question, got):
-    """The error of the lines, or None if they are as good as 1F1B's."""
-    got = _lines(got)
+def order_errors(got: Any, ranks: int = RANKS, microbatches: int = MICROBATCHES) -> str | None:
+    """What is wrong with a learner's lines, or None if they are as good as 1F1B's on the clock."""
+    got = as_lines(got)
     if not listed(got, str):
-        return f"your function returned {got!r}, not a list of {RANKS} lines of text."
-    if len(got) != RANKS:
-        return f"you wrote {len(got)} lines for {RANKS} ranks: each rank has one."
+        return f"your function returned {got!r}, not a list of {ranks} lines of text."
+    if len(got) != ranks:
+        return f"you wrote {len(got)} lines for {ranks} ranks: each rank has one."
     try:
-        mine = read(got)
+        mine = read(got, microbatches)
     except ValueError as error:
         return str(error)
     wrong = schedule_errors(mine)
     if wrong:
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
         return f"it cannot run: {'; '.join(wrong[:3])}{more}."
-    return _too_much(timeline(mine)) or _differs(run_of(got))
+    return _too_much(
+        timeline(mine), timeline(schedule("1f1b", ranks, microbatches, recompute=False))
+    )
+
+
+def _schedule_verdict(question, got):
+    return order_errors(got) or differs(run_of(as_lines(got)))
 
 
 def _schedule_measured(answers):
     """The measurements of the learner's schedule."""
-    lines = _lines(answers[0])
+    lines = as_lines(answers[0])
     line, run = timeline(read(lines)), run_of(lines)
     return (
         f"Simulated: {line.makespan:g}, and {peaks(line)} microbatches in flight. Run on {RANKS} "
@@ -69,18 +70,18 @@ def _schedule_measured(answers):
     )
 
 
-def _lines(got):
-    """Lines of one text as a tuple of them."""
+def as_lines(got: Any) -> Any:
+    """Lines of one text as a tuple of them; anything else unchanged."""
     return tuple(filter(str.strip, got.splitlines())) if isinstance(got, str) else got
 
 
-def read(lines: Iterable[str]) -> Schedule:
+def read(lines: Sequence[str], microbatches: int = MICROBATCHES) -> Schedule:
     """The `Schedule`; raises ``ValueError`` with the word that cannot be read."""
     return Schedule.parse(
         "\n".join(lines),
-        rank_of=range(RANKS),
-        recomputes=(False,) * RANKS,
-        microbatches=MICROBATCHES,
+        rank_of=range(len(lines)),
+        recomputes=(False,) * len(lines),
+        microbatches=microbatches,
     )
 
 
@@ -89,9 +90,8 @@ def peaks(line: Timeline) -> str:
     return ", ".join(map(str, line.peak_in_flight))
 
 
-def _too_much(mine):
-    """Why 1F1B is better, or None."""
-    best = like()
+def _too_much(mine, best):
+    """Why 1F1B, ``best``, is better, or None."""
     if mine.makespan > best.makespan:
         rank, gap, word, at = longest_gap(mine)
         return (
@@ -125,7 +125,8 @@ def longest_gap(line: Timeline) -> tuple[int, float, str, float]:
     )
 
 
-def _differs(run):
+def differs(run: "Verification") -> str | None:
+    """The error of a run that is not the step of one process, or None."""
     return None if run else f"on real ranks it is not one process's step:\n{run!r}"
 
 
