@@ -62,6 +62,7 @@ _HOMES = {
     "tpviz.validation.rows": ["published"],
     "tpviz.validation.validate": ["Validation", "validate"],
     "tpviz.exercises": ["check", "exercise", "hint"],
+    "tpviz.exercises.leaderboard": ["leaderboard"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 _MODULES = ["clusters", "exercises", "models"]

@@ -11,6 +11,7 @@ from .exercises import check as check
 from .exercises import exercise as exercise
 from .exercises import exercises as exercises
 from .exercises import hint as hint
+from .exercises.leaderboard import leaderboard as leaderboard
 from .labels import label as label
 from .labs.claims import Claims as Claims
 from .labs.claims import claims as claims

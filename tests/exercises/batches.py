@@ -14,6 +14,7 @@ import solutions_costs
 from tpviz import launch
 from tpviz.exercises import check, exercise, grade
 from tpviz.exercises.formula import Formula
+from tpviz.exercises.marks import Plan
 from tpviz.exercises.on_ranks import _in_rank, _in_rank_0, attempts_of
 from tpviz.mesh import Mesh
 
@@ -27,7 +28,8 @@ ALONE = {solutions_costs.time_raises}
 def starter(task):
     """The function that the learner begins with."""
     namespace = {}
-    exec("import torch\nimport torch.distributed as dist\n" + task.starter, namespace)
+    used = "import torch\nimport torch.distributed as dist\nimport tpviz as tv\n"
+    exec(used + task.starter, namespace)
     return namespace[task.name]
 
 
@@ -50,6 +52,8 @@ def verdicts(name):
     results = {fn: check(name, fn, seed=SEED) for fn in ALONE & tries.keys()}
     together = {fn: seed for fn, seed in tries.items() if fn not in results}
     code = {fn: starter(task) if fn == "starter" else fn for fn in together}
+    if isinstance(task, Plan):
+        return {fn: check(name, code[fn]) for fn in together}
     return results | (_asked if isinstance(task, Formula) else _run)(task, together, code)
 
 

@@ -9,6 +9,7 @@ import solutions_atp_layers
 import solutions_axonn
 import solutions_axonn_bugs
 import solutions_axonn_layers
+import solutions_capstone
 import solutions_costs
 import solutions_costs_runs
 import solutions_layouts
@@ -45,6 +46,7 @@ _MODULES = (
     solutions_zero,
     solutions_tensor,
     solutions_pipelines,
+    solutions_capstone,
 )
 RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
 WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}

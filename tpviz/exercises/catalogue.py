@@ -8,6 +8,7 @@ from . import (
     axonn,
     axonn_layers,
     bugs,
+    capstone,
     costs,
     layouts,
     merak,
@@ -67,6 +68,11 @@ COURSE = {
         "beat_rank": ("search", 2, 20),
         "beat_rule": ("search", 3, 30),
     },
+    "09_capstone": {
+        "capstone_levels": ("collectives", 2, 20),
+        "capstone_cluster": ("search", 3, 60),
+        "capstone_published": ("search", 3, 40),
+    },
     "10_atp": {
         "atp_owned": ("tensor parallelism", 1, 10),
         "atp_column_linear": ("tensor parallelism", 2, 15),
@@ -119,6 +125,7 @@ COURSE = {
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
 _MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor, pipelines)
+_MODULES += (capstone,)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {

@@ -9,8 +9,9 @@ shortened to the learner's lines, or names the rank that waits and its collectiv
 import ast
 import inspect
 import textwrap
+import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
@@ -24,6 +25,7 @@ from . import progress
 from .catalogue import find
 from .checks import Attempt, Case, RankProgram
 from .formula import Formula, Question
+from .marks import Marks, Plan
 from .task import Hint
 
 CASES = 3  # random inputs per world
@@ -37,6 +39,7 @@ class Result:
     seed : draws the inputs that the verdict is about. case : the ones that went wrong, a
     `checks.Case` or a `formula.Question`; None where all are right, or a rank raised or hung.
     note : what is wrong with the file of progress, or nothing.
+    marks : the points of a submission with a plan, `marks.Marks`; else None.
     """
 
     name: str
@@ -47,13 +50,15 @@ class Result:
     seed: int = 0
     case: Case | Question | None = field(default=None, repr=False)
     note: str = ""
+    marks: Marks | None = field(default=None, repr=False)
 
     def __bool__(self):
         return self.passed
 
     @property
     def _headline(self):
-        return f"{'✓ passed' if self.passed else '✗ not yet'}: {self.name}"
+        points = f", {self.marks.points:g} of 100 points" if self.marks else ""
+        return f"{'✓ passed' if self.passed else '✗ not yet'}: {self.name}{points}"
 
     def __repr__(self):
         ledger = f"\nOne call, on the busiest rank:\n{self.ledger}" if self.ledger else ""
@@ -63,7 +68,7 @@ class Result:
     @property
     def _again(self):
         """How a learner repeats the same inputs."""
-        if self.passed:
+        if self.passed or self.marks:
             return ""
         case = "" if self.case is None else " `result.case` has the failed case."
         return (
@@ -96,8 +101,9 @@ def check(
     An attempt counts in `tpviz.exercises`, unless it is the starter as it was given.
 
     timeout: seconds after which waiting ranks are stopped. seed: begins with the inputs of an
-    earlier attempt (``result.seed``); a right answer gets new ones as well. Raises ValueError for
-    an unknown name, an ``fn`` that is no function, a seed that is no whole number.
+    earlier attempt (``result.seed``); a right answer gets new ones as well. Of an exercise that
+    asks for a plan it chooses the cluster, 0 unless said, and there is no time-out. Raises
+    ValueError for an unknown name, an ``fn`` that is no function, a seed that is no whole number.
     """
     exercise = find(name)
     if not callable(fn):
@@ -105,10 +111,14 @@ def check(
             f"check({name!r}, fn) needs the function itself, without calling it; "
             f"got a {type(fn).__name__}"
         )
-    grade = _on_questions if isinstance(exercise, Formula) else _on_all_worlds
-    result = None if seed is None else grade(exercise, fn, timeout, whole_number("seed", seed, 0))
-    if result is None or result.passed:
-        result = grade(exercise, fn, timeout, _fresh())
+    seed = None if seed is None else whole_number("seed", seed, 0)
+    if isinstance(exercise, Plan):
+        result = _on_plan(exercise, fn, seed or 0)
+    else:
+        grade = _on_questions if isinstance(exercise, Formula) else _on_all_worlds
+        result = None if seed is None else grade(exercise, fn, timeout, seed)
+        if result is None or result.passed:
+            result = grade(exercise, fn, timeout, _fresh())
     if _is_starter(exercise, fn):
         return result
     return replace(result, note=progress.record(name, result.passed))
@@ -136,6 +146,24 @@ def _on_all_worlds(exercise, fn, timeout, seed):
         if not results[-1].passed:
             return results[-1]
     return results[0]
+
+
+def _on_plan(exercise, fn, seed):
+    """The verdict on a plan with numbers; the function runs in this process."""
+    try:
+        answer = fn(*exercise.given(seed))
+    except Exception:
+        message = f"Your function raised an error:\n{_own_frames(traceback.format_exc())}"
+        return Result(exercise.name, False, message, seed=seed)
+    if not isinstance(answer, Mapping):
+        asked = f"a dict of {', '.join(exercise.keys)}"
+        message = f"Your function returned a {type(answer).__name__}, not {asked}."
+        return Result(exercise.name, False, message, seed=seed)
+    marks = exercise.mark(answer, seed)
+    passed = marks.points >= exercise.least
+    words = exercise.success if passed else f"{exercise.least:g} of 100 points pass."
+    message = "\n".join(filter(None, (words, marks.plan, str(marks), exercise.unknown(answer))))
+    return Result(exercise.name, passed, message, seed=seed, marks=marks)
 
 
 def hint(name: str, step: int | None = None) -> Hint:
@@ -252,7 +280,7 @@ def _own_frames(traceback):
     lines, kept, ours = traceback.splitlines(), [], False
     for line in lines:
         if line.startswith('  File "'):
-            ours = line.endswith(("in _in_rank", "in _in_rank_0"))
+            ours = line.endswith(("in _in_rank", "in _in_rank_0", "in _on_plan"))
         elif not line.startswith("    "):
             ours = False
         if not ours:
