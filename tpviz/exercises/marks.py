@@ -109,7 +109,9 @@ def no_number(got: Any) -> str:
     return "" if finite else "A number must be finite."
 
 
-def mark_sent(sent: Any, axes: Mapping[str, float], payloads: Mapping[str, float], most: float):
+def mark_sent(
+    sent: Any, axes: Mapping[str, float], payloads: Mapping[str, float], most: float
+) -> Mark:
     """The `Mark` of {axis: bytes that a rank sends}: each axis counts alike. payloads : {axis:
     bytes of the tensors}, a usual mistake."""
     if sent is None:
