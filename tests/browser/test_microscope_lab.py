@@ -1,5 +1,5 @@
-"""The pictures of notebook 07 in a real JupyterLab, under Lab's default setting, where the
-microscope answers to keys."""
+"""The microscopes of notebooks 01 and 07 in a real JupyterLab, under Lab's default setting, where
+they answer to keys."""
 
 import pytest
 from lab_page import lab_page, only
@@ -10,15 +10,19 @@ MICROSCOPE = ".tpv-microscope[data-ready]"
 
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
-def test_cost_models(chromium, lab):
-    with lab_page(chromium, lab.url, only(lab, "07_cost_models.ipynb", *SHOWN)) as page:
-        assert page.locator(MICROSCOPE).count() == 2
+def test_ring(chromium, lab):
+    notebook = only(lab, "01_ranks_meshes_collectives.ipynb", SHOWN[0])
+    with lab_page(chromium, lab.url, notebook) as page:
         ring = page.view(MICROSCOPE)
         keys_step(ring)
         page.screenshot("microscope-ring.png", ring)
         plays_to_the_end(ring)
-        tree = page.locator(MICROSCOPE).nth(1)
-        page.screenshot("microscope-tree.png", tree)
+
+
+@pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
+def test_tree_and_cluster(chromium, lab):
+    with lab_page(chromium, lab.url, only(lab, "07_cost_models.ipynb", *SHOWN)) as page:
+        page.screenshot("microscope-tree.png", page.view(MICROSCOPE))
         picture = page.locator(".tpv-image[alt*='dp (2) gets 17 GB/s']")
         page.screenshot("microscope-described.png", picture)
 

@@ -31,6 +31,8 @@ COURSE = {
     },
     "01_ranks_meshes_collectives": {
         "all_reduce_in_two": ("collectives", 1, 10),
+        "bus_bandwidth": ("collectives", 1, 10),
+        "ring_all_reduce": ("collectives", 3, 30),
         "mlp_on_mesh": ("tensor parallelism", 2, 15),
     },
     "02_data_parallelism": {
@@ -53,12 +55,10 @@ COURSE = {
     },
     "07_cost_models": {
         "ring_time": ("cost models", 1, 10),
-        "bus_bandwidth": ("cost models", 1, 10),
         "axis_for_tp": ("cost models", 2, 15),
         "best_chunks": ("overlap", 2, 15),
         "scale_rates": ("cost models", 2, 15),
         "find_straggler": ("faults", 2, 15),
-        "ring_all_reduce": ("collectives", 3, 30),
     },
     "08_beat_the_cluster": {
         "beat_bubble": ("pipelines", 1, 10),

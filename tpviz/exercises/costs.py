@@ -1,5 +1,5 @@
-"""The exercises of notebook 07: times and bandwidths by cost models, choices based on them, a scale
-model, a slow rank, and your own ring."""
+"""The exercises of notebook 07, on times by cost models, choices based on them, a scale model and a
+slow rank; and of notebook 01, on bus bandwidth and your own ring."""
 
 from functools import lru_cache
 from math import inf
