@@ -8,6 +8,8 @@ import misconceptions_layers
 import misconceptions_ranks
 import misconceptions_schemes
 import numpy as np
+import otherwise
+import otherwise_ranks
 import solutions
 import solutions_costs
 
@@ -20,7 +22,14 @@ from tpviz.mesh import Mesh
 
 SEED = 1
 """Of wrong answers: hints depend on the draw in rare cases, and a test must repeat."""
-TABLES = (misconceptions_ranks, misconceptions_layers, misconceptions, misconceptions_schemes)
+TABLES = (
+    misconceptions_ranks,
+    misconceptions_layers,
+    misconceptions,
+    misconceptions_schemes,
+    otherwise,
+    otherwise_ranks,
+)
 ALONE = {solutions_costs.time_raises}
 """Who raises ends the launch of all."""
 

@@ -2,6 +2,7 @@
 that was learned by heart passes."""
 
 import re
+from collections import Counter
 
 import misconceptions
 import numpy as np
@@ -45,6 +46,14 @@ def test_a_misconception_is_called_what_it_is(name, fn, words):
 def test_a_right_answer_may_be_written_otherwise(name, fn):
     result = verdicts(name)[fn]
     assert result, result.message
+
+
+def test_most_kinds_of_exercises_have_right_answers_by_three_other_roads():
+    found = Counter(name for name, fns in solutions.RIGHT.items() for _ in fns[1:])
+    found += Counter(name for name, _ in RIGHT)
+    many = [name for name in found if found[name] >= 3]
+    assert len(many) >= 15
+    assert len([n for n in many if not isinstance(exercise(n), Formula)]) >= 5
 
 
 @pytest.mark.parametrize(
