@@ -9,7 +9,7 @@ JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit demo test sweep lab bench lint versions picture gallery validate claims glossary types binder-check clean
+.PHONY: help setup fit demo test sweep lab bench lint versions picture gallery validate claims answers glossary types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ validate: setup  ## write docs/validation.md: predictions beside published runs,
 
 claims: setup  ## write docs/claims.md: the papers' headlines beside our figures
 	$(BIN)/python docs/draw_claims.py
+
+answers: setup  ## write docs/teacher/answers.md, the answer key, from the answers that the tests grade
+	PYTHONPATH=tests/exercises $(BIN)/python tests/exercises/answers.py
 
 glossary: setup  ## link the first use of each term in a notebook to docs/glossary.md
 	$(BIN)/python docs/link_terms.py

@@ -191,6 +191,7 @@ def test_wheel_ships_the_widgets_files(tmp_path):
     }
     assert assets
     assert assets <= names
+    assert not [name for name in names if "answers" in name or "solutions" in name]
 
 
 def test_slow_tests_are_there():

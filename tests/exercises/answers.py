@@ -1,4 +1,4 @@
-"""The answer key, docs/teacher/answers.md, from the right answers here: `make answers` writes it."""
+"""The answer key, docs/teacher/answers.md, from the right answers here: `make answers`."""
 
 import ast
 import inspect
@@ -6,15 +6,18 @@ import re
 from pathlib import Path
 
 import solutions
+from batches import TABLES
 
 from tpviz.exercises import exercises
 
 KEY = Path(__file__).parents[2] / "docs" / "teacher" / "answers.md"
+OURS = re.compile("^from (solutions|misconceptions|otherwise)", re.M)
+"""Answers that begin so stand in the tests only."""
 HEAD = """# Answer key
 
-For teachers: one right answer to each exercise, the shortest of those that the tests grade. Others may be right as well:
-`tv.check` judges what the code does. This file is made by `make answers` from `tests/exercises`; neither it nor the answers
-are in the package.
+For teachers: one right answer to each exercise, the plainest of those that the tests grade. Others
+may be right as well: `tv.check` judges what the code does. This file is made by `make answers` from
+`tests/exercises`; neither it nor the answers are in the package.
 """
 
 
@@ -40,8 +43,8 @@ def code_of(fn, name):
     parts = [
         "\n".join(lines[n.lineno - 1 : n.end_lineno]) for n in sorted(nodes, key=lambda n: n.lineno)
     ]
-    code = re.sub(rf"\b{fn.__name__}\b", name, "\n\n\n".join(parts))
-    return "\n".join([*map(_imported, imports.values()), "\n", code]).strip()
+    code = "\n\n\n".join(parts).replace(f"def {fn.__name__}(", f"def {name}(")
+    return "\n".join([*sorted(map(_imported, imports.values())), "\n", code]).strip()
 
 
 def _imported(found):
@@ -50,10 +53,14 @@ def _imported(found):
     return f"from {node.module} {words}" if isinstance(node, ast.ImportFrom) else words
 
 
-def answer(name):
-    """The shortest right answer to an exercise, as code to paste."""
-    found = [code_of(fn, name) for fn in solutions.RIGHT[name] if inspect.isfunction(fn)]
-    return min(found, key=len)
+def answer(task):
+    """The shortest right answer to an exercise as code to paste: with the parameters of the task,
+    if any has these."""
+    fns = [fn for of in (solutions, *TABLES) for fn in of.RIGHT.get(task.name, ())]
+    fns = [fn for fn in fns if inspect.isfunction(fn) and fn.__name__ != "<lambda>"]
+    plain = [fn for fn in fns if list(inspect.signature(fn).parameters) == task.parameters]
+    codes = [code_of(fn, task.name) for fn in plain or fns]
+    return min(codes, key=lambda code: (bool(OURS.search(code)), len(code)))
 
 
 def text():
@@ -63,9 +70,9 @@ def text():
         if task.notebook != notebook:
             notebook = task.notebook
             parts.append(f"## {notebook}\n")
-        stars = f"{task.topic}, difficulty {task.difficulty} of 3, about {task.minutes} minutes"
-        parts.append(f"### `{task.name}`: {task.title}\n\n{stars}. {task.success}\n")
-        parts.append(f"```python\n{answer(task.name)}\n```\n")
+        facts = f"{task.topic}, difficulty {task.difficulty} of 3, {task.minutes} minutes"
+        parts.append(f"### `{task.name}`: {task.title}\n\n*{facts}.* {task.success}\n")
+        parts.append(f"```python\n{answer(task)}\n```\n")
     return "\n".join(parts)
 
 

@@ -6,6 +6,8 @@ from math import ceil, floor, prod
 
 import numpy as np
 
+from tpviz.schemes.t3.hardware import Dma, Local, Remote
+
 WRONG = {}
 
 
@@ -411,6 +413,28 @@ def traffic_by_reason(how, step, ranks):
     return (step > 0) + (step > 1), 1 if step else ranks
 
 
+def t3_ring_maps(ranks):
+    maps = []
+    for rank in range(ranks):
+        to, order = (rank - 1) % ranks, [(rank + 1 + j) % ranks for j in range(ranks)]
+        rules = [Remote(to, "update"), *[Dma(to, "update", 2)] * (ranks - 2), Local(2)]
+        maps.append(list(zip(order, rules)))
+    return maps
+
+
+def t3_other_maps(collective, ranks):
+    def own(rank):
+        if collective == "ring_ag":
+            order = [(rank + j) % ranks for j in range(ranks)]
+            forward = Dma((rank - 1) % ranks, "store", 1)
+            return [*((chunk, forward) for chunk in order[:-1]), (order[-1], Local(1))]
+        op, updates = ("store", 1) if collective == "all_to_all" else ("update", ranks)
+        order = [(rank + 1 + j) % ranks for j in range(ranks - 1)]
+        return [*((chunk, Remote(chunk, op)) for chunk in order), (rank, Local(updates))]
+
+    return [own(rank) for rank in range(ranks)]
+
+
 RIGHT = {
     "zero_states": [states_by_comparing, states_in_numpy],
     "zero_sent": [sent_by_collective, sent_by_stage],
@@ -435,5 +459,7 @@ RIGHT = {
     "t3_share": [t3_share, share_by_steps],
     "t3_order": [order_turned, order_from_the_end, order_rolled, order_sorted],
     "t3_pays": [t3_pays, pays_of_one_number],
+    "t3_ring_maps": [t3_ring_maps],
+    "t3_other_maps": [t3_other_maps],
     "t3_traffic": [t3_traffic, traffic_by_reason],
 }
