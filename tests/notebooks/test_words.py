@@ -91,7 +91,7 @@ def test_links_to_the_glossary_are_those_that_would_be_made(path):
 def test_a_second_run_changes_nothing_and_spares_what_is_no_text():
     cells = [
         "# Ranks\n\nA **rank** has a `rank`, $rank$; [a rank](x).",
-        "Ranks, 1F1B; T3-1F1B, op.",
+        "Ranks, 1F1B, op; T3-1F1B.",
     ]
     once = list(link_terms.linked(cells, GLOSSARY))
     page = link_terms.PAGE
