@@ -10,7 +10,7 @@ HEAD = """# Claims: the papers' headlines and our figures
 
 Every headline figure of the abstracts of ATP, AxoNN, Merak and T3, beside the figure that one
 function call of ours computes: `tv.claims()` makes this table, `make claims` writes this page.
-We have the abstracts and public code, not the papers' bodies, so settings are incomplete; the
+We used the abstracts and public code, not the full papers, so settings are incomplete; the
 experiments say what they assume. The papers' figures are in one file, `tpviz/labs/claims.json`,
 which no experiment reads. [ADR 0030](adr/0030-claims.md) has the rule and the reasons.
 
@@ -22,7 +22,7 @@ def page(made: Claims) -> str:
     rule = "".join(f"* **{name}**: {words}.\n" for name, words in VERDICTS.items())
     parts = [
         HEAD,
-        f"**{made.score}.**\n\n![Ours over theirs for each headline](img/claims.svg)\n\n",
+        f"**{made.score}.**\n\n![Our figures over the papers', by headline](img/claims.svg)\n\n",
         f"## Verdicts\n\nOne rule; of a range the nearer end counts.\n\n{rule}\n",
         f"## Table\n\n{markdown(made.summary())}\n",
         "## Settings and sensitivity\n",
@@ -31,7 +31,7 @@ def page(made: Claims) -> str:
         c = row.claim
         lines = [
             f"\n### {c.system}: {c.claim}\n\n",
-            f"Theirs: {c.words}, {c.source}; {c.setting}.\n",
+            f"Paper: {c.words}, {c.source}; {c.setting}.\n",
         ]
         if row.ours is None:
             parts += [*lines, "\nOurs: no experiment yet.\n"]

@@ -135,7 +135,7 @@ def test_scaling_lines_and_stars():
     unit, scale = unit_of([c.step for p in some for c in (p.first, p.fastest)])
     assert figure.layout.annotations[0].text == f"a step ({unit})" and len(some) == 2
     for name, get in (
-        ("first by communication", lambda p: p.first),
+        ("best by communication model", lambda p: p.first),
         ("fastest predicted", lambda p: p.fastest),
     ):
         assert traces[name].x == (64, 2048)
@@ -147,12 +147,14 @@ def test_scaling_lines_and_stars():
         ("exposed communication", lambda c: c.exposed / c.step),
     ):
         assert traces[f"{name}, predicted"].y == pytest.approx([100 * get(p.fastest) for p in some])
-    [stars] = [t for t in figure.data if t.name.startswith("theirs")]
+    [stars] = [t for t in figure.data if t.name.startswith("the paper")]
     assert stars.x == (32768, 2048) and stars.marker.symbol == ("star-open",) * 2
     assert stars.y == pytest.approx([22.0, 37.2], abs=0.1)
     [sure] = [
-        t for t in axonn.scaling("80B", devices=(256,)).figure().data if t.name.startswith("theirs")
+        t
+        for t in axonn.scaling("80B", devices=(256,)).figure().data
+        if t.name.startswith("the paper")
     ]
     assert sure.marker.symbol == ("star", "star-open")
     own = axonn.scaling("5B", tv.clusters.nvswitch, (8,), batch=32).figure()
-    assert not [t for t in own.data if t.name.startswith("theirs")]
+    assert not [t for t in own.data if t.name.startswith("the paper")]

@@ -64,7 +64,7 @@ def test_a_model_that_is_none_is_refused(found):
 
 def test_words_without_runs(found):
     words = found.describe()
-    assert VALIDATION in words and "recalled, medium sure; not confirmed" in VALIDATION
+    assert VALIDATION in words and "recalled, not confirmed" in VALIDATION
     assert found.badges == ["predicted"] and found.tau("communication", "measured") is None
     assert "measured" not in words.replace(VALIDATION, "")
     first, fastest = (

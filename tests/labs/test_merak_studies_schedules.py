@@ -110,7 +110,9 @@ def test_gains_words_and_table(found):
     assert found.gain() == early / shifted - 1 > 0
     words, table = found.describe(), found.to_table()
     assert f"{100 * found.gain():+.1f} %" in words and all(note in words for note in told())
-    assert words.startswith("Merak, pp 4, dp 2, tp 2, 4 microbatches, recompute full on Perlmutter")
+    assert words.startswith(
+        "Merak, pp 4, dp 2, tp 2, 4 microbatches, full recomputation on Perlmutter"
+    )
     fastest = min(found.rows, key=lambda r: r.times["predicted"].step)
     assert f"fastest first: {fastest.name} " in words and fastest.name in repr(found)
     assert len(table) == 1 + len(found.rows) + len(found.refused) and "in flight" in table[0]

@@ -144,7 +144,7 @@ WIDER = """() => [...document.querySelectorAll(".tpv, .tpv-picture, .tpv-scroll"
   .filter((node) => node.scrollWidth > node.clientWidth + 1)
   .map((node) => `${node.className}: ${node.scrollWidth} px in ${node.clientWidth}`)"""
 PROBLEMS = """([smallest]) => [...document.querySelectorAll("svg")].flatMap((svg) => {
-  const frame = svg.getBoundingClientRect();
+  const frame = svg.getBoundingClientRect(), grown = Math.max(1, svg.getScreenCTM().a);
   const shown = (t) => t.textContent.trim() && t.checkVisibility();
   const texts = [...svg.querySelectorAll("text")].filter(shown);
   const boxes = texts.map((t) => [t.textContent, t.getBoundingClientRect()]);
@@ -161,7 +161,7 @@ PROBLEMS = """([smallest]) => [...document.querySelectorAll("svg")].flatMap((svg
   boxes.forEach(([one, a], i) => boxes.slice(0, i).forEach(([other, b]) => {
     const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
     const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (wide > 1.5 && high > 4) problems.push(`${wide.toFixed(0)} px of "${one}" on "${other}"`);
+    if (wide > 1.5 * grown && high > 4 * grown) problems.push(`${wide.toFixed(0)} px of "${one}" on "${other}"`);
   }));
   return problems;
 })"""

@@ -278,8 +278,9 @@ def labels(marks: Iterable[dict[str, Any]], plot: Plot) -> str:
     return "".join(chain(*zip(*drawn)))
 
 
-def _free(boxes, plot):
-    """Of these boxes the one with least in it: other labels, then points; of equals the first."""
+def _free(boxes, plot, to=None):
+    """Of these boxes the one with least in it: other labels, then points; of equals the first. to :
+    the end of its arrow, which crosses no other label, nor is crossed by one."""
     frame, points = plot.frame, np.concatenate([np.empty((0, 2)), *plot.points])
 
     def cost(box):
@@ -290,11 +291,23 @@ def _free(boxes, plot):
             for a, t, r, b in plot.boxes
         )
         near = (points > (left - CLEAR, top - CLEAR)) & (points < (right + CLEAR, bottom + CLEAR))
-        return 1000 * out + 100 * sum(others) + int(near.all(axis=1).sum())
+        way = _way(box, to) if to else np.empty((0, 2))
+        crossed = sum(
+            ((way > (a, t)) & (way < (r, b))).all(axis=1).any() for a, t, r, b in plot.boxes
+        )
+        return 1000 * out + 100 * (sum(others) + crossed) + int(near.all(axis=1).sum())
 
     best = min(boxes, key=cost)
     plot.boxes.append(best)
+    if to:
+        plot.points.append(np.repeat(_way(best, to)[:-2], 9, axis=0))
     return best
+
+
+def _way(box, to):
+    """Points along a box's arrow, (n, 2) px."""
+    start = np.clip(to, box[:2], box[2:])
+    return start + np.linspace(0, 1, 12)[:, None] * (np.array(to) - start)
 
 
 def _above(mark, plot):
@@ -311,7 +324,7 @@ def _pointer(mark, plot):
     """Words in the ink of a line, where there is room, and an arrow to their point."""
     wide, ink = width_of(mark["text"]) + 12, mark["ink"]
     x, y = plot.x.at(mark["x"]), plot.y.at(mark["y"])
-    left, top, right, bottom = _free(_around(x, y, wide), plot)
+    left, top, right, bottom = _free(_around(x, y, wide), plot, (x, y))
     from_x, from_y = min(max(x, left), right), min(max(y, top), bottom)
     length = max(hypot(x - from_x, y - from_y), 1)
     to_x, to_y = x + 7 * (from_x - x) / length, y + 7 * (from_y - y) / length

@@ -151,7 +151,10 @@ def _panel(panel, left, top, wide, named):
     out = _y_axis(panel, plot, named)
     below, low = _x_axis(panel, plot)
     out += below + "".join(rule_line(rule, plot) for rule in one["rules"])
-    for number, trace in enumerate(one["traces"]):
+    traces = list(enumerate(one["traces"]))
+    if all(trace.get("mode") == "lines+markers" for trace in one["traces"]):
+        traces.reverse()  # so that dotted lines and hollow markers stand on what they coincide with
+    for number, trace in traces:
         beside = (0, 1) if panel.beside == 1 else (number, panel.beside)
         name = escape(trace["name"], True)
         out += f"<g class='tpv-trace' data-name='{name}'>{drawn(trace, plot, beside, base)}</g>"

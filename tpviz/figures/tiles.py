@@ -292,9 +292,9 @@ def _marks(panels):
 def _lanes(panels, number, layout):
     """A panel's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
     panel, y = panels[number], layout.lanes[number]
-    which = "GPU 0 for all" if panel.run.mode == "mirror" else "GPU 0"
-    yield text(12, y - 7, f"{panel.name}, {which}", size=12, weight=700)
-    yield timed("".join(_ends(panel, layout, y)))
+    name = f"{panel.name}, {'each GPU' if panel.run.mode == 'mirror' else 'GPU 0'}"
+    yield text(12, y - 7, name, size=12, weight=700)
+    yield timed("".join(_ends(panel, layout, y, 16 + 1.1 * width_of(name, 12))))
     for what, name in LANES.items():
         yield text(LEFT - 8, y + LANE / 2 + 4, name, anchor="end")
         top, areas, rows = _drawn(panels, panel, what)
@@ -349,8 +349,9 @@ def _stack(time, areas, top, y, layout, what):
         below = above
 
 
-def _ends(panel, layout, y):
-    """A labelled line at the end of the GEMM, of the reduce-scatter and of the run."""
+def _ends(panel, layout, y, left):
+    """A labelled line at the end of the GEMM, of the reduce-scatter and of the run. left : px at
+    which there is room for words."""
     run, high = panel.run, len(LANES) * (LANE + GAP) - GAP
     ends = [
         (run.gemm_end, f"GEMM {seconds(run.gemm_end)}"),
@@ -362,7 +363,7 @@ def _ends(panel, layout, y):
             f"<path d='M{layout.x(time):.1f},{y - 4}v{high + 4}' class='s-fg' "
             "stroke-dasharray='3 3'/>"
         )
-    said: list[tuple[float, str]] = [(200.0, "")]  # after the panel's name
+    said: list[tuple[float, str]] = [(left, "")]
     for x, words in sorted((layout.x(time) - 3, words) for time, words in ends):
         while len(said) > 1 and x - width_of(words, 11) < said[-1][0] + 8:
             words = f"{said.pop()[1]}, {words}"

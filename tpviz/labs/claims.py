@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tpviz.checks import one_of, some_of
-from tpviz.figures.charts import panel, points
+from tpviz.figures.charts import axis, panel, points
 from tpviz.runtime.bar import viewer
 from tpviz.tables import html_table, table
 
@@ -27,7 +27,7 @@ PART = 1 / 3
 """Of the paper's figure: how far ours may be from it."""
 VERDICTS = {
     "reproduced": "our figure is within a third of the paper's",
-    "fitted": "the same, but a number of ours was fitted to it, so it is no evidence",
+    "fitted": "within a third, but a number of ours was fitted to it, so it is no evidence",
     "in reach": "it is not within a third, but between the ends of one unknown it is",
     "not reproduced": "no single unknown that was tried carries it there",
     "missed": "it is not within a third, and the unknowns were not tried",
@@ -160,18 +160,19 @@ class Claims(Report):
             "mode": "lines",
             "hoverinfo": "skip",
             "line": {"color": "ink:wait", "dash": "solid", "width": 3},
+            "showlegend": any(row.unknowns for row in rows),
         }
         text = [f"{row.verdict}: {row.claim.claim}" for row in rows]
         mine = points(
             "ours (hollow: further than a third off)", ours, names, "backward", inside, 11
         )
         y = {"type": "category", "categoryarray": names}
-        marks = [{"x": x, "dash": "dash", "text": ""} for x in (1 - PART, 1 + PART)]
-        marks.append({"x": 1, "dash": "solid", "text": "theirs"})
-        traces = [ranges, {**mine, "text": text}]
+        lines = {1 - PART: "dash", 1: "solid", 1 + PART: "dash"}
+        marks = [{"x": x, "dash": dash, "text": ""} for x, dash in lines.items()]
+        x = axis("our figure / the paper's; lines: equal, and a third off")
         return {
-            "title": "Headlines of papers: ours over theirs",
-            "panels": [panel("ours / theirs", traces, y=y, rules=marks)],
+            "title": "Headline figures of the papers, and ours",
+            "panels": [panel("", [ranges, {**mine, "text": text}], x, y, rules=marks)],
         }
 
     def to_table(self) -> list[list[str]]:
@@ -184,7 +185,7 @@ class Claims(Report):
             ("system", lambda r: r.claim.system),
             ("claim", lambda r: r.claim.claim),
             ("its setting, as far as known", lambda r: r.claim.setting),
-            ("theirs", lambda r: f"{r.claim.words} ({r.claim.source})"),
+            ("paper", lambda r: f"{r.claim.words} ({r.claim.source})"),
             ("ours", figure),
             ("badge", lambda r: r.ours.badge if r.ours else ""),
             ("verdict", lambda r: r.verdict),
@@ -199,7 +200,9 @@ class Claims(Report):
         return [[row[n] for n in (0, 1, 3, 4, 5, 6, 7)] for row in self.to_table()]
 
     def _table(self):
-        return html_table(self.summary(), "class='tpviz-lab'") + super()._table()
+        rows = self.summary()
+        left = ["text-align:left"] * len(rows[0])
+        return html_table(rows, "class='tpviz-lab'", left) + super()._table()
 
     def words(self) -> list[str]:
         """Every row in a sentence, and the count of verdicts."""
@@ -212,11 +215,12 @@ class Claims(Report):
 
     def notes(self) -> list[str]:
         """The rule of the verdicts, and where the figures come from."""
-        rule = "; ".join(f"{name}: {words}" for name, words in VERDICTS.items())
+        found = {row.verdict for row in self.rows}
+        rule = "; ".join(f"{name}: {words}" for name, words in VERDICTS.items() if name in found)
         return [
             f"{rule}. Of a range the nearer end counts.",
-            "We have the papers' abstracts and public code, not their bodies; which figures are "
-            "recalled or from reading notes is said of each.",
+            "We used the papers' abstracts and public code, not the full papers; the table names "
+            "the source of each figure.",
         ]
 
     def __repr__(self):

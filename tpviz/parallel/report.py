@@ -132,8 +132,9 @@ class Report:
     def _repr_html_(self):
         heading, tables = self._texts()
         notes = [[["notes"], *([note] for note in self.notes)]] * bool(self.notes)
-        every = [[[heading]], *tables, *notes]
-        return "".join(html_table(rows, "class='tpviz-parallel'") for rows in every)
+        look, left = "class='tpviz-parallel'", ["text-align:left"]
+        shown = [html_table([[heading]], look, left), *(html_table(rows, look) for rows in tables)]
+        return "".join([*shown, *(html_table(rows, look, left) for rows in notes)])
 
 
 def _shape(shape):

@@ -57,7 +57,7 @@ export const Zoomed = (Base) => class extends Base {
     const { low, high } = this, scale = (high - low) / (this.right - this.left), { x } = this.point(event);
     if (x < this.left || x > this.right || event.button) return;
     const move = (e) => {
-      const by = e.clientX - event.clientX;
+      const by = this.point(e).x - x;
       this.dragged ||= Math.abs(by) > 4;
       if (this.dragged) this.setWindow(low - by * scale, high - by * scale);
     };

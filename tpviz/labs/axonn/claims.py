@@ -67,12 +67,11 @@ RUNS = (
 row is the abstract's 1.381 EFLOP/s, with the model recalled."""
 
 VALIDATION = (
-    "Theirs: all grids of 20B on 32 and 40B on 64 GPUs of Perlmutter, the 10 fastest "
-    "called efficient; 9 of the model's first 10 were (recalled, medium sure; not "
-    "confirmed, not reproduced here)."
+    "The paper: all grids of 20B on 32 and 40B on 64 GPUs of Perlmutter, the 10 fastest called "
+    "efficient; 9 of the model's first 10 were (recalled, not confirmed; not reproduced here)."
 )
 OVERLAPS = (
-    "Theirs: the overlaps improve training of a 20B transformer by nearly 53 % (abstract "
+    "The paper: the overlaps improve training of a 20B transformer by nearly 53 % (abstract "
     "of arXiv 2305.13525 v2; number of GPUs and share of each overlap not in it; not "
     "reproduced here)."
 )

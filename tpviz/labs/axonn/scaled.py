@@ -37,7 +37,7 @@ DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 NODES = {"perlmutter": (perlmutter, 4), "frontier": (frontier, 8)}
 """{name: (preset, devices of a node)}."""
 STYLES = {
-    "first by communication": ("axis0", "dot", "circle-open"),
+    "best by communication model": ("axis0", "dot", "circle-open"),
     "fastest predicted": ("forward", "solid", "diamond"),
     "HFU, predicted": ("axis1", "solid", "circle"),
     "MFU, predicted": ("backward", "dash", "square-open"),
@@ -109,7 +109,7 @@ class Scaling(Report):
         stars."""
         points, theirs = self.possible, self.claims
         both = {
-            "first by communication": [p.first for p in points if p.first],
+            "best by communication model": [p.first for p in points if p.first],
             "fastest predicted": [p.fastest for p in points if p.fastest],
         }
         fastest = both["fastest predicted"]
@@ -125,7 +125,7 @@ class Scaling(Report):
         panels = growth(x, titles, seconds, shares, STYLES, texts)
         if theirs:
             star = points_of(
-                "theirs, of peak, with recomputation (hollow: not confirmed for this model)",
+                "the paper's HFU (hollow: not confirmed for this model)",
                 [run.devices for run in theirs],
                 [100 * run.fraction for run in theirs],
                 "axis4",
@@ -146,7 +146,7 @@ class Scaling(Report):
         columns = [
             ("devices", lambda p, a, b: str(p.devices)),
             ("grids that fit", lambda p, a, b: f"{p.fit} of {p.grids}"),
-            ("first by communication", lambda p, a, b: a.words if a else p.reason),
+            ("best by communication model", lambda p, a, b: a.words if a else p.reason),
             ("communication", lambda p, a, b: show_seconds(a.communication) if a else ""),
             ("step", lambda p, a, b: show_seconds(a.step) if a else ""),
             ("fastest predicted", lambda p, a, b: b.words if b else ""),
@@ -180,7 +180,7 @@ class Scaling(Report):
             f"not; both are of the vendor's peak, {self.peak / 1e12:.4g} TFLOP/s. Every matrix "
             "product is taken to run at the device's best rate."
         ]
-        notes += [f"Theirs, not reproduced: {run.words}." for run in self.claims]
+        notes += [f"The paper, not reproduced: {run.words}." for run in self.claims]
         left = [f"{p.devices} ({p.reason})" for p in self.points if not p.first]
         return notes + [f"Left out: {'; '.join(left)}."] * bool(left)
 

@@ -159,7 +159,8 @@ class Validation(Report):
         lines, against = [], self.against
         for first, second in combinations(MODES, 2):
             if (tau := self.tau(first, second)) is not None:
-                lines.append(f"Kendall's tau of {first} and {second}: {tau:.2f}.")
+                known = "" if lines else " (1: the same order, 0: unrelated, -1: the reverse)"
+                lines.append(f"Kendall's tau of {first} and {second}{known}: {tau:.2f}.")
         for top, mode in product(TOPS, MODES[: 1 + bool(self.measured)]):
             if hits := self.hits(mode, top):
                 lines.append(
@@ -171,11 +172,12 @@ class Validation(Report):
     def notes(self) -> list[str]:
         """Definitions of the models, their agreement, the paper's claim, and warnings."""
         notes = [
-            "communication: bytes over bandwidth, without overlap or compute, as the papers rank. "
-            "predicted: the whole step, with overlap. Memory is not checked. Grids are written x y "
-            "z data; colours: which of x and y are above 1; model's first: the "
-            "fastest by the model on the horizontal axis."
-            + (" measured: median step on the emulated cluster." if self.measured else "")
+            "Communication model: bytes over bandwidth, without overlap or compute, by which the "
+            "papers rank grids. Predicted step: the whole step, with overlap. "
+            + bool(self.measured)
+            * "Measured step: the median on the emulated cluster. "
+            + "Memory is not checked. Grids are written x y z data; marks say which of x and y "
+            "are above 1; model's first: the fastest by the model on the horizontal axis."
         ]
         if self.measured and len(self.measured) < len(self.rows):
             notes.append(

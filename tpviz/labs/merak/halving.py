@@ -86,7 +86,8 @@ class Halves(Study):
     def head(self) -> str:
         """The pipeline, and the cluster."""
         s = self.rows[0].strategy
-        sizes = f"{sizes_in_words(s)}, {s.schedule}, recompute {s.recompute}"
+        order = str(s.schedule).replace("_", " ")
+        sizes = f"{sizes_in_words(s)}, {order}, {s.recompute} recomputation"
         return f"{sizes} on {self.cluster.caption}"
 
     def drawing(self) -> dict[str, Any]:

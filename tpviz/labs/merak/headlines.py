@@ -62,7 +62,7 @@ TECHNIQUES: Mapping[str, Orders] = MappingProxyType(
     }
 )
 """{technique: what it adds to what Merak may choose from}, in the order they are switched on."""
-RIVAL = "rivals"
+RIVAL = "Megatron-LM or DeepSpeed"
 
 
 def machine(gpu: str = "RTX 3090", nic: float = 12.5e9) -> Cluster:

@@ -95,7 +95,8 @@ class Schedules(Study):
     def head(self) -> str:
         """The pipeline, and the cluster."""
         s = self.rows[0].strategy
-        return f"{sizes_in_words(s)}, recompute {s.recompute} on {self.cluster.caption}"
+        sizes = f"{sizes_in_words(s)}, {s.recompute} recomputation"
+        return f"{sizes} on {self.cluster.caption}"
 
     def tick(self, label: str) -> str:
         """A schedule under its bar."""

@@ -82,7 +82,8 @@ class Tradeoff(Report):
 
     @property
     def _words(self):
-        return f"{sizes_in_words(self.strategy)}, {self.strategy.schedule},"
+        order = str(self.strategy.schedule).replace("_", " ")
+        return f"{sizes_in_words(self.strategy)}, {order},"
 
     def saving(self) -> dict[float, float]:
         """{k0: the part (0..1) of the uniform step that stage-aware recomputation saves}."""

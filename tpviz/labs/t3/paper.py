@@ -366,7 +366,9 @@ class AgainstPaper(Report):
         ]
         wrong = [f"{r.anchor.name} {r.difference:+.1f} points" for r in self.unmatched]
         return [
-            f"Identities, not drawn: {'; '.join(same)}.",
+            "In brackets: whether the number was in view when a parameter was chosen (fitted) or "
+            "not (predicted), and whether it is from the paper's abstract or from a reading note.",
+            f"Identities, which hold by definition, are not drawn: {'; '.join(same)}.",
             f"Within {NEAR:g} %: {self.score}. Not: {'; '.join(wrong) or 'none'}.",
         ]
 
