@@ -161,7 +161,8 @@ PROBLEMS = """([smallest]) => [...document.querySelectorAll("svg")].flatMap((svg
   boxes.forEach(([one, a], i) => boxes.slice(0, i).forEach(([other, b]) => {
     const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
     const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (wide > 1.5 * grown && high > 4 * grown) problems.push(`${wide.toFixed(0)} px of "${one}" on "${other}"`);
+    if (wide > 1.5 * grown && high > 4 * grown)
+      problems.push(`${wide.toFixed(0)} px of "${one}" on "${other}"`);
   }));
   return problems;
 })"""
