@@ -149,7 +149,7 @@ def training(runs: Mapping[str, Any], reference: Sequence[float]) -> str:
     )
     return gallery.section("Training on this machine, checked", words, "") + "".join(
         gallery.section(
-            STRATEGIES[name].short,
+            STRATEGIES[name].caption,
             checks,
             f"<pre>{escape(loss_table(reference, trace.meta['losses']))}</pre>"
             f"{trace.ledger()._repr_html_()}{timeline_of(trace)}",

@@ -9,6 +9,7 @@ from typing import Any
 
 import tpviz as tv
 from tpviz.figures.page import swept
+from tpviz.figures.svg import fitted
 from tpviz.mesh import Mesh
 from tpviz.schemes.ownership import ownership
 
@@ -76,7 +77,7 @@ def box(slow_motion: float = 1000) -> tv.Cluster:
 
 def beside(comparison: tv.Comparison) -> dict[str, Any]:
     """The state of a page's picture of a comparison."""
-    svg = comparison.to_svg(theme="page")
+    svg = fitted(comparison.to_svg(theme="page"))
     return {"scene": {"svg": svg, "captions": [comparison.describe()]}}
 
 

@@ -263,6 +263,10 @@ def _below(scene, y):
         out += text(30, y, words, weight=700 if axis["name"] == scene["axis"] else "")
         longest, y = max(longest, len(words)), y + 17
     parts = [part["words"] for part in scene.get("levels") or scene["torus"]]
+    loads = [way["load"] for way in scene.get("ways") or scene.get("links") or ()]
+    if (most := max(loads, default=0)) > 1:
+        what = "groups" if "levels" in scene else "hops"
+        parts.insert(0, f"{most}x: {most} {what} of {scene['axis']} share the link")
     rows = [line for words in parts + scene["captions"] for line in wrap(words, LINE)]
     out += lines(10, y, rows, 16, "muted")
     return out, y + 16 * (len(rows) - 1), max(longest, *map(len, rows))

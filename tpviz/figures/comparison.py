@@ -315,8 +315,8 @@ def _header(scene, width):
         frame, size = badge(x, 8, words.partition(" (")[0], dash)
         out, x = out + frame, x + size + 8
     about = f"<title>{escape(scene['about'])}</title>"
-    out += f"<g>{about}{text(x + 4, 22, _cut(scene['title'], width - x - 14, 6.2))}</g>"
-    return out + text(10, 44, _cut(f"on {scene['caption']}", width - 20, 6.2), "muted")
+    out += f"<g>{about}{text(x + 4, 22, _cut(scene['title'], width - x - 14, 5.75))}</g>"
+    return out + text(10, 44, _cut(f"on {scene['caption']}", width - 20, 5.75), "muted")
 
 
 def _dashes(scene):
