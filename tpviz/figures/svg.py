@@ -213,11 +213,12 @@ def lines(
 
 
 def wrapped(words: str, letters: int) -> list[str]:
-    """Lines of at most so many letters, broken between words and where there is a new line."""
+    """Lines of at most so many letters, broken between words, but not at a no-break space, and
+    where there is a new line."""
     rows = []
     for line in words.split("\n"):
         rows.append("")
-        for word in line.split():
+        for word in filter(None, line.split(" ")):
             if rows[-1] and len(rows[-1]) + 1 + len(word) > letters:
                 rows.append("")
             rows[-1] += (" " if rows[-1] else "") + word

@@ -63,6 +63,7 @@ def _sign(value):
     return (value > 0) - (value < 0)
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 COLUMNS = ("communication", "predicted", "simulated", "measured")
 
 
@@ -198,6 +199,7 @@ class Search:
         shown = [plan[0] for plan in first]
         names, common = contrasted([row.strategy for row in shown])
         names = [f"{n} x {len(plan)}" if len(plan) > 1 else n for n, plan in zip(names, first)]
+        names = [n.replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", ") for n in names]
         unit, scale = charts.unit_of([row.step_time for row in shown])
         traces = []
         for source in COLUMNS[self.objective == "step" :]:
