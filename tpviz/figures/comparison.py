@@ -258,7 +258,7 @@ def to_html(scene: dict[str, Any], to_svg: Callable[..., str]) -> str:
 
 
 # -- the picture -----------------------------------------------------------------------------------
-GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 98, 200
+GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 114, 200
 COMPUTE, COMM, GAP, BETWEEN = 18, 13, 5, 12
 PART, PARTS_HEAD, LINE = 21, 34, 16
 DASHES = ("2 3", "7 4", "")
@@ -315,8 +315,8 @@ def _header(scene, width):
         frame, size = badge(x, 8, words.partition(" (")[0], dash)
         out, x = out + frame, x + size + 8
     about = f"<title>{escape(scene['about'])}</title>"
-    out += f"<g>{about}{text(x + 4, 22, _cut(scene['title'], width - x - 14, 5.75))}</g>"
-    return out + text(10, 44, _cut(f"on {scene['caption']}", width - 20, 5.75), "muted")
+    out += f"<g>{about}{text(10, 44, _cut(scene['title'], width - 20, 6.0))}</g>"
+    return out + text(10, 60, _cut(f"on {scene['caption']}", width - 20, 6.0), "muted")
 
 
 def _dashes(scene):
@@ -334,7 +334,7 @@ def _ends(scene, axis, lanes_end, bottom):
     and no line crosses one, or a time of the axis."""
     out = labels = ""
     for i, ((name, t), dash) in enumerate(zip(scene["marks"], _dashes(scene))):
-        x, y = float(axis.x(t)), 60 + 12.5 * i
+        x, y = float(axis.x(t)), HEAD - 38 + 12.5 * i
         out += (
             f"<path d='M{x:.1f},{y - 8}V{lanes_end + 2}m0,14V{bottom}' class='s-fg' fill='none'"
             f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
