@@ -1,6 +1,7 @@
 """Charts: plain data in, the same data in the figure; colours that read; no network, no theme."""
 
 import doctest
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +12,8 @@ from plain_chart import assert_plain
 
 import tpviz as tv
 from tpviz.figures import chart_marks, charts, scales
-from tpviz.figures.charts import LINES, log_ticks, mixed, unit_of, words_of
+from tpviz.figures.chart_svg import chart_svg
+from tpviz.figures.charts import LINES, label, log_ticks, mixed, panel, unit_of, words_of
 from tpviz.figures.palette import contrast, tokens
 from tpviz.labs import atp
 from tpviz.labs.atp.contended import Contention
@@ -186,3 +188,31 @@ def test_charts_load_without_plotly():
 def test_no_arrow_crosses_the_words_of_a_label():
     svg = chunks().to_svg()
     assert svg.rindex("<path d='M0,0l-7,-3.5v7z'") < svg.index(": best ")
+
+
+def test_an_arrow_keeps_off_other_labels():
+    """Of points that lie close together in a corner."""
+    places = {"most data parallelism": (0.4, 0.8), "tv.search": (0.4, 0.8), "you": (0.5, 0.6)}
+    marks = [label(words, *at, f"axis{i}") for i, (words, at) in enumerate(places.items())]
+    dots = charts.points(
+        "a layout", [0.4, 0.5, 2.0, 9.0], [0.8, 0.6, 3.0, 9.0], "other", "circle", 8
+    )
+    scene = {
+        "title": "",
+        "badges": [],
+        "notes": [],
+        "alt": "",
+        "panels": [panel("", [dots], marks=marks)],
+    }
+    svg = chart_svg(scene, "light")
+    number = r"(-?[\d.]+)"
+    arrows = re.findall(rf"<path d='M{number},{number}L{number},{number}'[^>]*width='1.5'", svg)
+    found = re.findall(
+        rf"<rect x='{number}' y='{number}' width='{number}' height='{number}'[^>]*rx='3'", svg
+    )
+    assert len(arrows) == len(found) == len(marks)
+    for i, arrow in enumerate(np.array(arrows, float)):
+        way = np.linspace(arrow[:2], arrow[2:], 50)
+        for j, (left, top, wide, high) in enumerate(np.array(found, float)):
+            inside = (way > (left, top)) & (way < (left + wide, top + high))
+            assert i == j or not inside.all(axis=1).any(), (i, j)

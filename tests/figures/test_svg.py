@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tpviz.figures.svg import amount, bars_path, document, seconds, text, ticks
+from tpviz.figures.svg import amount, bars_path, document, fitted, image, seconds, text, ticks
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,10 @@ def test_the_same_picture_twice_in_a_notebook_has_ids_of_its_own_and_a_file_stay
     twice = "<g id='tpv-dots'/>", ""
     assert document(10, 10, *twice, "page") != document(10, 10, *twice, "page")
     assert document(10, 10, *twice, "dark") == document(10, 10, *twice, "dark")
+
+
+@pytest.mark.parametrize(("own", "most"), [(676, 946), (1000, 1050), (1200, 1200)])
+def test_a_picture_grows_where_there_is_room(own, most):
+    svg = fitted(document(own, 10, [], "a picture"))
+    assert f"min-width:{own}px;max-width:{most}px" in svg
+    assert f"min-width:600px;max-width:{most}px" in image(document(own, 10, [], "one"), "", 600)

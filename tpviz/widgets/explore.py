@@ -232,7 +232,8 @@ class Explore(Fitted, Panel):
             self.bar.value = self.bar.max
             self._draw_ledger()
             self.results.show(outcome, prediction, self.guesses.of(choice))
-            self.say(f"{'measured' if outcome.measured else 'simulated'}: {choice.words}")
+            done = "measured" if outcome.measured else "simulated"
+            self.say(f"{done}: {choice.strategy.short} on {_place(choice)}")
             self._draw_still()
 
     def _enable(self):
@@ -287,8 +288,7 @@ class Explore(Fitted, Panel):
         """The strategy, and where."""
         if self.choice is None:
             return str(self.menu.value)
-        place = self.choice.cluster.name if self.choice.cluster else HERE
-        return f"{self.choice.strategy.caption} on {place}"
+        return f"{self.choice.strategy.caption} on {_place(self.choice)}"
 
     def describe(self) -> str:
         """The choice, its prediction and measurement, in words."""
@@ -301,6 +301,11 @@ class Explore(Fitted, Panel):
     def __repr__(self):
         chosen = self.choice.words if self.choice else f"{self.menu.value}, sizes do not fit"
         return f"<Explore {chosen}>"
+
+
+def _place(choice: Choice) -> str:
+    """Where a choice runs."""
+    return choice.cluster.name if choice.cluster else HERE
 
 
 def check_ranks(strategy: Strategy, cluster: "Cluster | None") -> None:

@@ -59,22 +59,18 @@ class Panel(Still, ipywidgets.VBox):
         super().__init__(self._rows())
 
     def _rows(self):
-        """Knobs beside the prediction and the mesh, and below, where it runs beside the guess: in
-        a narrow page the prediction stays near the knobs."""
+        """What is chosen on the left; on the right what is predicted, the guess and the run."""
         buttons = ipywidgets.HBox([self.run_button, self.stop_button, self.bar])
         half = {"flex": "1 1 440px", "min_width": "400px"}
-        pairs = (
-            (
-                [self.menu, self.knobs_box, self.gave, self.message],
-                [self.model, self.mesh, self.pins],
-            ),
-            ([self.setting, self.steps], [self.guesses, buttons, self.status]),
-        )
-        rows = [
-            ipywidgets.Box([ipywidgets.VBox(side, layout=half) for side in sides], layout=WRAPPED)
-            for sides in pairs
+        chosen = [self.menu, self.knobs_box, self.gave, self.message, self.setting, self.steps]
+        shown = [self.model, self.mesh, self.pins, self.guesses, buttons, self.status]
+        sides = [ipywidgets.VBox(side, layout=half) for side in (chosen, shown)]
+        return [
+            self.facts,
+            ipywidgets.Box(sides, layout=WRAPPED),
+            self.cluster_box,
+            self.results,
         ]
-        return [self.facts, *rows, self.cluster_box, self.results]
 
     def step_of(self, choice: Any) -> float | None:
         """Seconds of a measured step of a choice, None where it was not run."""

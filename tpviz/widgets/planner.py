@@ -336,7 +336,7 @@ class Planner(Fitted, ipywidgets.VBox):
         return (
             f"{self._named()} ({w.num_parameters / 1e9:,.3g} billion parameters), "
             f"{w.batch * w.seq:,} tokens a step, on {self.gpus.value:,} {self.gpu.value}, {by}: "
-            f"{self.strategy.short}"
+            f"{self.strategy.caption}"
         )
 
     def _swept(self):

@@ -11,7 +11,7 @@ import ipywidgets
 
 from tpviz.figures.ledger import ledger_html
 from tpviz.figures.losses import losses_svg
-from tpviz.figures.svg import scrolled
+from tpviz.figures.svg import fitted, scrolled
 from tpviz.runtime.launch import max_ranks
 from tpviz.trace import Trace, faithful
 from tpviz.trace.steps import median_step
@@ -213,7 +213,7 @@ def comparison_html(outcome: Outcome) -> str:
     if comparison is None:
         return message(f"No comparison: {outcome.note}") if outcome.note else ""
     return (
-        f"{scrolled(comparison.to_svg(theme='page'))}<details><summary>as a table</summary>"
+        f"{scrolled(fitted(comparison.to_svg(theme='page')))}<details><summary>as a table</summary>"
         f"{table_html(comparison.to_table())}</details>"
     )
 
