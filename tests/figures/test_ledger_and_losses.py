@@ -41,6 +41,7 @@ def test_losses():
     assert svg.count("r='3.5'") == 3
     assert svg.count("r='6'") == 3
     ElementTree.fromstring(svg)
+    assert ">step 1</text>" in svg and ">step 3</text>" in svg
     ElementTree.fromstring(losses_svg([2.0]))
     ElementTree.fromstring(losses_svg([float("nan"), 1.0]))
 

@@ -42,6 +42,9 @@ def losses_svg(
         for v in (low, high)
     ]
     body.append(f"<path d='M{LEFT},{TOP}V{TOP + HEIGHT}H{width - 12}' class='s-rule' fill='none'/>")
+    for i in dict.fromkeys((0, len(losses) - 1)):
+        x, under = point(i, low)
+        body.append(text(x, under + 17, f"step {i + 1}", "muted", 11, "end" if i else "middle"))
     if len(points) > 1:
         line = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
         body.append(f"<path d='M{line}' class='s-forward' fill='none' stroke-width='2'/>")
@@ -53,4 +56,4 @@ def losses_svg(
     if reference is not None:
         body.append(text(width - 12, 16, "circles: one process", "muted", 11, "end"))
     label = "losses " + ", ".join(f"{v:.6g}" for v in losses)
-    return document(width, TOP + HEIGHT + 14, body, label, theme)
+    return document(width, TOP + HEIGHT + 24, body, label, theme)
