@@ -237,3 +237,12 @@ def test_what_cannot_be_shown():
     scene = figure.blocks_scene(story(tv.ATP(), W))
     with pytest.raises(ValueError, match=r"step=24 is not in this view: use 0 to 23"):
         blocks_svg(scene, 24)
+
+
+def test_the_legend_has_steps_that_overlap():
+    """Half of their tick is of the computation, half of the collective."""
+    words = "overlapped: compute above, communication below"
+    for strategy in (tv.ATP(mesh=(2, 2)), tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True)):
+        view = tv.BlocksView(strategy)
+        both = any(f.product and f.moves for f in view._story(strategy).frames)
+        assert (words in view.to_svg()) == both

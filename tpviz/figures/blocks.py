@@ -441,7 +441,15 @@ def explained(story: Story, eyes: Eyes, words: str, y: float) -> tuple[str, floa
     used = {move.axis for frame in story.frames for move in frame.moves}
     inks = {key: INKS[key].label for key in phases}
     inks |= {key: f"communication {axis}" for axis, key in eyes.keys.items() if axis in used}
-    out, y = legend([*inks.items()], 12.0, y, VIEW, LOOK)
+    steps: list[tuple[Mark, str]] = [*inks.items()]
+    both = next((frame for frame in story.frames if frame.product and frame.moves), None)
+    if both:
+        keys = both.phase, eyes.keys[both.moves[0].axis]
+        halves = lambda x, y: "".join(
+            swatch(x, y + 5.5 * i, 14, 5.5, k) for i, k in enumerate(keys)
+        )
+        steps.append((halves, "overlapped: compute above, communication below"))
+    out, y = legend(steps, 12.0, y, VIEW, LOOK)
     marks = [*LEGEND, ("pale", f"faint: not on rank {eyes.rank}")]
     marks.append(("partial", "hatched: a partial sum, the other ranks' behind it"))
     more, y = legend(marks, 12.0, y + 20, VIEW, LOOK)
