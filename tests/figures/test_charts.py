@@ -191,11 +191,11 @@ def test_no_arrow_crosses_the_words_of_a_label():
 
 
 def test_an_arrow_keeps_off_other_labels():
-    """Of points that lie close together in a corner."""
-    places = {"most data parallelism": (0.4, 0.8), "tv.search": (0.4, 0.8), "you": (0.5, 0.6)}
+    """Of points that lie close together."""
+    places = {"most data parallelism": (3.0, 5.0), "tv.search": (3.0, 5.0), "you": (3.1, 4.7)}
     marks = [label(words, *at, f"axis{i}") for i, (words, at) in enumerate(places.items())]
     dots = charts.points(
-        "a layout", [0.4, 0.5, 2.0, 9.0], [0.8, 0.6, 3.0, 9.0], "other", "circle", 8
+        "a layout", [0.0, 3.0, 3.1, 9.0], [0.0, 5.0, 4.7, 9.0], "other", "circle", 8
     )
     scene = {
         "title": "",

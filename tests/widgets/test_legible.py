@@ -118,6 +118,9 @@ VIEWS = {
     "schedule": lambda: tv.ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8),
     "zero bubble": lambda: tv.ScheduleView("zb_h1", p=8, m=8),
     "long schedule": lambda: tv.ScheduleView("1f1b", p=16, m=64),
+    "schedule of a strategy": lambda: tv.ScheduleView(
+        tv.Merak(pp=4, microbatches=8), tv.GPT(layers=8, batch=8), BOX.scale_model(hidden=64)
+    ),
     "tiles": lambda: tv.TileView(config="t3_mca", against="sequential"),
     **CHARTS,
 }

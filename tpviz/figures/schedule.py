@@ -69,7 +69,8 @@ def schedule_scene(
     drawn = [Lanes(panels, number, layout, unit, device) for number in range(len(panels))]
     names = in_lanes(name for lanes in drawn for name in lanes.names())
     marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, VIEW, LOOK)
-    notes = text(12, y + 27, _notes(panels, unit), "muted")
+    rows = wrapped(_notes(panels, unit), LETTERS)
+    notes = lines(12, y + 27, rows, 15, "muted")
     times = list(stops(panels, layout).values())
     parts = [pattern_defs(), window(LEFT, VIEW - RIGHT, layout.bottom)]
     parts += [lanes.draw() for lanes in drawn]
@@ -79,7 +80,7 @@ def schedule_scene(
         "badge": BADGE,
         "width": VIEW,
         "top": TOP - 6,
-        "height": round(y + 41),
+        "height": round(y + 26 + 15 * len(rows)),
         "common": "".join([*parts, named(names), axis(layout, unit), marks, notes]),
         "names": names,
         "facts": facts(panels, unit),

@@ -339,7 +339,7 @@ class Lanes:
 
     def _memory(self, memory, y):
         """A bar of the rank's bytes by kind, and its device's memory."""
-        out, x, wide = "", float(NUMBERS), RIGHT - 122
+        out, x, wide = "", float(NUMBERS), RIGHT - 132
         most = max(memory.total for panel in self.panels for memory in panel.memory)
         for kind, ink in MEMORY_KINDS.items():
             width = memory[kind] / most * wide
