@@ -260,7 +260,8 @@ def check_step(scene: dict[str, Any], step: int) -> None:
 
 
 def pattern_defs() -> str:
-    """``<defs>`` with every pattern, in the background colour; ``exposed`` is red."""
+    """``<defs>`` with every pattern, in the background colour; ``exposed`` is red, and leans the
+    other way than that of the backward pass, beside which it often stands."""
     tiles = "".join(
         f"<pattern id='tpv-{name}' width='{tile[0]}' height='{tile[0]}'"
         f" patternUnits='userSpaceOnUse'><path d='{tile[1]}' class='s-bg' fill='none'"
@@ -268,10 +269,10 @@ def pattern_defs() -> str:
         for name, tile in PATTERNS.items()
         if tile
     )
-    size, path = PATTERNS["hatch"]
     tiles += (
-        f"<pattern id='tpv-exposed' width='{size}' height='{size}' patternUnits='userSpaceOnUse'>"
-        f"<path d='{path}' class='s-exposed' fill='none' stroke-width='1.4'/></pattern>"
+        "<pattern id='tpv-exposed' width='5' height='5' patternUnits='userSpaceOnUse'>"
+        "<path d='M-1,4l2,2M0,0l5,5M4,-1l2,2' class='s-exposed' fill='none' stroke-width='1.4'/>"
+        "</pattern>"
     )
     return f"<defs>{tiles}</defs>"
 
