@@ -17,6 +17,7 @@ import solutions_merak
 import solutions_merak_bugs
 import solutions_merak_ranks
 import solutions_meshes
+import solutions_overlap
 import solutions_pipelines
 import solutions_start
 import solutions_t3
@@ -47,6 +48,7 @@ _MODULES = (
     solutions_tensor,
     solutions_pipelines,
     solutions_capstone,
+    solutions_overlap,
 )
 RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
 WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}

@@ -154,6 +154,7 @@ JUDGED_BY_TRACE = {  # besides the numbers
     "merak_ties",
     "merak_halves",
     "pipe_by_hand",
+    "overlap_prefetch",
 }
 
 

@@ -14,6 +14,7 @@ from . import (
     merak,
     merak_orders,
     merak_ranks,
+    overlap,
     pipelines,
     start,
     t3,
@@ -52,6 +53,12 @@ COURSE = {
         "pipe_by_hand": ("pipelines", 3, 30),
         "pipe_bubble": ("pipelines", 1, 10),
         "pipe_in_flight": ("memory", 2, 15),
+    },
+    "06_overlap": {
+        "overlap_exposed": ("overlap", 1, 15),
+        "overlap_bucket": ("overlap", 2, 15),
+        "overlap_prefetch": ("overlap", 2, 20),
+        "overlap_used_early": ("overlap", 1, 10),
     },
     "07_cost_models": {
         "ring_time": ("cost models", 1, 10),
@@ -125,7 +132,7 @@ COURSE = {
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
 _MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor, pipelines)
-_MODULES += (capstone,)
+_MODULES += (capstone, overlap)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {

@@ -1,0 +1,327 @@
+"""The exercises of the notebook on overlap: exposed time of intervals, the number of buckets,
+prefetched all-gathers, and results that are used before their collective has ended."""
+
+import numpy as np
+
+from ..trace.analyses import intersect, length, merge
+from .atp_layers import timeline
+from .checks import GENERAL, Case, Mistake, RankProgram, parts, silent, whole_numbers
+from .formula import Choice, Formula
+
+Spans = list[tuple[int, int]]
+"""(start, end) pairs."""
+
+
+# --- overlap_exposed ---
+def _merged(spans):
+    return merge(*zip(*spans))
+
+
+def exposed(compute: Spans, communication: Spans) -> float:
+    """Length of the union of ``communication`` outside of ``compute``, as HTA counts it."""
+    busy, sent = _merged(compute), _merged(communication)
+    return length(sent) - length(intersect(busy, sent))
+
+
+def _lengths(spans):
+    return float(sum(end - start for start, end in spans))
+
+
+def _draw_spans(rng):
+    for _ in range(4):
+        edges = np.cumsum(rng.integers(2, 9, size=6)).tolist()
+        compute = list(zip(edges[::2], edges[1::2]))
+        early = edges[1] - 1, edges[2] + 1  # across a gap
+        late = edges[4] + 1, edges[5] + int(rng.integers(2, 9))  # beyond the last kernel
+        second = late[1] - 1, late[1] + int(rng.integers(2, 6))  # on another link, with the former
+        yield compute, [(edges[0], edges[0] + 2), early, late, second]
+
+
+EXPOSED = Formula(
+    title="Exposed communication",
+    prompt="`compute` has the (start, end) of a rank's kernels, `communication` those of its "
+    "collectives, in microseconds. Kernels do not overlap each other; collectives may, on "
+    "different links. Return the **exposed** time: how long a collective runs, or several do, and "
+    "no kernel.",
+    starter="""def overlap_exposed(compute, communication):
+    return sum(end - start for start, end in communication)""",
+    concept="A microsecond is exposed or it is not: how many collectives run in it does not "
+    "matter.",
+    principle="Cut time at every start and end. Between two neighbouring cuts nothing changes, so "
+    "each such part counts wholly or not at all.",
+    shape="A sorted list of all starts and ends, then a sum over neighbouring pairs of it, with "
+    "two questions about each pair: does any collective run there, does any kernel?",
+    success="`trace.exposed_communication()` counts in the same way, on merged intervals.",
+    draw=_draw_spans,
+    solution=exposed,
+    mistakes=lambda compute, communication: {
+        "that is all the time in which a collective runs. Where a kernel runs too, it is hidden.": (
+            length(_merged(communication))
+        ),
+        "you added up the collectives. Two that run at the same time count once, and a kernel "
+        "hides what runs beside it.": _lengths(communication),
+        "the difference of two sums assumes that every kernel hides something, but a kernel hides "
+        "only what runs at the same time.": _lengths(communication) - _lengths(compute),
+        "that is the hidden time: a kernel runs then.": (
+            length(intersect(_merged(compute), _merged(communication)))
+        ),
+        "you counted the exposed time of each collective and added it up, but two of them run at "
+        "the same time.": sum(exposed(compute, [one]) for one in communication),
+        "that is only the tail, after the last kernel. A collective between two kernels is exposed "
+        "too.": float(max(end for _, end in communication) - max(end for _, end in compute)),
+        "that is from the first start to the last end.": float(
+            max(end for _, end in communication) - min(start for start, _ in communication)
+        ),
+    },
+)
+
+
+# --- overlap_bucket ---
+MOST = 1000
+
+
+def _step_end(buckets, size, backward, latency, bandwidth):
+    """When the last all-reduce ends: bucket i is full at i/buckets of backward, and all-reduces
+    run one after another (derived)."""
+    one, gap = latency + size / buckets / bandwidth, backward / buckets
+    return max(backward + one, gap + buckets * one)
+
+
+def _draw_sizes(rng):
+    """Two with more compute than communication, two with less."""
+    for share in (0.4, 1.8, 0.6, 2.5):
+        backward = round(float(rng.uniform(0.02, 0.06)), 4)
+        latency = round(backward / float(rng.uniform(150, 400)), 6)
+        size = int(rng.integers(50, 200)) * 10**6
+        yield size, backward, latency, round(size / (share * backward), -6)
+
+
+def _bucket_wrong(question, got):
+    if got < question.answer:
+        return "More buckets are faster: the last one is smaller, and the first starts earlier."
+    return "Fewer buckets are faster: each all-reduce adds a latency, and they run in order."
+
+
+BUCKET = Choice(
+    title="How many buckets?",
+    prompt="Backward takes `backward` s and yields gradients of `size` bytes at an even rate. They "
+    "go into equal buckets. The all-reduce of a bucket of m bytes takes `latency` + m / "
+    "`bandwidth` (s, bytes/s); it starts when the bucket is full and the all-reduce before it has "
+    f"ended. Return the number of buckets (1 to {MOST}) with which the last all-reduce ends "
+    "earliest. An answer within 1 % of the best time is right.",
+    starter="""def overlap_bucket(size, backward, latency, bandwidth):
+    return 1""",
+    concept="Find the two cases first: which of the two lanes, compute or communication, is busy "
+    "from its first event to its last?",
+    principle="With k buckets, each of c = latency + size / k / bandwidth: where backward is "
+    "longer, only the last bucket is exposed, T = backward + c. Where communication is longer, it "
+    "runs without a gap once the first bucket is full, T = backward / k + k c. T is the larger of "
+    "the two.",
+    shape="A function of k with one `max` of two sums, then the k of the range at which it is "
+    "smallest. Check it with k = 1, where both sums are backward + c.",
+    success="No k gets below the longer of backward and all communication. PyTorch's DDP has 25 MB "
+    "for a bucket's size, whatever the model and the link.",
+    draw=_draw_sizes,
+    solution=lambda *sizes: {k: _step_end(k, *sizes) for k in range(1, MOST + 1)},
+    kind=f"a number of buckets, 1 to {MOST}",
+    unit="until the last all-reduce has ended",
+    missing=lambda question, got: (
+        f"for {question} your function returned {got!r}, which is no whole number from 1 to {MOST}."
+    ),
+    wrong=_bucket_wrong,
+)
+
+
+# --- overlap_prefetch ---
+LAYERS = 3
+
+
+def _make_layers(rng, axes):
+    n = axes["world"]
+    hidden, rows = n * int(rng.integers(1, 3)), int(rng.integers(2, 6))
+    x = whole_numbers(rng, n * rows, hidden)
+    weights = [whole_numbers(rng, hidden, hidden) for _ in range(LAYERS)]
+    inputs = parts(axes, (x, "world", None), *((w, "world", None) for w in weights))
+    for weight in weights:
+        x = x @ weight
+    return Case(inputs, np.split(x, n), flops=LAYERS * 2 * rows * hidden**2)
+
+
+def _order(attempt):
+    """Of rank 0: for each product how many all-gathers were started, and waited for, before it."""
+    counts, found = {"issue": 0, "wait": 0}, []
+    for what, _, _ in timeline(attempt.trace):
+        if what == "kernel":
+            found.append((counts["issue"], counts["wait"]))
+        else:
+            counts[what] += 1
+    return found
+
+
+def _started(attempt):
+    return [started for started, _ in _order(attempt)]
+
+
+def _waited(attempt):
+    return [waited for _, waited in _order(attempt)]
+
+
+PREFETCH = RankProgram(
+    title="Prefetch the next layer's weight",
+    prompt=f"Each rank keeps its rows of {LAYERS} weights, as in ZeRO-3, and computes x W1 W2 W3 "
+    "on its own rows of the batch. Before a product its weight is all-gathered. The next weight's "
+    "all-gather must run **during** this product: the trace has to show its start before the "
+    "product, and its wait after it. No more than one is in flight or waits for its use, or memory "
+    "would hold all weights.",
+    starter="""def overlap_prefetch(x, first, second, third):
+    # x: [T, h], of this rank; the others: [h/n, h], this rank's rows of a weight [h, h]
+    for shard in (first, second, third):
+        weight = shard.new_empty(dist.get_world_size() * len(shard), shard.shape[1])
+        dist.all_gather_into_tensor(weight, shard)
+        x = x @ weight
+    return x""",
+    concept="Which weight can be gathered while layer i computes, and when do you need it?",
+    principle="Wait for weight i, start the all-gather of weight i + 1, then compute with weight "
+    "i. Only the first all-gather has nothing to hide behind.",
+    shape="One all-gather with `async_op=True` before the loop. In the loop, in this order: wait for "
+    "the one in flight, start the next if there is one, multiply. Keep weight and handle of the "
+    "one in flight together.",
+    success="FSDP does this with blocks of layers. It holds two blocks' parameters for a moment; "
+    "only the first all-gather of a pass is exposed where products take longer.",
+    make=_make_layers,
+    sends=lambda axes, case: [
+        ("world", "all_gather", LAYERS, axes["world"] * case.inputs[0][1].nbytes)
+    ],
+    judges=(
+        silent(
+            "the trace shows no collective: a rank has only some rows of each weight. All-gather "
+            "them before the product."
+        ),
+        Mistake(
+            lambda a: "all_reduce" in a.names(),
+            "the trace shows {a}. An all-reduce adds what different ranks computed, but each "
+            "rank has its own rows of the batch: gather weights instead.",
+        ),
+        Mistake(
+            lambda a: a.all_right and a.count("all_gather") < LAYERS,
+            "the numbers are right, but the trace shows {a}: that holds all weights at the same "
+            "time. Gather one weight for each product.",
+        ),
+        *GENERAL,
+        Mistake(
+            lambda a: len(_order(a)) != LAYERS,
+            "the numbers are right, but the trace does not show one product for each weight. Write "
+            "them as `x @ weight`.",
+        ),
+        Mistake(
+            lambda a: any(n > i + 2 for i, n in enumerate(_started(a))),
+            "the numbers are right, but too many all-gathers are started early: memory would hold "
+            "all weights. Start only the next one.",
+        ),
+        Mistake(
+            lambda a: any(n < min(i + 2, LAYERS) for i, n in enumerate(_started(a))),
+            "the numbers are right, but no all-gather is in flight during a product: start the "
+            "next layer's with `async_op=True` before it.",
+        ),
+        Mistake(
+            lambda a: any(n > i + 1 for i, n in enumerate(_waited(a))),
+            "the numbers are right, and the next all-gather is started before the product, but "
+            "also waited for before it. Wait when the next product needs the weight.",
+        ),
+    ),
+)
+
+
+# --- overlap_used_early ---
+Program = list[tuple[str, str]]
+"""(what, name of the tensor): what is "start", "wait" or "use"."""
+
+
+def used_early(program: Program, forget: bool = False) -> int:
+    """Index of the first use of a tensor whose collective was started and not waited for, or -1.
+
+    forget : count a tensor as safe for ever once it was waited for.
+    """
+    flying, safe = set(), set()
+    for place, (what, name) in enumerate(program):
+        if what == "start" and name not in safe:
+            flying.add(name)
+        elif what == "wait":
+            flying.discard(name)
+            safe |= {name} if forget else set()
+        elif what == "use" and name in flying:
+            return place
+    return -1
+
+
+def _never_waited(program):
+    """The first use of a tensor that no later or earlier step waits for."""
+    waited = {name for what, name in program if what == "wait"}
+    for place, (what, name) in enumerate(program):
+        if what == "use" and name not in waited:
+            return place
+    return -1
+
+
+def _draw_programs(rng):
+    """A right program, one that waits too late, one that never waits, and one that waited in the
+    step before."""
+    for fault in rng.permutation(["", "late", "never", "again"]).tolist():
+        names = [f"g{number}" for number in rng.permutation(9)[:4]]
+        bad = names[int(rng.integers(1, 4))]
+        program: Program = [("use", "x")]
+        for step in range(2):
+            program += [("start", name) for name in names]
+            for name in names:
+                wait, use = ("wait", name), ("use", name)
+                wrong = name == bad and step == (fault == "again")
+                if not wrong or not fault:
+                    program += [wait, use]
+                elif fault == "late":
+                    program += [use, wait]
+                else:
+                    program.append(use)
+            if fault == "never":
+                program = [(what, name) for what, name in program if (what, name) != ("wait", bad)]
+        yield (program,)
+
+
+def _place_wrong(question, got) -> str:
+    program, answer = question.arguments["program"], question.answer
+    if answer < 0:
+        return f"for {question}: every use comes after the wait, so the answer is -1, not {got:g}."
+    name = program[answer][1]
+    if got < 0:
+        return f"for {question}: {name} is used at {answer} while its collective is in flight."
+    return f"for {question}: the first such use is at {answer}, of {name}, not {got:g}."
+
+
+USED_EARLY = Formula(
+    title="Used before it has arrived",
+    prompt='`program` is what a rank does in two steps, as a list of (what, name): "start" starts '
+    'an asynchronous collective that writes the tensor of this name, "wait" waits for the one that '
+    'was started last on it, "use" reads it. Return the index of the first use of a tensor whose '
+    "collective is in flight, or -1 if there is none.",
+    starter="""def overlap_used_early(program):
+    return -1""",
+    concept="A tensor is unsafe from one event on, and safe again from another. Which are they?",
+    principle="Keep the set of tensors in flight: a start adds, a wait removes. A wait in the step "
+    "before says nothing about this step's collective.",
+    shape="One loop over `enumerate(program)` with a set that is empty at first, and three cases: "
+    "one adds to it, one removes from it, one looks into it.",
+    success="Such a program often gives right numbers, when the collective happens to end in time. "
+    "On a busy machine it does not: look for the missing wait, not for wrong numbers.",
+    draw=_draw_programs,
+    solution=used_early,
+    mistakes=lambda program: {
+        "a wait that comes later does not help: data is read before it.": _never_waited(program),
+        "a tensor that was waited for in one step is in flight again after the next start.": (
+            used_early(program, forget=True)
+        ),
+        "that is the first use of all. Its tensor was waited for, or no collective writes it.": 0,
+        "a use is unsafe only after a start without a wait between them.": next(
+            (i for i, (what, name) in enumerate(program) if what == "use" and name != "x"), -1
+        ),
+    },
+    wrong=_place_wrong,
+)
