@@ -183,9 +183,9 @@ PREFETCH = RankProgram(
     concept="Which weight can be gathered while layer i computes, and when do you need it?",
     principle="Wait for weight i, start the all-gather of weight i + 1, then compute with weight "
     "i. Only the first all-gather has nothing to hide behind.",
-    shape="One all-gather with `async_op=True` before the loop. In the loop, in this order: wait for "
-    "the one in flight, start the next if there is one, multiply. Keep weight and handle of the "
-    "one in flight together.",
+    shape="One all-gather with `async_op=True` before the loop. In the loop, in this order: wait "
+    "for the one in flight, start the next if there is one, multiply. Keep weight and handle of "
+    "the one in flight together.",
     success="FSDP does this with blocks of layers. It holds two blocks' parameters for a moment; "
     "only the first all-gather of a pass is exposed where products take longer.",
     make=_make_layers,
