@@ -113,10 +113,9 @@ BUCKET = Choice(
     return 1""",
     concept="Find the two cases first: which of the two lanes, compute or communication, is busy "
     "from its first event to its last?",
-    principle="With k buckets, each of c = latency + size / k / bandwidth: where backward is "
-    "longer, only the last bucket is exposed, T = backward + c. Where communication is longer, it "
-    "runs without a gap once the first bucket is full, T = backward / k + k c. T is the larger of "
-    "the two.",
+    principle="Let c be the time of one of k all-reduces. Where backward is longer, only the last "
+    "bucket is exposed: T = backward + c. Where communication is longer, it runs without a gap "
+    "once the first bucket is full: T = backward / k + k c. T is the larger of the two.",
     shape="A function of k with one `max` of two sums, then the k of the range at which it is "
     "smallest. Check it with k = 1, where both sums are backward + c.",
     success="No k gets below the longer of backward and all communication. PyTorch's DDP has 25 MB "
@@ -176,15 +175,15 @@ PREFETCH = RankProgram(
     starter="""def overlap_prefetch(x, first, second, third):
     # x: [T, h], of this rank; the others: [h/n, h], this rank's rows of a weight [h, h]
     for shard in (first, second, third):
-        weight = shard.new_empty(dist.get_world_size() * len(shard), shard.shape[1])
-        dist.all_gather_into_tensor(weight, shard)
-        x = x @ weight
+        rows = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+        dist.all_gather(rows, shard)
+        x = x @ torch.cat(rows)
     return x""",
     concept="Which weight can be gathered while layer i computes, and when do you need it?",
     principle="Wait for weight i, start the all-gather of weight i + 1, then compute with weight "
     "i. Only the first all-gather has nothing to hide behind.",
     shape="One all-gather with `async_op=True` before the loop. In the loop, in this order: wait "
-    "for the one in flight, start the next if there is one, multiply. Keep weight and handle of "
+    "for the one in flight, start the next if there is one, multiply. Keep rows and handle of "
     "the one in flight together.",
     success="FSDP does this with blocks of layers. It holds two blocks' parameters for a moment; "
     "only the first all-gather of a pass is exposed where products take longer.",
@@ -211,7 +210,7 @@ PREFETCH = RankProgram(
         Mistake(
             lambda a: len(_order(a)) != LAYERS,
             "the numbers are right, but the trace does not show one product for each weight. Write "
-            "them as `x @ weight`.",
+            "them as `x @ torch.cat(rows)`.",
         ),
         Mistake(
             lambda a: any(n > i + 2 for i, n in enumerate(_started(a))),
