@@ -244,6 +244,7 @@ def describe(story: Story, rank: int, number: int) -> str:
 STRIP, LINE, WORDS = 60, 130, 152
 GRID, PANEL = (78, 462), 460
 SHORT = {"norm1": "LN1", "norm2": "LN2"}
+ONE_LINE = 88  # letters of a layer's line that fit
 APART = 14  # px between the phases of the strip
 PHASES = {
     "forward": "forward →",
@@ -350,16 +351,21 @@ def now(story: Story, number: int, x: float, wide: float) -> str:
 
 # -- the sentence ----------------------------------------------------------------------------------
 def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
-    """The layer's line with this frame's part of it in bold, and its explanation."""
-    spans, (first, last) = [], frame.active
+    """The layer's line with this frame's part of it in bold, in two lines where it is long, and
+    its explanation."""
+    spans, (first, last), down = [], frame.active, 0
     for i, part in enumerate(frame.line):
+        if len(sentence(frame)) > ONE_LINE and str(part).startswith("→ ") and not down:
+            down = 17
+            spans.append(f"</text><text x='12' y='{LINE + 10 + down}' font-size='13'>")
         words = part if isinstance(part, str) else notation(part, keys)
         here = first <= i < last
         token, weight = ("fg", 700) if here else ("muted", 400)
         spans.append(f"<tspan class='f-{token}' font-weight='{weight}'>{words}</tspan>")
     out = f"<text x='12' y='{LINE + 10}' font-size='13' xml:space='preserve'>"
     out += f"{' '.join(spans)}</text>"
-    return out + lines(12, WORDS + 12, wrapped(frame.words, LETTERS - 9), 16, "muted", 12)
+    rows = wrapped(frame.words, LETTERS - 9)
+    return out + lines(12, WORDS + 12 + down, rows, 16, "muted", 12)
 
 
 # -- numbers ---------------------------------------------------------------------------------------

@@ -134,10 +134,10 @@ def _hops(mesh, shown):
 
 
 def _captions(matrix, shown):
-    unit = "" if matrix.cluster.torus else "; unit: a rank, or a group of the level inside"
+    unit = "" if matrix.cluster.torus else "; unit: a rank, or the group one level below"
     lines = [
-        f"block: bandwidth of one pair of ranks{unit}",
-        "of an axis: bus bandwidth of a rank while all groups of the axis are active",
+        f"in the matrix: bandwidth of one pair of ranks{unit}",
+        "of an axis: bus bandwidth of each rank while all groups of the axis communicate",
     ]
     if shown < matrix.world_size:
         lines.append(f"the first {shown} of {matrix.world_size:,} ranks are drawn")

@@ -201,7 +201,9 @@ class Claims(Report):
 
     def _table(self):
         rows = self.summary()
-        left = ["text-align:left"] * len(rows[0])
+        if not any(row[-1] for row in rows[1:]):
+            rows = [row[:-1] for row in rows]
+        left = ["text-align:left" + ";white-space:nowrap" * (head == "ours") for head in rows[0]]
         return html_table(rows, "class='tpviz-lab'", left) + super()._table()
 
     def words(self) -> list[str]:
