@@ -13,6 +13,7 @@ import solutions_capstone
 import solutions_costs
 import solutions_costs_runs
 import solutions_layouts
+import solutions_memory
 import solutions_merak
 import solutions_merak_bugs
 import solutions_merak_ranks
@@ -49,6 +50,7 @@ _MODULES = (
     solutions_pipelines,
     solutions_capstone,
     solutions_overlap,
+    solutions_memory,
 )
 RIGHT = {name: fns for module in _MODULES for name, fns in module.RIGHT.items()}
 WRONG = {name: cases for module in _MODULES for name, cases in module.WRONG.items()}

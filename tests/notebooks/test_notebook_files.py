@@ -44,6 +44,7 @@ def test_the_course_has_its_notebooks():
         "02_data_parallelism",
         "03_tensor_parallelism",
         "04_pipelines",
+        "05_memory_and_precision",
         "06_overlap",
         "07_cost_models",
         "08_beat_the_cluster",

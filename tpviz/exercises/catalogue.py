@@ -11,6 +11,7 @@ from . import (
     capstone,
     costs,
     layouts,
+    memory,
     merak,
     merak_orders,
     merak_ranks,
@@ -53,6 +54,12 @@ COURSE = {
         "pipe_by_hand": ("pipelines", 3, 30),
         "pipe_bubble": ("pipelines", 1, 10),
         "pipe_in_flight": ("memory", 2, 15),
+    },
+    "05_memory_and_precision": {
+        "loss_scale": ("memory", 2, 15),
+        "master_weights": ("data parallelism", 2, 20),
+        "mem_states": ("memory", 1, 10),
+        "mem_recompute": ("memory", 2, 15),
     },
     "06_overlap": {
         "overlap_exposed": ("overlap", 1, 15),
@@ -132,7 +139,7 @@ COURSE = {
 
 _MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
 _MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor, pipelines)
-_MODULES += (capstone, overlap)
+_MODULES += (capstone, overlap, memory)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {
