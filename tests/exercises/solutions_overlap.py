@@ -103,7 +103,22 @@ def _start(shard, run=True):
     return weight, dist.all_gather_into_tensor(weight, shard, async_op=run)
 
 
-def overlap_prefetch(x, *shards):
+def overlap_prefetch(x, first, second, third):
+    def start(shard):
+        rows = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+        return rows, dist.all_gather(rows, shard, async_op=True)
+
+    coming = start(first)
+    for following in (second, third, None):
+        rows, work = coming
+        work.wait()
+        if following is not None:
+            coming = start(following)
+        x = x @ torch.cat(rows)
+    return x
+
+
+def prefetch_of_tensors(x, *shards):
     coming = _start(shards[0])
     for number in range(len(shards)):
         weight, work = coming
@@ -250,7 +265,7 @@ def early_name(program):
 RIGHT = {
     "overlap_exposed": [overlap_exposed, exposed_by_microseconds],
     "overlap_bucket": [overlap_bucket, bucket_by_root],
-    "overlap_prefetch": [overlap_prefetch, prefetch_before_waiting],
+    "overlap_prefetch": [overlap_prefetch, prefetch_of_tensors, prefetch_before_waiting],
     "overlap_used_early": [overlap_used_early, early_by_looking_back],
 }
 WRONG = {
@@ -283,8 +298,8 @@ WRONG = {
     ],
     "overlap_used_early": [
         (early_nowhere, "is used at .* while its collective is in flight"),
-        (early_if_never_waited, "a wait that comes later does not help|is used at|in flight again"),
-        (early_if_never_waited_before, "is in flight again after the next start"),
+        (early_if_never_waited, "the wait comes after it|the wait before it was for"),
+        (early_if_never_waited_before, "the wait before it was for the collective of the step"),
         (early_last, "the answer is -1, not|the first such use is at"),
         (early_name, "not a number"),
     ],

@@ -27,14 +27,41 @@ def _lengths(spans):
     return float(sum(end - start for start, end in spans))
 
 
+def _mistakes(compute, communication):
+    return {
+        "that is all the time in which a collective runs. Where a kernel runs too, it is hidden.": (
+            length(_merged(communication))
+        ),
+        "you added up the collectives. Two that run at the same time count once, and a kernel "
+        "hides what runs beside it.": _lengths(communication),
+        "the difference of two sums assumes that every kernel hides something, but a kernel hides "
+        "only what runs at the same time.": _lengths(communication) - _lengths(compute),
+        "that is the hidden time: a kernel runs then.": (
+            length(intersect(_merged(compute), _merged(communication)))
+        ),
+        "you counted the exposed time of each collective and added it up, but two of them run at "
+        "the same time.": sum(exposed(compute, [one]) for one in communication),
+        "that is only the tail, after the last kernel. A collective between two kernels is exposed "
+        "too.": float(max(end for _, end in communication) - max(end for _, end in compute)),
+        "that is from the first start to the last end.": float(
+            max(end for _, end in communication) - min(start for start, _ in communication)
+        ),
+    }
+
+
 def _draw_spans(rng):
-    for _ in range(4):
+    drawn = 0
+    while drawn < 4:
         edges = np.cumsum(rng.integers(2, 9, size=6)).tolist()
         compute = list(zip(edges[::2], edges[1::2]))
         early = edges[1] - 1, edges[2] + 1  # across a gap
         late = edges[4] + 1, edges[5] + int(rng.integers(2, 9))  # beyond the last kernel
         second = late[1] - 1, late[1] + int(rng.integers(2, 6))  # on another link, with the former
-        yield compute, [(edges[0], edges[0] + 2), early, late, second]
+        spans = compute, [(edges[0], edges[0] + 2), early, late, second]
+        answers = [exposed(*spans), *_mistakes(*spans).values()]
+        if len(set(answers)) == len(answers):  # each mistake is known by its number
+            drawn += 1
+            yield spans
 
 
 EXPOSED = Formula(
@@ -54,25 +81,7 @@ EXPOSED = Formula(
     success="`trace.exposed_communication()` counts in the same way, on merged intervals.",
     draw=_draw_spans,
     solution=exposed,
-    mistakes=lambda compute, communication: {
-        "that is all the time in which a collective runs. Where a kernel runs too, it is hidden.": (
-            length(_merged(communication))
-        ),
-        "you added up the collectives. Two that run at the same time count once, and a kernel "
-        "hides what runs beside it.": _lengths(communication),
-        "the difference of two sums assumes that every kernel hides something, but a kernel hides "
-        "only what runs at the same time.": _lengths(communication) - _lengths(compute),
-        "that is the hidden time: a kernel runs then.": (
-            length(intersect(_merged(compute), _merged(communication)))
-        ),
-        "you counted the exposed time of each collective and added it up, but two of them run at "
-        "the same time.": sum(exposed(compute, [one]) for one in communication),
-        "that is only the tail, after the last kernel. A collective between two kernels is exposed "
-        "too.": float(max(end for _, end in communication) - max(end for _, end in compute)),
-        "that is from the first start to the last end.": float(
-            max(end for _, end in communication) - min(start for start, _ in communication)
-        ),
-    },
+    mistakes=_mistakes,
 )
 
 
@@ -236,28 +245,15 @@ Program = list[tuple[str, str]]
 """(what, name of the tensor): what is "start", "wait" or "use"."""
 
 
-def used_early(program: Program, forget: bool = False) -> int:
-    """Index of the first use of a tensor whose collective was started and not waited for, or -1.
-
-    forget : count a tensor as safe for ever once it was waited for.
-    """
-    flying, safe = set(), set()
+def used_early(program: Program) -> int:
+    """Index of the first use of a tensor whose collective was started and not waited for, or -1."""
+    flying = set()
     for place, (what, name) in enumerate(program):
-        if what == "start" and name not in safe:
+        if what == "start":
             flying.add(name)
         elif what == "wait":
             flying.discard(name)
-            safe |= {name} if forget else set()
-        elif what == "use" and name in flying:
-            return place
-    return -1
-
-
-def _never_waited(program):
-    """The first use of a tensor that no later or earlier step waits for."""
-    waited = {name for what, name in program if what == "wait"}
-    for place, (what, name) in enumerate(program):
-        if what == "use" and name not in waited:
+        elif name in flying:
             return place
     return -1
 
@@ -291,7 +287,13 @@ def _place_wrong(question, got) -> str:
         return f"for {question}: every use comes after the wait, so the answer is -1, not {got:g}."
     name = program[answer][1]
     if got < 0:
-        return f"for {question}: {name} is used at {answer} while its collective is in flight."
+        wait = "wait", name
+        why = "the wait comes after it" if wait in program[answer:] else "nothing waits for it"
+        if wait in program[:answer]:
+            why = "the wait before it was for the collective of the step before"
+        return (
+            f"for {question}: {name} is used at {answer} while its collective is in flight; {why}."
+        )
     return f"for {question}: the first such use is at {answer}, of {name}, not {got:g}."
 
 
@@ -313,13 +315,9 @@ USED_EARLY = Formula(
     draw=_draw_programs,
     solution=used_early,
     mistakes=lambda program: {
-        "a wait that comes later does not help: data is read before it.": _never_waited(program),
-        "a tensor that was waited for in one step is in flight again after the next start.": (
-            used_early(program, forget=True)
-        ),
         "that is the first use of all. Its tensor was waited for, or no collective writes it.": 0,
         "a use is unsafe only after a start without a wait between them.": next(
-            (i for i, (what, name) in enumerate(program) if what == "use" and name != "x"), -1
+            i for i, (what, name) in enumerate(program) if what == "use" and name != "x"
         ),
     },
     wrong=_place_wrong,
