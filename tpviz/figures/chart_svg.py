@@ -61,10 +61,16 @@ def _names(scene, y):
     items = {}
     for trace in chain(*(one["traces"] for one in scene["panels"])):
         if trace["x"] and trace.get("showlegend", True):
-            items.setdefault(trace["name"], partial(sample, trace))
+            items.setdefault(trace["name"], {})[trace.get("mode", trace["type"])] = trace
     look = USUAL._replace(width=26, letter=LETTER, size=SIZE, down=10)
-    out, y = legend([(mark, name) for name, mark in items.items()], LEFT, y, WIDTH, look)
+    marks = [(partial(_samples, list(traces.values())), name) for name, traces in items.items()]
+    out, y = legend(marks, LEFT, y, WIDTH, look)
     return out, y + 14
+
+
+def _samples(traces, x, y):
+    """A name's line and its marker, in the legend."""
+    return "".join(sample(trace, x, y) for trace in traces)
 
 
 class _Panel:

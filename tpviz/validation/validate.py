@@ -136,7 +136,7 @@ class Validation(Report):
             "title": "Predictions beside published measurements",
             "panels": [
                 panel("each run", scatter, axis(f"measured ({unit})", ticks[1]), ratio, (), [rule]),
-                panel("runs up to an error", shares, error, axis("runs (%)")),
+                panel("share of runs below an error", shares, error, axis("runs (%)")),
             ],
         }
 
