@@ -72,6 +72,15 @@ answers: setup  ## write docs/teacher/answers.md, the answer key, from the answe
 glossary: setup  ## link the first use of each term in a notebook to docs/glossary.md
 	$(BIN)/python docs/link_terms.py
 
+handouts: setup  ## execute notebooks and write them to out/handouts, HTML and PDF; ONLY=<path>: one
+	$(BIN)/python docs/teacher/pages.py handouts $(ONLY)
+
+slides: setup  ## the same notebooks as slides, one HTML file each, in out/slides; ONLY=<path>: one
+	$(BIN)/python docs/teacher/pages.py slides $(ONLY)
+
+assignments: setup  ## the exercises as nbgrader's source and release notebooks, in out/assignments
+	$(BIN)/python docs/teacher/export_assignments.py
+
 picture: setup  ## draw the README's pictures anew, from real runs
 	$(BIN)/python docs/draw_picture.py
 	$(BIN)/python docs/draw_comparison.py

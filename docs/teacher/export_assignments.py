@@ -1,0 +1,95 @@
+"""Assignments of the exercises, in nbgrader's cell metadata: ``make assignments``.
+
+out/assignments/release/<notebook>/<notebook>.ipynb is for students: task, starter, and a cell that
+grades. out/assignments/source has the same with hidden tests, which repeat the check with seeds
+that are drawn anew for each export and stand nowhere else. nbgrader's own folders have these names:
+`nbgrader generate_assignment` makes the one of the other, and `nbgrader autograde` needs the first.
+Points are 10 times the difficulty.
+"""
+
+import argparse
+import re
+import secrets
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from tpviz.exercises import Exercise, exercises
+
+OUT = Path(__file__).parents[2] / "out/assignments"
+HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS\n.*?### END HIDDEN TESTS\n?", re.S)
+SEEDS = 2  # withheld inputs for each exercise
+
+
+def cells_of(task: Exercise, seeds: list[int]) -> list[NotebookNode]:
+    """The task, the cell of the answer and the cell that grades."""
+    name = task.name
+    answer = nbformat.v4.new_code_cell(task.starter.rstrip())
+    answer.metadata.nbgrader = _mark(name, solution=True)
+    test = nbformat.v4.new_code_cell(
+        f'result = tv.check("{name}", {name})\nassert result, result.message\n'
+        f"### BEGIN HIDDEN TESTS\nfor seed in {seeds}:\n"
+        f'    assert tv.check("{name}", {name}, seed=seed), "wrong for withheld inputs"\n'
+        "### END HIDDEN TESTS\n"
+    )
+    test.metadata.nbgrader = _mark(f"check_{name}", points=10 * task.difficulty)
+    text = nbformat.v4.new_markdown_cell(
+        f"## {task.title}\n\n{task.prompt}\n\nDifficulty {task.difficulty} of 3, about "
+        f"{task.minutes} minutes (an estimate), {10 * task.difficulty} points."
+    )
+    text.metadata.nbgrader = _mark(f"task_{name}", locked=True)
+    return [text, answer, test]
+
+
+def _mark(grade_id, solution=False, points=None, locked=False):
+    """nbgrader's metadata of one cell, schema 3."""
+    grade = points is not None
+    mark = {"grade": grade, "solution": solution, "locked": locked or grade, "task": False}
+    return NotebookNode(
+        mark | ({"points": points} if grade else {}), grade_id=grade_id, schema_version=3
+    )
+
+
+def assignment(stem: str, tasks: list[Exercise]) -> NotebookNode:
+    """The source notebook of the exercises of one notebook, with hidden tests."""
+    start = nbformat.v4.new_code_cell("import tpviz as tv")
+    start.metadata.nbgrader = _mark("start", locked=True)
+    cells = [nbformat.v4.new_markdown_cell(f"# Assignment: {stem}"), start]
+    for task in tasks:
+        cells += cells_of(task, [secrets.randbelow(2**31) for _ in range(SEEDS)])
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+
+
+def released(source: NotebookNode) -> NotebookNode:
+    """The students' notebook: the same without hidden tests."""
+    book = nbformat.from_dict(source.copy())
+    for cell in book.cells:
+        cell.source = HIDDEN.sub("", cell.source).rstrip("\n")
+    return book
+
+
+def main() -> None:
+    """Write the assignments of the notebooks named, or of all that have exercises."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("notebooks", nargs="*", help="such as 00_start; by default all")
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    stems = options.notebooks or sorted({task.notebook for task in exercises()})
+    for stem in stems:
+        tasks = [task for task in exercises() if task.notebook == stem]
+        if not tasks:
+            parser.error(f"{stem} has no exercises")
+        source = assignment(stem, tasks)
+        for kind, book in (("source", source), ("release", released(source))):
+            folder = options.out / kind / stem
+            folder.mkdir(parents=True, exist_ok=True)
+            nbformat.write(book, folder / f"{stem}.ipynb")
+        print(
+            f"{stem}: {len(tasks)} exercises, {sum(10 * task.difficulty for task in tasks)} points"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The teacher's kit: pages without network, slides, and assignments with hidden tests."""
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tpviz.exercises import exercises
+
+ROOT = Path(__file__).parents[2]
+PICTURE = '<img alt="a picture" src="data:image/svg+xml;base64,PHN2Zy8+">'
+STILL = f"<div class='tpv-still'><style>.tpv-still{{}}</style>{PICTURE}</div>"
+LIVE = "application/vnd.jupyter.widget-view+json"
+
+
+@pytest.fixture
+def kit(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs/teacher")
+    yield lambda name: import_module(name)
+    for name in ("pages", "export_assignments"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def book():
+    shown = [
+        new_output("display_data", {"text/html": STILL}),
+        new_output("display_data", {LIVE: {"model_id": "1"}, "text/plain": "View()"}),
+        new_output("display_data", {"text/html": STILL}),
+    ]
+    formula = r"$$T = \frac{n-1}{n}\,\alpha$$ and [a rank](../docs/glossary.md#rank)."
+    cells = [
+        new_markdown_cell(f"# Title\n\nText.\n\n## Part\n\n{formula}\n\n### Detail\n\nMore."),
+        new_code_cell("1 + 1", outputs=shown),
+        new_code_cell("2 + 2"),
+    ]
+    return new_notebook(cells=cells)
+
+
+def test_pages_have_every_picture_and_need_no_network(kit, book):
+    pages = kit("pages")
+    for made in (pages.handout(book), pages.slides(book)):
+        assert made.count("<img") == 2 and "View()" not in made and "tpv-still{" not in made
+        assert "(n-1)/n α" in made and "$$" not in made
+        assert 'href="glossary.html#rank"' in made
+        assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", made)
+    assert LIVE in book.cells[1].outputs[1].data  # the notebook itself is as it was
+
+
+def test_slides_begin_at_headings_and_at_a_second_cell_of_code(kit, book):
+    pages = kit("pages")
+    kinds = [cell.metadata.slideshow.slide_type for cell in pages.with_slide_types(book).cells]
+    assert kinds == ["slide", "slide", "subslide", "-", "subslide"]
+    assert pages.slides(book).count("<section>") == 4
+
+
+@pytest.mark.parametrize("stem", ["00_start", "12_merak"])
+def test_assignments_hide_their_seeds(kit, stem):
+    export = kit("export_assignments")
+    tasks = [task for task in exercises() if task.notebook == stem]
+    source = export.assignment(stem, tasks)
+    students = export.released(source)
+    for made in (source, students):
+        nbformat.validate(made)
+        marks = [cell.metadata.nbgrader for cell in made.cells if "nbgrader" in cell.metadata]
+        assert len({mark.grade_id for mark in marks}) == len(marks)
+        points = sum(mark.points for mark in marks if mark.grade)
+        assert points == sum(10 * task.difficulty for task in tasks)
+        for cell in made.cells:
+            if cell.cell_type == "code":
+                compile(cell.source, stem, "exec")
+    hidden = [cell.source for cell in source.cells if "seed=seed" in cell.source]
+    assert len(hidden) == len(tasks)
+    assert "seed" not in "".join(c.source for c in students.cells if c.cell_type == "code")
+    again = export.assignment(stem, tasks)
+    assert [cell.source for cell in again.cells] != [cell.source for cell in source.cells]
