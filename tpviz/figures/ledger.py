@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from tpviz.tables import grouped, html_table
 
+from .svg import scrolled
+
 if TYPE_CHECKING:
     from tpviz.trace.ledger import Ledger
 
@@ -52,8 +54,9 @@ def ledger_html(expected: "Ledger", measured: "Ledger | None" = None, hint: str 
         "style='border-collapse:collapse'",
         map(_side, range(len(head))),
     )
-    return f"<div class='tpv-ledger'><p style='margin:6px 0'><b>{escape(line)}</b></p>{table}</div>"
+    above = f"<p style='margin:6px 0'><b>{escape(line)}</b></p>"
+    return f"<div class='tpv-ledger'>{above}{scrolled(table)}</div>"
 
 
 def _side(column):
-    return f"padding:1px 12px;text-align:{'left' if column < 3 else 'right'}"
+    return f"padding:1px 7px;text-align:{'left' if column < 3 else 'right'}"
