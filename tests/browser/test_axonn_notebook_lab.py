@@ -9,7 +9,7 @@ SHOWN = (
     "tv.GridView(",
     "grids = axonn.validation(",
     "hidden = axonn.overlaps(",
-    "study = axonn.scaling(",
+    "display(study, claims)",
     'axonn_special")',
 )
 PLOTS = {"validation": "communication", "overlaps": "oag", "scaling": "devices"}
