@@ -295,7 +295,7 @@ WRONG = {
         (scaling_doubles_once, "starts again from 0"),
         (scaling_never_grows, "never grew"),
         (scaling_counts_all, "those that moved the weight"),
-        (scaling_static, "the answer is"),
+        (scaling_static, "the answer is|in a row|never grew|must be halved|starts again"),
     ],
     "master_weights": [
         (master_alone, "all ranks must know"),

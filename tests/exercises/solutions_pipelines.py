@@ -301,7 +301,7 @@ WRONG = {
         (in_flight_always_1f1b, "GPipe runs backwards at the end|more microbatches start before"),
         (in_flight_more_than_there_are, "there are only"),
         (in_flight_one_less, "the last one, p - 1, holds one"),
-        (in_flight_from_the_other_end, "the first rank holds most"),
+        (in_flight_from_the_other_end, "the first rank holds most|the last one, p - 1, holds one"),
         (in_flight_of_stages, "half of `size`"),
         (in_flight_warmup_alone, "one more: the microbatch"),
     ],

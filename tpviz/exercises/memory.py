@@ -2,6 +2,7 @@
 dynamic loss scaling, and master weights that all ranks update or none."""
 
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -187,10 +188,18 @@ def scaled_run(
 
 def _draw_scale(rng):
     for interval in rng.permutation([2, 3, 4]).tolist():
-        small = [int(k) / 8 for k in rng.integers(1, 12, size=14)]
-        for place in rng.choice(range(1, 13), 3, replace=False).tolist():
-            small[place] *= 64.0
-        yield small, 2.0 ** int(rng.integers(12, 15)), interval
+        asked = _run_of(rng), 2.0 ** int(rng.integers(12, 15)), interval
+        while len({scaled_run(*asked), *_scale_mistakes(*asked).values()}) < 8:
+            asked = _run_of(rng), *asked[1:]  # until each mistake shows
+        yield asked
+
+
+def _run_of(rng):
+    """True gradients, three of them large."""
+    found = [int(k) / 8 for k in rng.integers(1, 12, size=14)]
+    for place in rng.choice(range(1, 13), 3, replace=False).tolist():
+        found[place] *= 64.0
+    return found
 
 
 def _scale_mistakes(gradients, scale, interval):
@@ -283,7 +292,7 @@ def _overflows(inputs):
     }
 
 
-def _results(inputs, skipped=None, by=1 / SCALE_UP, dtype=np.float32, keep=slice(None)):
+def _results(inputs, skipped=None, by=1 / SCALE_UP, dtype: Any = np.float32, keep=slice(None)):
     """Every rank's weights. skipped : rank -> steps that it skips; None: those with an overflow on
     any rank."""
     lost, found = _overflows(inputs), []
