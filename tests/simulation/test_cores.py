@@ -91,11 +91,31 @@ def test_a_pipeline_leaves_cores_free_in_its_bubbles():
     assert 1.02 * whole < half < 1.9 * whole
 
 
+@pytest.mark.parametrize("strategy", SAME, ids=lambda s: s.short)
+def test_every_collective_takes_the_overhead_of_a_host(strategy):
+    host = replace(HOST, cores=0)
+    program, slower = tv.capture(strategy, W), replace(host, overhead=3e-3)
+    times = [
+        (
+            tv.predict(strategy, W, c).step_time,
+            tv.simulate(strategy, W, c, capture=program, contention=False).step_time,
+        )
+        for c in (host, slower, slower.scale_model(slow_motion=10))
+    ]
+    for predicted, simulated in times:
+        assert predicted == pytest.approx(simulated, rel=1e-9)
+    count = sum(row.count for row in program.ledger(0))
+    if not isinstance(strategy, tv.DataParallel) and "dp" not in strategy.axes:  # few are hidden
+        assert 0.8 * count * 3e-3 < times[1][0] - times[0][0] <= count * 3.001e-3
+    assert times[2][0] == pytest.approx(10 * times[1][0])
+
+
 def test_cores_that_cannot_be():
     for wrong in (
         {"cores": -1},
         {"cores": 1.5},
         {"core_share": -0.1},
+        {"overhead": -1.0},
         {"factors": {"gossip": (1, 2)}},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong)).rstrip("s") + "|gossip"):

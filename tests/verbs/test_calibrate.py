@@ -23,7 +23,7 @@ from tpviz.cluster.routes import family
 from tpviz.figures.chart_svg import LEGIBLE
 from tpviz.figures.svg import image
 from tpviz.verbs.calibrate import calibration_of, device_of_steps
-from tpviz.verbs.timing import MODELS
+from tpviz.verbs.timing import MODELS, SMALL
 
 calibrate_module = sys.modules[tv.calibrate.__module__]
 SIZES = (2**12, 2**16, 2**20, 2**24)
@@ -333,7 +333,7 @@ def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
     ranks = made_up()
     ranks = [
         {**rank, "steps": steps_on(replace(TRUE_DEVICE, flops={"float32": 2.5e9}), MODELS)}
-        | {"cores": 2, "core_share": 0.4 + 0.1 * r}
+        | {"cores": 2, "core_share": 0.4 + 0.1 * r, "interrupted": [0.01, 0.05 + 0.01 * r, 7.0]}
         for r, rank in enumerate(ranks)
     ]
     for rank in ranks:
@@ -347,6 +347,9 @@ def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
                 stamps[:] = [[start, end + more] for start, end in stamps]
     found = calibration_of(ranks)
     assert found.cluster.cores == 2 and found.cluster.core_share == pytest.approx(0.55)
+    (alpha, bandwidth), (hops, volume) = TRUE[1, 4], cost("ring", "all_reduce", SMALL, 4)
+    overhead = 0.065 - hops * alpha - volume / bandwidth
+    assert found.cluster.overhead == pytest.approx(overhead, rel=1e-3)
     assert found.cluster.factors["all_gather"] == pytest.approx((1.0, 1.0), rel=1e-3)
     assert found.cluster.factors["reduce_scatter"] == pytest.approx((4.0, 2.0), rel=1e-3)
     assert found.cluster.device.startup == pytest.approx(2e-5, rel=0.02)
@@ -362,7 +365,7 @@ def test_steps_that_cannot_be_fitted(seconds):
 
 def test_a_file_of_an_earlier_calibration_loads():
     old = json.loads(calibration_of(made_up()).cluster.to_json())
-    for name in ("factors", "cores", "core_share"):
+    for name in ("factors", "cores", "core_share", "overhead"):
         del old[name]
     found = tv.Cluster.from_json(json.dumps(old))
     assert (found.factors, found.cores, found.core_share) == ({}, 0, 0.0)

@@ -49,6 +49,8 @@ class Cluster:
     latencies : {(stride, size): seconds of one hop}, likewise.
     factors : {collective: (latency, bytes)}, as measured: how many times as long its hops, and its
         bytes, take as by the closed form.
+    overhead : seconds that every collective and message takes besides: of a host, waking up the
+        processes that wait, and their caches afterwards.
     cores : of the host whose processes the devices are: kernels, and ranks that move bytes, share
         them. 0: every device computes by itself.
     core_share : how busy moving bytes keeps a core meanwhile, for each rank of the group.
@@ -68,6 +70,7 @@ class Cluster:
     latencies: dict[tuple[int, int], float] = field(default_factory=dict)
     source: str = ""
     factors: dict[str, tuple[float, float]] = field(default_factory=dict)
+    overhead: float = 0.0
     cores: int = 0
     core_share: float = 0.0
     hidden_scale: float = 1.0
@@ -93,6 +96,7 @@ class Cluster:
         one_of("float32_for", self.float32_for, ("", *HALVES))
         keep(self, "cores", whole_number, "", 0)
         keep(self, "core_share", not_negative)
+        keep(self, "overhead", not_negative)
         self._check_factors()
         for what, check in (("table", positive), ("latencies", not_negative)):
             rows = getattr(self, what)
@@ -228,13 +232,15 @@ class Cluster:
     ) -> tuple[float, float]:
         """(hops, volume) of a collective on a link, by this cluster's algorithm, times its factors.
 
-        The volume is what passes at the link's full bandwidth in the time that the bytes take: more
-        than these where a level's ``curve`` says that so few do not reach it.
+        The hops include the ``overhead``, as how many hops it is. The volume is what passes at the
+        link's full bandwidth in the time that the bytes take: more than these where a level's
+        ``curve`` says that so few do not reach it.
         """
         alone = (link.latency, link.bandwidth) if self.algorithm == "auto" else (0.0, 1.0)
         hops, volume = choose(self.algorithm, collective, payload, size, *alone)
         of_hops, of_volume = self.factors.get(collective, (1, 1))
-        return of_hops * hops, of_volume * volume / link.share(volume)
+        more = self.overhead / link.latency if hops and link.latency else 0.0
+        return of_hops * hops + more, of_volume * volume / link.share(volume)
 
     def collective_time(self, collective: str, payload: float, size: int, link: "Link") -> float:
         """Seconds of a collective of ``payload`` bytes (the full tensor), alone on its axis."""

@@ -68,6 +68,7 @@ def _with(cluster, device, link, time, **changed):
         torus=tuple(part.slower(link, time) for part in cluster.torus),
         table={key: value / link for key, value in cluster.table.items()},
         latencies={key: value * time for key, value in cluster.latencies.items()},
+        overhead=cluster.overhead * time,
         **changed,
     )
 

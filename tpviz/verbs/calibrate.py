@@ -24,7 +24,7 @@ from tpviz.trace.faithful import warn_if_late
 from tpviz.workload import GPT
 
 from .checks import check_cluster
-from .timing import time_paced_rank, time_rank
+from .timing import SMALL, time_paced_rank, time_rank
 
 _Kind = tuple[int, int] | str  # (stride, size) of an axis, or "message"
 FITTED = ("all_reduce", "send")
@@ -197,6 +197,7 @@ def _cluster(
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},
         source="tv.calibrate: all groups of an axis at once, ring formula, robust fit",
         factors={name: _factors(name, fits, points) for name in sorted(checks)},
+        overhead=_overhead(ranks, fits),
         cores=ranks[0].get("cores", 0),
         core_share=median(rank.get("core_share", 0.0) for rank in ranks),
     )
@@ -212,6 +213,17 @@ def _factors(
     volume = [p["volume"] / fits[p["kind"]][1] for p in own]
     of_hops, bandwidth = fit_line(hops, volume, [p["seconds"] for p in own])
     return of_hops, 1 / bandwidth
+
+
+def _overhead(ranks: Sequence[dict[str, Any]], fits: Mapping[Any, tuple[float, float]]) -> float:
+    """Seconds of a small all-reduce between layers beyond its line, the median over models; 0.0
+    where none was timed."""
+    if not ranks[0].get("interrupted") or (1, len(ranks)) not in fits:
+        return 0.0
+    hops, volume = cost("ring", "all_reduce", SMALL, len(ranks))
+    alpha, bandwidth = fits[1, len(ranks)]
+    models = (median(of_model) for of_model in zip(*(rank["interrupted"] for rank in ranks)))
+    return max(0.0, median(models) - hops * alpha - volume / bandwidth)
 
 
 def device_of_steps(device: Device, seconds: Mapping[GPT, float]) -> Device:
@@ -270,7 +282,8 @@ def calibrate(
 
     From whole training steps come the shares of these rates that a model's kernels reach and what a
     launch takes (docs/adr/0021); from all-gathers and reduce-scatters how much longer they take
-    than by the all-reduces' line; and ranks share the ``cores`` of this host. So `tpviz.predict`
+    than by the all-reduces' line; from steps with small all-reduces between layers the ``overhead``
+    of each; and ranks share the ``cores`` of this host. So `tpviz.predict`
     and `tpviz.simulate` on ``.cluster`` foresee plain runs here, which no model paces: see
     `tpviz.compare` with ``emulate=False``. On GPUs kernels stay ideal.
 

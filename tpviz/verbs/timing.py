@@ -44,13 +44,15 @@ MODELS = (
 """What training steps are timed of, each whole and in one process: from those that launch kernels
 and little else to those that compute; narrow and wide GEMMs, many tokens and few."""
 STEP_REPEATS = 7
+SMALL = 2**12  # bytes of the all-reduces between layers: their latency counts
 
 
 def time_rank(
     axes: list[tuple[int, int]], sizes: list[int], repeats: int, dtypes: list[str], gemm: int | None
 ) -> dict[str, Any]:
     """{"points": {(kind, collective, bytes): [[start, end], ...]}, "gemm": {dtype: FLOP/s}, "copy":
-    bytes/s, "steps": {workload: s}, "core_share": of a core while bytes move, ...}.
+    bytes/s, "steps": {workload: s}, "core_share": of a core while bytes move, "interrupted": see
+    `_interrupted`, ...}.
 
     axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or "message" for
     pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
@@ -63,6 +65,7 @@ def time_rank(
     found = {"points": points, "gemm": compute, "copy": copy, **_machine(device)}
     if device == "cpu":
         found |= {"steps": _train(dtypes, repeats), "core_share": _core_share(max(sizes), repeats)}
+        found["interrupted"] = [_interrupted(w, repeats) for w in MODELS[1:6:2]]
     report(total, total, "training steps of small models")
     return found
 
@@ -190,6 +193,40 @@ def _step(workload, repeats):
                 train_step(program, workload, 0, "cpu")
 
         return _working(train, repeats, "cpu")
+
+
+def _interrupted(workload, repeats):
+    """Seconds by which an all-reduce of `SMALL` bytes between layers lengthens a training step:
+    (elapsed with them - without) / how many, the median over pairs of steps.
+
+    It is longer than in a loop: ranks come at different times, whoever waits must be woken up, and
+    then finds other caches. No strategy runs here: every rank trains the whole model.
+    """
+    program, data, on = reference_program(workload), torch.zeros(SMALL // 4), [False]
+    calls = 0
+
+    def interrupt(*_):
+        nonlocal calls
+        if on[0]:
+            calls += 1
+            dist.all_reduce(data)
+
+    for block in program.module.blocks:
+        for layer in (block.attention, block.mlp):
+            layer.register_forward_hook(interrupt)
+            layer.register_full_backward_hook(interrupt)
+
+    def elapsed(interrupted):
+        on[0] = interrupted
+        dist.barrier()
+        start = time.perf_counter()
+        with record() as recorder, recorder.step():
+            train_step(program, workload, 0, "cpu")
+        return time.perf_counter() - start
+
+    pairs = [(elapsed(False), elapsed(True)) for _ in range(WARMUP + repeats)][WARMUP:]
+    each = calls / (WARMUP + repeats)
+    return median(more - less for less, more in pairs) / each
 
 
 def _core_share(size, repeats):
