@@ -187,7 +187,7 @@ def test_theirs_is_theirs():
 def test_words(found):
     words = found.describe()
     assert words.startswith("Predicted: 10B on Perlmutter.") and found.badges == ("predicted",)
-    assert "Theirs, not reproduced: a model that the abstract does not name on 4096" in words
+    assert "The paper, not reproduced: a model that the abstract does not name on 4096" in words
     assert "moments in bfloat16" in words and "peak, 312 TFLOP/s" in words
     assert repr(found).endswith("predicted>") and "HFU" in found._repr_html_()
     assert found.at(64).fastest.words in found.to_table()[3]
