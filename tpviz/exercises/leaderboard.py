@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from .. import limits
 from ..checks import number, one_of, text
@@ -135,7 +135,7 @@ def leaderboard(path: str | PathLike[str]) -> Leaderboard:
 
 
 @contextmanager
-def _locked(path: Path, mode: str, lock: int) -> Iterator[BinaryIO]:
+def _locked(path: Path, mode: str, lock: int) -> Iterator[IO[Any]]:
     """The file, locked against other processes until the end."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no file: give the path of a file of lines, as class.jsonl")
@@ -145,7 +145,7 @@ def _locked(path: Path, mode: str, lock: int) -> Iterator[BinaryIO]:
         yield file  # closing it writes what is left, then unlocks
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
     """Lines that are not blank; of a longer one than `limits.TEXT` its beginning."""
     while line := file.readline(limits.TEXT + 1):
         whole = line
