@@ -48,6 +48,7 @@ def test_the_course_has_its_notebooks():
         "06_overlap",
         "07_cost_models",
         "08_beat_the_cluster",
+        "09_capstone",
         "10_atp",
         "11_axonn",
         "12_merak",

@@ -97,7 +97,7 @@ PUBLISHED = Plan(
     "and `bubble`, shares of the predicted step; `memory`, bytes of a GPU in mixed precision; "
     "`sent`, {axis: bytes that a GPU sends in a step}, of tp, pp and dp.\n\n"
     "50 points are for the layout: the fastest measured step over yours. 10 are for each number "
-    "within 1 %. 75 of 100 pass. Choose before you look at measured steps: they are public, and "
+    "within 1 %. 65 of 100 pass. Choose before you look at measured steps: they are public, and "
     "who looks them up learns nothing.",
     starter="""def capstone_published(group):
     return {
@@ -110,17 +110,18 @@ PUBLISHED = Plan(
     }""",
     concept="256 sequences on 512 GPUs: how many microbatches has a replica? What does that leave "
     "for a pipeline, and for data parallelism?",
-    principle="A prediction leaves out what many GPUs disturb. Where predictions are close, prefer "
-    "the layout that sends less between nodes and keeps fewer ranks in one all-reduce: fewer "
-    "replicas, optimizer states sharded, tp inside a node.",
-    shape="A layout with tp and pp above 1; parts of `layouts.parts(point)` over their sum, where "
-    "`point` is in `group.at(**layout)`; the sums that `layouts.Turn(group, (point,), True)` has.",
+    principle="Few and large microbatches: their GEMMs are large, and every stage boundary is "
+    "crossed seldom. Among those layouts predictions are close, so look at what they leave out: "
+    "hundreds of ranks in one all-reduce, tp that crosses nodes, stages that wait.",
+    shape="A layout of one or two microbatches; parts of `layouts.parts(point)` over their sum, "
+    "where `point` is in `group.at(**layout)`; sums of what `layouts.Turn(group, (point,), True)` "
+    "has.",
     success="The residual of a published run is one number without causes: nobody can check what "
     "it is made of.",
     given=_given_group,
     mark=_mark_published,
     keys=("layout", "predicted", "exposed", "bubble", "memory", "sent"),
-    least=75.0,
+    least=65.0,
 )
 
 
