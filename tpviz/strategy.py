@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import lru_cache, wraps
 from importlib import import_module
+from inspect import getdoc
 from itertools import product
 from math import prod
 from types import MappingProxyType
@@ -227,6 +228,21 @@ class Strategy:
             parts.append(" ".join([type(outer).__name__, *(f"{a} {n}" for a, n in own.items())]))
             outer = inner
         return ", ".join(parts[::-1])
+
+    def describe(self) -> str:
+        """What it does, in at most 40 words for each of the strategies that are multiplied: its
+        `caption`, and the first paragraph of its class's docstring.
+
+        >>> import tpviz
+        >>> print(tpviz.Megatron(tp=2).describe().partition(",")[0])
+        Megatron tp 2: Shards every pair of weight matrices over tp ranks
+        """
+        parts, outer = [], self
+        while outer:
+            text = (getdoc(type(outer)) or "").partition("\n\n")[0]
+            parts.append(" ".join(text.replace("``", "").split()))
+            outer = getattr(outer, "inner", None)
+        return f"{self.caption}: {' '.join(parts[::-1])}"
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """{parameter name: [(dim, axis)]} of the parameters that are cut; none unless said."""

@@ -43,7 +43,8 @@ __all__ = ["ATP", "GPT"]
 
 @register
 class ATP(Strategy):
-    """Every weight matrix cut along both dims over a (d1, d2) mesh; one sum a layer, on one axis.
+    """Shards every weight matrix along both dims over a (d1, d2) mesh. One all-reduce, over one of
+    the axes, completes the output of each layer.
 
     ``order="column"``: first layers (qkv, up) have columns over d1 and rows over d2, second layers
     (out, down) the other way round; the residual stream is cut over d2. ``order="row"`` exchanges

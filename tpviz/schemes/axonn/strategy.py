@@ -44,7 +44,8 @@ OVERLAPS = ("oar", "ors", "oag")
 
 @register
 class AxoNN(Strategy):
-    """Every product on a grid of x, y and z ranks; ``data`` replicas of the grid.
+    """Shards every matrix product over a grid of x, y and z ranks, with ``data`` replicas of the
+    grid. x and y move activations, z and data move weights and gradients.
 
     x alone is Megatron-LM, z alone shards all weights as FSDP does, data alone is DDP.
     ``recompute`` may be True for "full" and False for "none".

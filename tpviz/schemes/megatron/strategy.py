@@ -41,7 +41,8 @@ SPLIT_DIM = {
 
 @register
 class Megatron(Strategy):
-    """Every weight matrix split over ``tp`` ranks: by columns, then by rows, one sum per pair.
+    """Shards every pair of weight matrices over ``tp`` ranks, the first by columns and the second
+    by rows. One all-reduce completes the output of each pair.
 
     With ``sp`` the activations between the pairs are split by sequence, and each sum becomes a
     reduce-scatter, with an all-gather before the next pair: less memory. With ``chunks`` the second

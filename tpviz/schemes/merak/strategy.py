@@ -58,7 +58,8 @@ ORDERS: list[dict[str, Any]] = [
 
 @register
 class Merak(Strategy):
-    """``pp`` stages, each split over ``tp`` ranks, ``dp`` replicas; the batch in ``microbatches``.
+    """Splits the layers into ``pp`` pipeline stages, through which ``microbatches`` flow by a
+    schedule. Each stage is sharded over ``tp`` ranks, and there are ``dp`` replicas.
 
     ``recompute``: every layer keeps only its input ("full"), as many layers of each stage as its
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of

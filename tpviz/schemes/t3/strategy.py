@@ -34,7 +34,8 @@ __all__ = ["GPT", "T3"]
 
 @register
 class T3(Strategy):
-    """Megatron-LM's split over ``tp`` ranks, each sum after a GEMM fused with it.
+    """Shards weights over ``tp`` ranks as Megatron-LM does, and fuses each GEMM with the
+    reduce-scatter of its output: one tile is sent while the next is computed.
 
     The sum is a ring reduce-scatter whose chunks are computed in the order in which the ring needs
     them. ``mode="chunk"``: one message a chunk. "tile": a chunk in tiles, each sent when its two

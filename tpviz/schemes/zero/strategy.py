@@ -33,7 +33,8 @@ __all__ = ["DataParallel"]
 
 @register
 class DataParallel(Strategy):
-    """The batch split over ``dp`` ranks, each with a replica, or with a replica split by ``inner``.
+    """Splits the batch over ``dp`` ranks, which average their gradients. Each holds a replica of
+    the model, or a part of a replica that is sharded by ``inner``.
 
     ``zero`` shares out, per stage: 1 optimizer states, 2 gradients too, 3 parameters too. Buckets
     apply to stages 0 to 2; stage 3 works block by block.
