@@ -6,6 +6,18 @@ cause.
 
 from .zoo import CASES, WRONG, Diagnosis
 
+
+def _look(zoo: str, cause: str, table: str) -> str:
+    """How to look at a known fault, before the question."""
+    return (
+        f"**Look first.** After `from tpviz.exercises import {zoo}` and `from "
+        f'tpviz.exercises.zoo import examine`, `examine({zoo}.seed("{cause}"))` runs a program '
+        "with this known fault on real ranks beside the right one, and prints where forward, "
+        f"backward and gradients begin to differ, and the ledger's lines. {table} Look at two or "
+        "three causes of the list below in this way. **Then diagnose.** "
+    )
+
+
 # --- atp_bugs ---
 ATP_CAUSES = {
     "bias before the sum": "got - want is the same for all tokens, and the ledger is exact",
@@ -24,7 +36,12 @@ ATP_CAUSES = {
 }
 ATP = Diagnosis(
     title="The bug zoo: where, and why?",
-    prompt=f"{CASES} programs train with ATP, and each has one fault. The `evidence` compares a "
+    prompt=_look(
+        "atp_zoo",
+        "output not summed",
+        "Its ledger misses an all-reduce in forward; which layer is wrong first?",
+    )
+    + f"{CASES} programs train with ATP, and each has one fault. The `evidence` compares a "
     "step with the right one: `evidence.forward`, `.backward`, `.gradients` are {name: error} in "
     f"the order of the step (an error above {WRONG} is no rounding), `.ledger` the lines in which "
     'the ledger differs from the formula (each ends in what "run has" and "formula has"), '
@@ -76,7 +93,12 @@ AXONN_CAUSES = {
 }
 AXONN = Diagnosis(
     title="The bug zoo of the grid: where, and why?",
-    prompt=f"{CASES} programs train with AxoNN on 4 ranks, and each has one fault. The `evidence` "
+    prompt=_look(
+        "axonn_zoo",
+        "bias not summed over z",
+        "No layer is wrong in forward; read the table of gradients.",
+    )
+    + f"{CASES} programs train with AxoNN on 4 ranks, and each has one fault. The `evidence` "
     "is as in `atp_bugs`: `.forward`, `.backward`, `.gradients` are {name: error} in the order of "
     f"the step (an error above {WRONG} is no rounding), `.ledger` the lines that differ from the "
     "formula. `.ranks` has the coordinates of the ranks where the first error is, `.got` and "
@@ -141,7 +163,10 @@ MERAK_CAUSES = {
 }
 MERAK = Diagnosis(
     title="The bug zoo of the pipeline: where, and why?",
-    prompt=f"{CASES} programs train with Merak on 4 ranks, a step in 4 microbatches, and each has "
+    prompt=_look(
+        "merak_zoo", "gradient not summed", "Forward is right; read backward from its first entry."
+    )
+    + f"{CASES} programs train with Merak on 4 ranks, a step in 4 microbatches, and each has "
     "one fault. The `evidence` is as in `atp_bugs`: `.forward`, `.backward`, `.gradients` are "
     f"{{name: error}} in the order of the step (an error above {WRONG} is no rounding), `.ledger` "
     "the lines that differ from the formula. `.recomputed` is the recomputed forward, if any; "
@@ -209,7 +234,12 @@ T3_CAUSES = {
 }
 T3 = Diagnosis(
     title="The bug zoo of fused reduce-scatters: where, and why?",
-    prompt=f"{CASES} programs train with T3 on 4 ranks, and each has one fault. The `evidence` is "
+    prompt=_look(
+        "t3_zoo",
+        "triggered after one update",
+        "Its `.sums` has the table of the ranks' parts in each tile.",
+    )
+    + f"{CASES} programs train with T3 on 4 ranks, and each has one fault. The `evidence` is "
     "as in `atp_bugs`: `.forward`, `.backward`, `.gradients` are {name: error} in the order of "
     f"the step (an error above {WRONG} is no rounding), `.ledger` the lines that differ from the "
     "formula, `.got` and `.want` the numbers where the first error is, on `.rank`. If that is in "
