@@ -174,8 +174,8 @@ WRONG = {
     "row_parallel": [
         (rows_partial, "only its partial sum"),
         (rows_averaged, "you averaged the partial sums"),
-        (rows_summed_before, "multiply first, then add"),
-        (rows_all_summed_before, "multiply first, then add"),
+        (rows_summed_before, "you added x over .* multiply first, then add"),
+        (rows_all_summed_before, "you added x and w over .* multiply first, then add"),
         (rows_gathered_inputs, "each rank did 4x its share of the multiplications"),
         (rows_gathered_products, r"each rank sent 2x the bytes needed"),
         (rows_multiplied_twice, "numbers are right, but each rank did 2x its share"),

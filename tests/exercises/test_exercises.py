@@ -5,12 +5,13 @@ import ast
 import inspect
 import re
 import textwrap
+from collections import Counter
 from itertools import product
 
 import pytest
 import solutions
 import solutions_start
-from batches import questions_of, verdicts
+from batches import TABLES, questions_of, verdicts
 
 from tpviz.exercises import check, exercise, exercises, grade, hint
 from tpviz.exercises.checks import Attempt, RankProgram
@@ -60,6 +61,27 @@ def test_every_exercise_has_solutions_wrong_answers_and_a_starter_that_runs(task
     result = verdicts(task.name)["starter"]
     assert not result.passed
     assert "Traceback" not in result.message
+
+
+SHARED = set(
+    """
+mlp_on_mesh zero_step tp_input_gradient sp_mlp master_weights overlap_bucket overlap_prefetch
+overlap_used_early ring_time axis_for_tp find_straggler atp_column_linear atp_column_backward
+atp_best_mesh atp_chunked_linear atp_bugs axonn_coords axonn_piece axonn_backward axonn_wire_bytes
+merak_in_flight merak_cuts t3_order t3_pays
+""".split()
+)
+"""Two wrong answers, of which many return the same, get one message; a name leaves, none comes."""
+
+
+@pytest.mark.parametrize(
+    "name", [t.name for t in exercises() if t.name not in SHARED], ids=lambda name: name
+)
+def test_every_wrong_answer_has_a_message_of_its_own(name):
+    found = verdicts(name)
+    wrong = [fn for of in (solutions, *TABLES) for fn, _ in of.WRONG.get(name, ())]
+    messages = Counter(found[fn].message for fn in wrong)
+    assert [words for words, times in messages.items() if times > 1] == []
 
 
 def test_a_raising_answer_shows_the_learners_lines_only():

@@ -77,8 +77,8 @@ def _summed_too_early(attempt):
     xs = sum(x for x, _ in attempt.case.inputs)
     ws = sum(w for _, w in attempt.case.inputs)
     first_x, first_w = attempt.case.inputs[0]
-    early = [xs @ first_w, first_x @ ws, xs @ ws]  # pyright: ignore[reportOperatorIssue]
-    return any(0 in attempt.matches(lambda want, y=y: y) for y in early)
+    early = {"x": xs @ first_w, "w": first_x @ ws, "x and w": xs @ ws}  # pyright: ignore[reportOperatorIssue]
+    return next((what for what, y in early.items() if 0 in attempt.matches(lambda _, y=y: y)), "")
 
 
 ROWS = RankProgram(
@@ -111,7 +111,7 @@ ROWS = RankProgram(
         ),
         Mistake(
             _summed_too_early,
-            "you added the inputs over the ranks before multiplying. The slices belong to "
+            "you added {it} over the ranks before multiplying. The slices belong to "
             "different columns of X and rows of W: multiply first, then add the products.",
         ),
         Mistake(
