@@ -27,9 +27,9 @@ LONG_FILES = {}
 # (64,300); ZeRO and sequence parallelism in pipelines, layouts of stages, microbatches and
 # recomputation in every scheme, memory of other frameworks, calibration by whole steps (1,800); the
 # planner (1,170) and notebook 08 (1,250). From 68,600 for the papers' headlines as experiments
-# (826), T3's queues and null model (109), exercises on data parallelism (206). From 69,800 for schemes
-# and schedules of one's own (530), the exercises of notebooks 03 to 06 (1,380) and of the capstone
-# with its leaderboard (620), progress, hints in steps and the table of exercises (560).
+# (826), T3's queues and null model (109), exercises on data parallelism (206). From 69,800 for
+# schemes and schedules of one's own (530), the exercises of notebooks 03 to 06 (1,380) and of the
+# capstone with its leaderboard (620), progress, hints in steps, the table of exercises (560).
 ALL_LINES = 73_400
 JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films
 VIEW_BYTES = 35_000  # of one view, with all that it imports
