@@ -51,7 +51,9 @@ def take(page, box, picture):
     old = picture.inner_html()
     plans.select_option(index=1)
     page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])
-    box.locator("b", has_text=second.split(" | ")[3]).wait_for()
+    scheme, _, sizes = second.split(" | ")[3].partition("(")
+    first, size = sizes.split(",")[0].split("=")
+    box.locator("b", has_text=f"{scheme} {first} {size}").first.wait_for()
 
 
 def small(box):
