@@ -24,7 +24,8 @@ from time import monotonic
 import no_gpu
 
 ROOT = Path(__file__).parents[1]
-LEGS = {"lowest": ("3.11", "2.9.0"), "newest": ("3.13", "2.15.0")}  # name: (Python, torch)
+# name: (Python, torch); "newest" is the newest of these that pip's own settings let it install
+LEGS = {"lowest": ("3.11", "==2.9.0"), "newest": ("3.13", ">=2.14,<=2.15.0")}
 GPU_PACKAGE = re.compile(r"nvidia|cuda|triton|.*extra ==")
 TOOLS = ["pytest", "pytest-timeout", "hypothesis"]
 OPTIONS = [
@@ -52,7 +53,7 @@ def main(options):
 
 
 def _leg(name, python, torch, options):
-    title, start = f"versions: {name} torch {torch} on Python {python}", monotonic()
+    title, start = f"versions: {name} torch{torch} on Python {python}", monotonic()
 
     def run(*command, **more):
         return subprocess.run(
@@ -67,11 +68,12 @@ def _leg(name, python, torch, options):
     if interpreter is None:
         print(f"{title}: SKIPPED, no Python {python} on this machine", flush=True)
         return True
-    folder = ROOT / ".versions" / f"{python}-{torch}"
+    folder = ROOT / ".versions" / name
     try:
         if not (folder / "ready").exists():
             _install(run, interpreter, folder, torch)
-        print(f"{title}: installed, {monotonic() - start:.0f} s", flush=True)
+        made = next(folder.glob("lib/*/site-packages/torch-*.dist-info")).stem
+        print(f"{title}: {made} installed, {monotonic() - start:.0f} s", flush=True)
         if "--install" in options:
             return True
         done = run(folder / "bin/python", "-m", "pytest", *OPTIONS, *CORE, stdout=PIPE, text=True)
@@ -120,7 +122,7 @@ def _install(run, interpreter, folder, torch):
             check=True,
         )
 
-    pip("--no-deps", f"torch=={torch}")
+    pip("--no-deps", f"torch{torch}")
     (package,) = folder.glob("lib/*/site-packages/torch")
     if (package / "lib/libtorch_cuda.so").exists():
         no_gpu.stand_in(package / "lib")
