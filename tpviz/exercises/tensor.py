@@ -85,7 +85,7 @@ GRADIENT = RankProgram(
         ),
         Mistake(
             lambda a: a.all_right and a.count("all_reduce") > 1,
-            "the numbers are right, but {a.ledger} is one all-reduce for each layer, twice the "
+            "the numbers are right, but that is one all-reduce for each layer, twice the "
             "bytes: add the two partial sums on the rank, then all-reduce once.",
         ),
         Mistake(

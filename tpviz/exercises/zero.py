@@ -48,7 +48,7 @@ BUCKET = RankProgram(
         ),
         Mistake(
             lambda a: a.all_right and a.count("all_reduce") > 1,
-            "the numbers are right, but {a.ledger} is one collective for each parameter. A model "
+            "the numbers are right, but that is one collective for each parameter. A model "
             "has hundreds, and each collective costs its latency: flatten first, then all-reduce "
             "once.",
         ),
