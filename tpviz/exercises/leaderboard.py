@@ -6,7 +6,7 @@ board, board.skipped
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -135,7 +135,7 @@ def leaderboard(path: str | PathLike[str]) -> Leaderboard:
 
 
 @contextmanager
-def _locked(path: Path, mode: str, lock: int) -> Iterator[IO[Any]]:
+def _locked(path: Path, mode: str, lock: int) -> Generator[IO[Any], None, None]:
     """The file, locked against other processes until the end."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no file: give the path of a file of lines, as class.jsonl")

@@ -285,7 +285,7 @@ def bars_path(start: np.ndarray, end: np.ndarray, y: float, height: float) -> st
     )
 
 
-def ticks(low: float, high: float, count: int = 8) -> list[float]:
+def ticks(low: float, high: float, count: float = 8) -> list[float]:
     """Round numbers between low and high, about ``count`` of them."""
     span = high - low
     if not span > 0:

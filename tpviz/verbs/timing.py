@@ -202,22 +202,21 @@ def _interrupted(workload, repeats):
     It is longer than in a loop: ranks come at different times, whoever waits must be woken up, and
     then finds other caches. No strategy runs here: every rank trains the whole model.
     """
-    program, data, on = reference_program(workload), torch.zeros(SMALL // 4), [False]
-    calls = 0
+    program, data, on = reference_program(workload), torch.zeros(SMALL // 4), False
+    modules = program.module.named_modules()
+    layers = [module for name, module in modules if name.endswith((".attention", ".mlp"))]
 
     def interrupt(*_):
-        nonlocal calls
-        if on[0]:
-            calls += 1
+        if on:
             dist.all_reduce(data)
 
-    for block in program.module.blocks:
-        for layer in (block.attention, block.mlp):
-            layer.register_forward_hook(interrupt)
-            layer.register_full_backward_hook(interrupt)
+    for layer in layers:
+        layer.register_forward_hook(interrupt)
+        layer.register_full_backward_hook(interrupt)
 
     def elapsed(interrupted):
-        on[0] = interrupted
+        nonlocal on
+        on = interrupted
         dist.barrier()
         start = time.perf_counter()
         with record() as recorder, recorder.step():
@@ -225,8 +224,7 @@ def _interrupted(workload, repeats):
         return time.perf_counter() - start
 
     pairs = [(elapsed(False), elapsed(True)) for _ in range(WARMUP + repeats)][WARMUP:]
-    each = calls / (WARMUP + repeats)
-    return median(more - less for less, more in pairs) / each
+    return median(more - less for less, more in pairs) / (2 * len(layers))
 
 
 def _core_share(size, repeats):
