@@ -3,8 +3,10 @@
 import os
 import tempfile
 
+import pytest
 
-def pytest_configure(config):  # noqa: D103
+
+def pytest_configure(config: pytest.Config) -> None:  # noqa: D103
     folder = tempfile.TemporaryDirectory(prefix="tpviz-progress-")
     config.add_cleanup(folder.cleanup)
     os.environ["TPVIZ_PROGRESS"] = os.path.join(folder.name, "progress.json")

@@ -68,7 +68,7 @@ def _leg(name, python, torch, options):
     if interpreter is None:
         print(f"{title}: SKIPPED, no Python {python} on this machine", flush=True)
         return True
-    folder = ROOT / ".versions" / name
+    folder = ROOT / ".versions" / "-".join([python, *re.findall(r"[\d.]+", torch)])
     try:
         if not (folder / "ready").exists():
             _install(run, interpreter, folder, torch)

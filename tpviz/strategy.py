@@ -221,13 +221,10 @@ class Strategy:
     def caption(self) -> str:
         """In short words, for titles: its classes, each with its axes of more than one rank.
         "Megatron tp 2, DataParallel dp 4"."""
-        parts, outer = [], self
-        while outer:
-            inner = getattr(outer, "inner", None)
-            own = {a: n for a, n in outer.axes.items() if n > 1 and not (inner and a in inner.axes)}
-            parts.append(" ".join([type(outer).__name__, *(f"{a} {n}" for a, n in own.items())]))
-            outer = inner
-        return ", ".join(parts[::-1])
+        inner = getattr(self, "inner", None)
+        axes = {a: n for a, n in self.axes.items() if n > 1 and not (inner and a in inner.axes)}
+        own = " ".join([type(self).__name__, *(f"{a} {n}" for a, n in axes.items())])
+        return f"{inner.caption}, {own}" if inner else own
 
     def describe(self) -> str:
         """What it does, in at most 40 words for each of the strategies that are multiplied: its
@@ -237,12 +234,9 @@ class Strategy:
         >>> print(tpviz.Megatron(tp=2).describe().partition(",")[0])
         Megatron tp 2: Shards every pair of weight matrices over tp ranks
         """
-        parts, outer = [], self
-        while outer:
-            text = (getdoc(type(outer)) or "").partition("\n\n")[0]
-            parts.append(" ".join(text.replace("``", "").split()))
-            outer = getattr(outer, "inner", None)
-        return f"{self.caption}: {' '.join(parts[::-1])}"
+        several = (getattr(self, "inner", None), self)
+        texts = [(getdoc(type(one)) or "").partition("\n\n")[0] for one in several if one]
+        return f"{self.caption}: {' '.join(' '.join(texts).replace('``', '').split())}"
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """{parameter name: [(dim, axis)]} of the parameters that are cut; none unless said."""

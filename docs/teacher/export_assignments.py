@@ -76,9 +76,9 @@ def main() -> None:
     parser.add_argument("notebooks", nargs="*", help="such as 00_start; by default all")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
-    stems = options.notebooks or sorted({task.notebook for task in exercises()})
-    for stem in stems:
-        tasks = [task for task in exercises() if task.notebook == stem]
+    every = exercises()  # reads the file of progress
+    for stem in options.notebooks or sorted({task.notebook for task in every}):
+        tasks = [task for task in every if task.notebook == stem]
         if not tasks:
             parser.error(f"{stem} has no exercises")
         source = assignment(stem, tasks)

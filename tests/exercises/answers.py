@@ -3,12 +3,14 @@
 import ast
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import solutions
 from batches import TABLES
 
-from tpviz.exercises import exercises
+from tpviz.exercises import Exercise, exercises
 
 KEY = Path(__file__).parents[2] / "docs" / "teacher" / "answers.md"
 OURS = re.compile("^from (solutions|misconceptions|otherwise)", re.M)
@@ -21,7 +23,7 @@ may be right as well: `tv.check` judges what the code does. This file is made by
 """
 
 
-def code_of(fn, name):
+def code_of(fn: Callable[..., Any], name: str) -> str:
     """The function, called ``name``, below what it needs of its module."""
     module = inspect.getmodule(fn)
     tree = ast.parse(inspect.getsource(module))
@@ -53,7 +55,7 @@ def _imported(found):
     return f"from {node.module} {words}" if isinstance(node, ast.ImportFrom) else words
 
 
-def answer(task):
+def answer(task: Exercise) -> str:
     """The shortest right answer to an exercise as code to paste: with the parameters of the task,
     if any has these."""
     fns = [fn for of in (solutions, *TABLES) for fn in of.RIGHT.get(task.name, ())]
@@ -63,7 +65,7 @@ def answer(task):
     return min(codes, key=lambda code: (bool(OURS.search(code)), len(code)))
 
 
-def text():
+def text() -> str:
     """The whole key."""
     parts, notebook = [HEAD], None
     for task in exercises():

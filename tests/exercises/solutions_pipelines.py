@@ -145,16 +145,22 @@ def generated_as_lists(p, m):
 # --- pipe_by_hand ---
 
 
-def by_hand(weight, data, back=lambda grad, weight: grad @ weight.T, only=slice(None)):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], torch.zeros_like(weight)
+def forwards(weight, data):
+    """Every microbatch's input of this rank's layer, after its output was sent on."""
+    rank, kept = dist.get_rank(), []
     for own in data:
         x = own.clone()
         if rank:
             dist.recv(x, rank - 1)
-        if rank < last:
+        if rank < dist.get_world_size() - 1:
             dist.send(x @ weight, rank + 1)
         kept.append(x)
+    return kept
+
+
+def by_hand(weight, data, back=lambda grad, weight: grad @ weight.T, only=slice(None)):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = forwards(weight, data), torch.zeros_like(weight)
     chosen = range(len(data))[only]
     for i, own in enumerate(data):
         grad = own.clone()
@@ -201,14 +207,7 @@ def by_hand_with_autograd(weight, data):
 def by_hand_in_reverse(weight, data):
     """Backwards from the last microbatch to the first, on all ranks."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = [], 0
-    for own in data:
-        x = own.clone()
-        if rank:
-            dist.recv(x, rank - 1)
-        if rank < last:
-            dist.send(x @ weight, rank + 1)
-        kept.append(x)
+    kept, total = forwards(weight, data), 0
     for x, own in zip(kept[::-1], data.flip(0)):
         grad = own.clone()
         if rank < last:
@@ -224,16 +223,7 @@ def by_hand_alone(weight, data):
 
 
 def by_hand_forward_only(weight, data):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    total = torch.zeros_like(weight)
-    for own in data:
-        x = own.clone()
-        if rank:
-            dist.recv(x, rank - 1)
-        if rank < last:
-            dist.send(x @ weight, rank + 1)
-        total += x.T @ own
-    return total
+    return sum(x.T @ own for x, own in zip(forwards(weight, data), data))
 
 
 def by_hand_gradient_of_outputs(weight, data):

@@ -120,11 +120,8 @@ def _recompute_mistakes(layers, every, inputs, whole, f, b):
             seconds,
         ),
         "bytes: all layers of a segment are recomputed before its backward starts, not one.": (
-            (layers // every - 1) * inputs + whole if every > 1 else None,
-            seconds,
-        )
-        if every > 1
-        else None,
+            ((layers // every - 1) * inputs + whole, seconds) if every > 1 else None
+        ),
         "bytes: only each segment's first input is kept, not that of each layer.": (
             ((layers - 1) * inputs + every * whole, seconds) if every > 1 else None
         ),
@@ -172,6 +169,7 @@ def scaled_run(
     halve: bool = True,
     restart: bool = True,
     again: bool = True,
+    divide: bool = True,
 ) -> tuple[float, float, int]:
     """(weight, scale, steps taken) of dynamic loss scaling; Micikevicius et al. 2018 (arXiv
     1710.03740), section 3.2. The flags are for mistakes."""
@@ -180,7 +178,8 @@ def scaled_run(
         if abs(gradient * scale) > MOST:
             scale, good = scale / 2 if halve else scale, 0 if restart else good
             continue
-        weight, good, taken = weight - gradient, good + 1, taken + 1
+        weight -= gradient if divide else gradient * scale
+        good, taken = good + 1, taken + 1
         if good == interval:
             scale, good = 2 * scale, 0 if again else good
     return weight, scale, taken
@@ -203,26 +202,15 @@ def _run_of(rng):
 
 
 def _scale_mistakes(gradients, scale, interval):
-    weight, last, taken = scaled_run(gradients, scale, interval)
-    scales, mine, good = [], scale, 0
-    for gradient in gradients:
-        scales.append(mine)
-        over = abs(gradient * mine) > MOST
-        good = 0 if over else good + 1
-        mine = mine / 2 if over else 2 * mine if good == interval else mine
-        good = 0 if good == interval else good
-    pairs = [*zip(gradients, scales)]
-    scaled = -sum(g * s for g, s in pairs if abs(g * s) <= MOST)
+    weight, last, _ = scaled_run(gradients, scale, interval)
     return {
         "you took the step although the gradient was not finite: skip it.": (
             -sum(gradients),
             last,
             len(gradients),
         ),
-        "the weight moved by the scaled gradient: divide it by the scale first.": (
-            scaled,
-            last,
-            taken,
+        "the weight moved by the scaled gradient: divide it by the scale first.": scaled_run(
+            gradients, scale, interval, divide=False
         ),
         "the scale must be halved after an overflow.": scaled_run(
             gradients, scale, interval, halve=False
@@ -315,7 +303,7 @@ def _by_update(attempt):
         return attempt.equals(lambda rank: found[rank])
 
     def own(rank):
-        return {s for s, row in enumerate(inputs[rank][1]) if not np.isfinite(row).all()}
+        return _overflows([inputs[rank]])
 
     first = min(_overflows(inputs))
     if not all(np.isfinite(got).all() for got in attempt.outputs):

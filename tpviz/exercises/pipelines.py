@@ -275,13 +275,13 @@ def _in_microbatches(attempt):
     """Judge: one message a microbatch each way."""
     mine, least = attempt.count("send"), attempt.needed.total(collective="send")[0]
     if attempt.all_right and mine != least:
+        why = (
+            " With one message for all microbatches the next rank cannot start before this one is "
+            "done."
+        )
         return (
             f"the numbers are right, but the busiest rank sent {mine} messages; one for each "
-            f"microbatch and neighbour are {least}. With one message for all microbatches the "
-            "next rank cannot start before this one is done."
-            if mine < least
-            else f"the numbers are right, but the busiest rank sent {mine} messages; one for each "
-            f"microbatch and neighbour are {least}."
+            f"microbatch and neighbour are {least}.{why * (mine < least)}"
         )
 
 

@@ -103,9 +103,10 @@ class Custom(Strategy):
     def __repr__(self):
         return self.short
 
-    def title(self, workload: "GPT") -> str:
-        sizes = " ".join(f"{axis} {n}" for axis, n in self.axes.items())
-        return f"{self.name} {sizes}: {workload.words}"
+    @property
+    def caption(self) -> str:
+        """The function's name and all axes."""
+        return " ".join([self.name, *(f"{axis} {n}" for axis, n in self.axes.items())])
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """Only its ranks know."""
