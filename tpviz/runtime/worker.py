@@ -117,12 +117,11 @@ def _leave_groups_of_earlier_jobs():
     adapters.forget_axes()
     world = dist.group.WORLD
     groups = [group for group in dist.distributed_c10d._world.pg_map if group is not world]
-    for group in groups:
-        dist.destroy_process_group(group)
+    while groups:
+        dist.destroy_process_group(groups.pop())
     adapters.forget_meshes()
-    if groups:
-        del group, groups
-        gc.collect()  # a program that has ended may hold its groups in a circle
+    gc.collect()  # a program that has ended may hold its groups in a circle
+    gc.freeze()  # memory is found through the collector: what C++ still holds is not the next job's
 
 
 def _apply(context):
