@@ -146,6 +146,9 @@ GROUNDS = """() => [getComputedStyle(document.body).backgroundColor,
 WIDER = """() => [...document.querySelectorAll(".tpv, .tpv-picture, .tpv-scroll")]
   .filter((node) => node.scrollWidth > node.clientWidth + 1)
   .map((node) => `${node.className}: ${node.scrollWidth} px in ${node.clientWidth}`)"""
+HIGHER = """() => [...document.querySelectorAll(".tpv-scroll")]
+  .filter((node) => node.scrollHeight > node.clientHeight + 1)
+  .map((node) => `${node.scrollHeight} px in ${node.clientHeight}`)"""
 PROBLEMS = """([smallest]) => [...document.querySelectorAll("svg")].flatMap((svg) => {
   const frame = svg.getBoundingClientRect(), grown = Math.max(1, svg.getScreenCTM().a);
   const shown = (t) => t.textContent.trim() && t.checkVisibility();
@@ -191,6 +194,7 @@ def test_texts(name, tab, tmp_path):
         )
         assert "\n".join(tab.evaluate(PROBLEMS, [SMALLEST])) == "", width
         assert tab.evaluate(WIDER) == [], width
+        assert tab.evaluate(HIGHER) == [], width  # the legend shows without scrolling
 
 
 @pytest.mark.browser

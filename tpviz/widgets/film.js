@@ -7,6 +7,7 @@ import { make } from "./view.js";
 
 const TRAVEL = 0.8; // the part of a step spent travelling
 const GROWTH = 1.4, WIDE = 1050; // times its own width, and px, to which a picture grows where its column is wide
+const HIGH = 960; // px, as of tpv-scroll: it does not grow beyond what shows without scrolling
 
 export class Film extends Player {
   get unit() { return "step"; }
@@ -85,7 +86,7 @@ export class Film extends Player {
     this.now.textContent = scene.captions[step];
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
-    const most = Math.max(width, Math.min(GROWTH * width, WIDE));
+    const most = Math.floor(Math.max(width, Math.min(GROWTH * width, WIDE, HIGH * width / (height - top))));
     svg.style = `width:100%;height:auto;min-width:${width}px;max-width:${most}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     svg.replaceChildren(this.common);
