@@ -117,8 +117,8 @@ MUTATIONS = [
     ),
     Mutation(
         "schedules/clock.py",
-        "arrives[needs] + latency if",
-        "arrives[needs] if",
+        "comes = arrives[needs] + latency if",
+        "comes = arrives[needs] if",
         "tests/schemes/test_merak_timing.py tests/schemes/test_merak_schedule_paths.py",
     ),
     Mutation(

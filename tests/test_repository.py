@@ -4,6 +4,7 @@ import ast
 import doctest
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -203,3 +204,9 @@ def test_slow_tests_are_there():
         name, _, function = entry.partition("::")
         [path] = [path for file, path in tests.items() if f"/{file}".endswith(f"/{name}")]
         assert f"def {function}" in path.read_text() or not function, entry
+
+
+def test_what_a_mutation_changes_is_there_once():
+    mutations = runpy.run_path(str(ROOT / "bench/mutations.py"))["MUTATIONS"]
+    times = {(m.file, m.old): (ROOT / "tpviz" / m.file).read_text().count(m.old) for m in mutations}
+    assert [what for what, count in times.items() if count != 1] == []
