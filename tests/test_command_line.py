@@ -48,7 +48,9 @@ def test_lab_copies_the_notebooks_and_keeps_those_worked_on(tmp_path, capsys):
     glossary = (folder / "glossary.md").read_text()
     links = re.findall(r"^\[\w+\]: (.+)$", glossary, re.M)
     assert links and all((folder / link).is_file() for link in links)
-    assert "docs/glossary" not in "".join(file.read_text() for file in folder.glob("*.ipynb"))
+    for file in folder.glob("*.ipynb"):
+        links = re.findall(r"\]\((?!https?:)([^)#\s]+)", file.read_text())
+        assert [link for link in links if not (folder / link).is_file()] == [], file.name
 
 
 @pytest.mark.parametrize(

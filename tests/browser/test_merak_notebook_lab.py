@@ -7,7 +7,7 @@ from lab_page import lab_page, only
 pytestmark = pytest.mark.browser
 SHOWN = (
     "tv.ScheduleView(",
-    "predicted = merak.schedules(",
+    "measured = merak.schedules(",
     "study = merak.tradeoff(",
     "halves = merak.halves(",
     "tv.PartitionView(",

@@ -7,6 +7,7 @@ from functools import partial
 import own_schemes as own
 import pytest
 import torch
+import torch.distributed as dist
 from tiny import TINY
 
 import tpviz as tv
@@ -45,6 +46,26 @@ def test_schemes_by_hand_are_equal_to_one_process(axes, build, workload):
     found = verified(axes, build, workload)
     assert found.ok and found.ledger_ok is None, found
     assert "ledger: no formula given" in repr(found)
+
+
+def test_a_forward_that_is_recomputed_is_seen_once():
+    def build(workload, mesh):
+        model, group = tv.reference_model(workload), mesh.get_group("dp")
+
+        def step(batch):
+            own = [rows.chunk(group.size())[group.rank()] for rows in batch]
+            with torch.no_grad():
+                model(*own)  # dropped, and run again below
+            loss = model(*own)
+            loss.backward()
+            for p in model.parameters():
+                dist.all_reduce(p.grad, group=group)
+                p.grad /= group.size()
+            return loss
+
+        return model, step
+
+    assert verified({"dp": 2}, build).ok
 
 
 def test_what_is_compared():

@@ -128,9 +128,14 @@ class OwnProgram(Program):
         """From now on keep what `outputs` gives. Raises ``ValueError`` where the parameters of all
         ranks are not those of the model, at their initial values."""
         program = proxy(self)
+
+        def keep(**seen: torch.Tensor) -> None:
+            if torch.is_grad_enabled():  # else a forward that is recomputed, and seen then
+                program.keep(**seen)
+
         hooks = {
-            "embed": lambda m, args, out: program.keep(tokens=args[0]),
-            "head": lambda m, args, out: program.keep(logits=out),
+            "embed": lambda m, args, out: keep(tokens=args[0]),
+            "head": lambda m, args, out: keep(logits=out),
         }
         for name, hook in hooks.items():
             if isinstance(part := getattr(self.module, name, None), nn.Module):
