@@ -246,7 +246,10 @@ WRONG = {
     "beat_rule": [
         (rule_most_tp, "every layer waits for slow links|all-reduces over tp"),
         (rule_most_stages, "a pipeline of|Its pipeline of|waits for slow links"),
-        (rule_largest_micro_batch, "took .* more than the fastest"),
+        (
+            rule_largest_micro_batch,
+            "your rule picked .* took .* more than the fastest.* The baseline, .* picks .* regret",
+        ),
         (rule_an_index, "returned 0, which is none of the layouts"),
     ],
 }

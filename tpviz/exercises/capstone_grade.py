@@ -28,8 +28,9 @@ SHAPES = (2, 4), (4, 2), (2, 8), (4, 4)
 """(nodes, devices of a node) of the described clusters, by seed."""
 SCHEMES = "Megatron", "DataParallel", "Merak"
 """What the best plan is looked for among, with their products: the schemes of the course."""
-GROUPS = ("llama-1B", 512), ("llama-3B", 512), ("llama-3B", 256), ("llama-1B", 128)
-"""(published model, GPUs), by seed; no coefficient was fitted on the first and the third."""
+GROUPS = ("llama-1B", 512), ("llama-1B", 256), ("llama-3B", 256), ("llama-1B", 128)
+"""(published model, GPUs), by seed; no coefficient was fitted on the first and the third. Each has
+several layouts that pass."""
 WAITS = "bandwidth wait", "latency wait"
 MILLI = "That is in ms: times are asked for in seconds."
 PER_CENT = "That is in per cent: a share of 1 is asked for."
@@ -110,7 +111,6 @@ def _numbers(foreseen, slow):
     step, memory = foreseen.step_time, foreseen.memory()
     waiting = sum(foreseen.parts[name] for name in WAITS)
     ranks = foreseen.strategy.world_size
-    kinds = {f"That is its {kind} alone; add up all kinds.": n for kind, n in memory.items()}
     exposed = {
         PER_CENT: 100 * waiting / step,
         "That is in seconds: divide by the step.": waiting,
@@ -129,9 +129,23 @@ def _numbers(foreseen, slow):
             "memory",
             memory.total,
             show_bytes,
-            {MEGA: memory.total / 1e6, "That is of all ranks.": ranks * memory.total, **kinds},
+            {MEGA: memory.total / 1e6, "That is of all ranks.": ranks * memory.total}
+            | _parts_of(memory),
+            hint=_counted(memory),
         ),
     ]
+
+
+def _parts_of(memory):
+    """What of {kind: bytes} may be given for its sum, as mistakes."""
+    alone = {f"That is its {kind} alone; add up all kinds.": n for kind, n in memory.items()}
+    states = sum(memory.values()) - memory["activations"]
+    return {"That is without activations; add up all kinds.": states, **alone}
+
+
+def _counted(memory):
+    """What {kind: bytes} counts, in words."""
+    return f"Counted are {', '.join(f'{k} {show_bytes(n)}' for k, n in memory.items() if n)}."
 
 
 def _by_axis(ledger):
@@ -161,7 +175,8 @@ def _run(run, plan, workload, cluster):
 
 
 def _residual(run, slow):
-    """Seconds that the measured step takes longer than the simulated one, at full speed."""
+    """Seconds that the measured step takes longer than the simulated one, at full speed. No two
+    runs have the same, so it is asked for within a tenth of itself: 0 is no answer."""
     longer = run.measured.step_time - run.simulated.step_time
     return Number(
         "residual",
@@ -169,13 +184,17 @@ def _residual(run, slow):
         show_seconds,
         {
             "That is in slow motion: divide it by the factor.": longer,
+            "Each run has its own residual: read it from the one that you hand in, as "
+            "`(run.residual.measured - run.residual.simulated) / slow motion`.": 0.0,
             "The sign: it is what the measured step takes longer.": -longer / slow,
             "That is a ratio: the difference is asked for.": run.measured.step_time
             / run.simulated.step_time,
             "That is the measured step: subtract the simulated one.": run.measured.step_time / slow,
             MILLI: 1e3 * longer / slow,
         },
-        room=1e-3 * run.measured.step_time / slow,
+        room=abs(longer / slow) / 10,
+        hint="Read it from the run that you hand in, `run.residual.measured - "
+        "run.residual.simulated`, and divide by the slow motion.",
     )
 
 
@@ -195,11 +214,11 @@ def mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
     except ValueError as error:
         return Marks((Mark("layout", 0.0, 100.0, str(error)),))
     turn, own = Turn(group, points, covered=True), sum(p.measured for p in points) / len(points)
-    split, memory = parts(points[0]), sum(turn.memory().values())
-    step = sum(split.values())
+    split, kinds = parts(points[0]), turn.memory()
+    memory = sum(kinds.values())
+    plan, step = points[0].plan, sum(split.values())
     exposed = sum(s for name, s in split.items() if name.startswith(EXPOSED))
     busy = "Compute is the rest: you have its share."
-    kinds = {f"That is its {kind} alone; add up all kinds.": n for kind, n in turn.memory().items()}
     numbers = [
         Number("predicted", step, show_seconds, {MILLI: 1e3 * step, "That is measured.": own}),
         Number(
@@ -220,12 +239,28 @@ def mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
             {PER_CENT: 100 * split["bubble"] / step, "That is in seconds.": split["bubble"]},
             room=1e-6,
         ),
-        Number("memory", memory, show_bytes, {"That is in GB.": memory / 1e9, **kinds}),
+        Number(
+            "memory",
+            memory,
+            show_bytes,
+            {
+                "That is in GB.": memory / 1e9,
+                "That is `strategy.memory`, which has one type for all; mixed precision has "
+                f"several. {_counted(kinds)}": sum(plan.strategy.memory(plan.workload).values()),
+                **_parts_of(kinds),
+            },
+            hint=f"{_counted(kinds)} It is the GPU that needs most, in mixed precision.",
+        ),
     ]
-    plan, sent = points[0].plan, turn.sent()
+    sent = turn.sent()
     payload = _by_axis(plan.strategy.ledger(plan.workload))[1]
+    of_layout = of_plan("layout", group.fastest.measured, own, 50.0)
+    if own > 2 * group.fastest.measured:
+        most = f"{of_layout.points + 50:.3g} of 100"
+        words = f"{of_layout.words} The layout's regret is what costs: with all numbers right it "
+        of_layout = of_layout._replace(words=f"{words}has {most} points, too few to pass.")
     marks = [
-        of_plan("layout", group.fastest.measured, own, 50.0),
+        of_layout,
         *(number.mark(answer, 10.0) for number in numbers),
         mark_sent(answer.get("sent"), sent, {a: payload.get(a, nan) for a in sent}, 10.0),
     ]

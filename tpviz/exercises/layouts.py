@@ -364,8 +364,8 @@ def _rule_verdict(question, got):
     picked = chosen(steps, got)
     if picked not in steps:
         return f"for {question}: your function returned {got!r}, which is none of the layouts."
-    fastest, usual = min(steps.values()), median(steps.values())
-    mine, least = steps[picked] / fastest - 1, (usual / fastest - 1) / 2
+    fastest = min(steps.values())
+    mine, least = steps[picked] / fastest - 1, (median(steps.values()) / fastest - 1) / 2
     if mine <= least:
         return None
     tp, pp, dp, micro_batch, _ = picked
@@ -380,10 +380,13 @@ def _rule_verdict(question, got):
         why = f"Its pipeline of {pp} stages sends messages and idles."
     elif tp > 1:
         why = f"Every layer waits for all-reduces over tp={tp}."
+    usual = most_replicas(list(steps), batch, node)
     return (
-        f"for {question}: (tp, pp, dp, micro batch, zero) = {picked} took "
-        f"{show_seconds(steps[picked])}, {100 * mine:.0f} % more than the fastest; at most "
-        f"{100 * least:.0f} % is asked for, half of what the median layout has. {why}"
+        f"for {question}: your rule picked (tp, pp, dp, micro batch, zero) = {picked}. It took "
+        f"{show_seconds(steps[picked])}, {100 * mine:.0f} % more than the fastest: its regret. At "
+        f"most {100 * least:.0f} % is asked for, half of the median layout's. {why} The baseline, "
+        f"most data parallelism, picks {usual}, with a regret of "
+        f"{100 * (steps[usual] / fastest - 1):.0f} %."
     )
 
 

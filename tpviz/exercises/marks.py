@@ -69,13 +69,14 @@ class Plan(Exercise):
 
 class Number(NamedTuple):
     """A number that is asked for. show : it in words. mistakes : {words: the value with this
-    mistake}. room : absolute tolerance, beside `CLOSE`."""
+    mistake}. room : absolute tolerance, beside `CLOSE`. hint : said of any other wrong value."""
 
     name: str
     value: float
     show: Callable[[float], str]
     mistakes: dict[str, float] = {}
     room: float = 0.0
+    hint: str = ""
 
     def mark(self, answer: Mapping[str, Any], most: float) -> Mark:
         """The `Mark` of an answer's number."""
@@ -86,7 +87,8 @@ class Number(NamedTuple):
         problem = no_number(got)
         if problem or self._same(got, self.value):
             return problem
-        why = next((why for why, wrong in self.mistakes.items() if self._same(got, wrong)), "")
+        mistakes = (why for why, wrong in self.mistakes.items() if self._same(got, wrong))
+        why = next(mistakes, self.hint)
         mine, ours = self.show(got), self.show(self.value)
         if mine == ours:
             mine, ours = f"{got:.6g}", f"{self.value:.6g}"
