@@ -213,6 +213,13 @@ def master_in_half(master, grads):
     return weights.float()
 
 
+def master_divided_in_half(master, grads):
+    for grad in grads:
+        if not flag(~grad.isfinite().all()):
+            master -= (grad / 1024).float()
+    return master
+
+
 def master_scaled(master, grads):
     for grad in grads:
         if not flag(~grad.isfinite().all()):
@@ -241,6 +248,11 @@ def master_skips_all(master, grads):
     for grad in grads:
         if not flag(grad.isfinite().all()):
             master -= grad.float() / 1024
+    return master
+
+
+def master_nothing(master, grads):
+    flag(~grads.isfinite().all())
     return master
 
 
@@ -299,12 +311,14 @@ WRONG = {
     ],
     "master_weights": [
         (master_alone, "all ranks must know"),
-        (master_takes_all, "not finite"),
+        (master_takes_all, "not finite: no step was skipped"),
         (master_in_half, "rounded away"),
+        (master_divided_in_half, "before.* you divide"),
         (master_scaled, "divide them by"),
         (master_stops, "skip that step alone"),
-        (master_only_if_all_overflow, "not finite"),
-        (master_skips_all, "nothing was updated:"),
+        (master_only_if_all_overflow, "only the step in which every rank overflows"),
+        (master_skips_all, "the one step that was taken"),
+        (master_nothing, "nothing was updated:"),
         (master_averaged, "you reduced the gradients"),
         (master_sends_gradients, "one number for each step"),
     ],

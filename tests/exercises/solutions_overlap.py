@@ -151,14 +151,6 @@ def prefetch_blocking(x, *shards):
     return x
 
 
-def prefetch_waits_at_once(x, *shards):
-    for shard in shards:
-        weight, work = _start(shard)
-        work.wait()
-        x = x @ weight
-    return x
-
-
 def prefetch_waits_before_the_product(x, *shards):
     coming = _start(shards[0])
     coming[1].wait()
@@ -279,15 +271,14 @@ WRONG = {
     ],
     "overlap_bucket": [
         (bucket_whole, "More buckets are faster"),
-        (bucket_most, "Fewer buckets are faster"),
-        (bucket_tail_alone, "Fewer buckets are faster"),
+        (bucket_most, "Fewer .* Communication is the longer lane"),
+        (bucket_tail_alone, "Fewer .* it waits for the others"),
         (bucket_of_a_chain, "(More|Fewer) buckets are faster"),
         (bucket_not_whole, "no whole number from 1 to 1000"),
         (bucket_in_bytes, "no whole number from 1 to 1000"),
     ],
     "overlap_prefetch": [
         (prefetch_blocking, "no all-gather is in flight during a product"),
-        (prefetch_waits_at_once, "no all-gather is in flight during a product"),
         (prefetch_waits_before_the_product, "but also waited for before it"),
         (prefetch_everything, "too many all-gathers are started early"),
         (prefetch_in_one, "that holds all weights at the same time"),
@@ -297,10 +288,10 @@ WRONG = {
         (prefetch_last_first, "numbers are wrong on every rank"),
     ],
     "overlap_used_early": [
-        (early_nowhere, "is used at .* while its collective is in flight"),
-        (early_if_never_waited, "the wait comes after it|the wait before it was for"),
+        (early_nowhere, "is used at .* while its .* is in flight; nothing waits for it"),
+        (early_if_never_waited, "the wait comes after it"),
         (early_if_never_waited_before, "the wait before it was for the collective of the step"),
-        (early_last, "the answer is -1, not|the first such use is at"),
+        (early_last, "the first such use is at"),
         (early_name, "not a number"),
     ],
 }

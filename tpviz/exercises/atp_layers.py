@@ -170,9 +170,11 @@ def _make_backward(rng, axes):
 def _dw_summed(attempt):
     sent, least = (led.total()[1] for led in (attempt.ledger, attempt.needed))
     if sent > least and "all_reduce" in attempt.names():
+        axis = "d2" if "d2" in attempt.axes_of("all_reduce") else "d1"
         return (
             f"you all-reduced {sent:g} bytes where {least:g} will do: only dX is a partial sum. "
-            "dW contracts the tokens, and every rank has all of those: its dW is complete."
+            "dW contracts the tokens, and every rank has all of those: its dW is complete. Ranks "
+            f"along {axis} have other {'columns' if axis == 'd2' else 'rows'} of it."
         )
 
 

@@ -259,6 +259,8 @@ SCALE = Formula(
 # --- master_weights ---
 STEP, SCALE_UP = 2.0**-11, 2.0**10
 """Size of one update, which float16 rounds away next to 2, and the scale of the gradients."""
+TINY = 2.0**-16
+"""A gradient that float16 holds, but not its quotient by the scale: 2^-26."""
 
 
 def _make_master(rng, axes):
@@ -267,8 +269,12 @@ def _make_master(rng, axes):
     grads = [
         (rng.integers(1, 4, (steps, size)) * SCALE_UP * STEP).astype(np.float16) for _ in range(n)
     ]
-    ranks = rng.permutation(n)[:2]
-    for rank, step in zip(ranks.tolist(), rng.choice(range(1, steps - 1), 2, False).tolist()):
+    for shard, grad in zip(shards, grads):
+        small = rng.choice(size, 3, replace=False)
+        shard[small], grad[:, small] = 0, rng.integers(1, 4, (steps, 3)) * TINY
+    first, second, of_all = rng.choice(range(1, steps - 1), 3, replace=False).tolist()
+    one, other = rng.permutation(n)[:2].tolist()
+    for rank, step in ((one, first), (other, second), *((rank, of_all) for rank in range(n))):
         grads[rank][step, int(rng.integers(size))] = inf
     return Case([*zip(shards, grads)], _results([*zip(shards, grads)]))
 
@@ -305,12 +311,12 @@ def _by_update(attempt):
     def own(rank):
         return _overflows([inputs[rank]])
 
-    first = min(_overflows(inputs))
+    first, everyone = (
+        min(_overflows(inputs)),
+        set.intersection(*(own(r) for r in range(len(inputs)))),
+    )
     if not all(np.isfinite(got).all() for got in attempt.outputs):
-        return (
-            "a weight is not finite: a step with an infinite gradient was taken. Skip it on every "
-            "rank, if any rank has one."
-        )
+        return _not_finite(attempt, everyone)
     if are(_results(inputs, own)):
         return (
             "each rank skipped the steps in which its own shard overflowed. The others took them, "
@@ -328,6 +334,45 @@ def _by_update(attempt):
         return "after the first overflow nothing was updated any more: skip that step alone."
     if are(_results(inputs, lambda rank: range(10**3))):
         return "nothing was updated: skip only the steps with an overflow on some rank."
+    return None
+
+
+def _not_finite(attempt, everyone):
+    """What the weights say of the steps that were taken; everyone: those in which all overflow."""
+    inputs = attempt.case.inputs
+    for skipped, words in (
+        (set(), "no step was skipped, whatever the ranks told each other"),
+        (
+            everyone,
+            "only the step in which every rank overflows was skipped. One rank's overflow is "
+            "enough: combine the flags so that a single one counts",
+        ),
+        (
+            {*range(len(inputs[0][1]))} - everyone,
+            "the one step that was taken is that in which every rank overflows. Your flag says "
+            "that a gradient is finite, and the ranks skip where it is set: turn it round",
+        ),
+    ):
+        found = _results(inputs, lambda rank, skipped=skipped: skipped)
+        if all(np.array_equal(*two, equal_nan=True) for two in zip(attempt.outputs, found)):
+            return f"a weight is not finite: {words}."
+    return (
+        "a weight is not finite: a step with an infinite gradient was taken. Skip it on every "
+        "rank, if any rank has one."
+    )
+
+
+def _divided_in_half(attempt):
+    """Judge: quotients that float16 does not hold; `right_numbers` allows more than they are."""
+    for got, want in zip(attempt.outputs, attempt.case.expected):
+        wrong = ~np.isclose(got, want, rtol=1e-5, atol=0)
+        if attempt.all_right and wrong.any():
+            return (
+                f"a weight that began at 0 is {got[wrong][0]:.3g}; it should be "
+                f"{want[wrong][0]:.3g}. Its gradients are multiples of 2^-16, and 2^-16 / 1024 is "
+                "2^-26. The smallest number of float16 is 2^-24: convert the gradient to float32 "
+                "**before** you divide."
+            )
     return None
 
 
@@ -389,6 +434,7 @@ MASTER = RankProgram(
         ),
         _summed,
         right_numbers,
+        _divided_in_half,
         _flags_alone,
     ),
 )

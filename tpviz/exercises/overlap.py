@@ -97,8 +97,9 @@ def _step_end(buckets, size, backward, latency, bandwidth):
 
 
 def _draw_sizes(rng):
-    """Two with more compute than communication, two with less."""
-    for share in (0.4, 1.8, 0.6, 2.5):
+    """Two with more compute than communication, two with less. The first is one with less, where
+    many buckets are wrong also for who counts the last one alone in the others."""
+    for share in (1.8, 0.4, 2.5, 0.6):
         backward = round(float(rng.uniform(0.02, 0.06)), 4)
         latency = round(backward / float(rng.uniform(150, 400)), 6)
         size = int(rng.integers(50, 200)) * 10**6
@@ -108,7 +109,17 @@ def _draw_sizes(rng):
 def _bucket_wrong(question, got):
     if got < question.answer:
         return "More buckets are faster: the last one is smaller, and the first starts earlier."
-    return "Fewer buckets are faster: each all-reduce adds a latency, and they run in order."
+    size, backward, latency, bandwidth = question.arguments.values()
+    fewer = "Fewer buckets are faster: each all-reduce adds a latency, and they run in order"
+    if size / bandwidth > backward:
+        return f"{fewer}. Communication is the longer lane here, so every latency counts."
+    all_of_them = got * latency + size / bandwidth
+    if all_of_them > backward:
+        return (
+            f"{fewer}. The last one is short, but it waits for the others: {got} all-reduces take "
+            f"{1e3 * all_of_them:.3g} ms, and backward only {1e3 * backward:.3g} ms."
+        )
+    return f"{fewer}."
 
 
 BUCKET = Choice(
@@ -259,9 +270,11 @@ def used_early(program: Program) -> int:
 
 
 def _draw_programs(rng):
-    """A right program, one that waits too late, one that never waits, and one that waited in the
-    step before."""
-    for fault in rng.permutation(["", "late", "never", "again"]).tolist():
+    """One that never waits, one that waits too late, and one that waited in the step before; in
+    this order, as who accepts one of them accepts the next; and a right one in between."""
+    faults = ["never", "late", "again"]
+    faults.insert(int(rng.integers(1, 4)), "")
+    for fault in faults:
         names = [f"g{number}" for number in rng.permutation(9)[:4]]
         bad = names[int(rng.integers(1, 4))]
         program: Program = [("use", "x")]
