@@ -189,10 +189,6 @@ def _own_group(pairs):
     return next(group for group, pair in zip(groups, pairs) if dist.get_rank() in pair)
 
 
-def mlp_in_other_own_groups(x, w1, w2, mesh):
-    return summed(torch.relu(x @ w1) @ w2, _own_group(([0, 2], [1, 3])))
-
-
 def mlp_in_odd_groups(x, w1, w2, mesh):
     return summed(torch.relu(x @ w1) @ w2, _own_group(([0, 3], [1, 2])))
 
@@ -278,16 +274,15 @@ WRONG = {
         (two_through_other_ranks, "the numbers are wrong|are not. On rank"),
     ],
     "mlp_on_mesh": [
-        (mlp_averaged_over_dp, "all-reduce over tp is right, but then you mixed the results over"),
-        (mlp_summed_over_both, "all-reduce over tp is right, but then you mixed the results over"),
+        (mlp_averaged_over_dp, "all-reduce over tp is right, but then you averaged the results"),
+        (mlp_summed_over_both, "all-reduce over tp is right, but then you added the results over"),
         (mlp_twice, "every number is 2 times what it should be"),
         (mlp_averaged, "every number is 1/2 of what it should be"),
         (mlp_without_relu, "relu is missing"),
-        (mlp_relu_at_the_end, "relu applies only to the hidden activations"),
-        (mlp_relu_twice, "relu applies only to the hidden activations"),
-        (mlp_hidden_summed, "you added the hidden activations over the ranks"),
+        (mlp_relu_at_the_end, "relu is in the wrong place"),
+        (mlp_relu_twice, "you applied relu twice"),
+        (mlp_hidden_summed, "you added over the ranks at the wrong product"),
         (mlp_inputs_averaged, "your all_reduce ran on axis dp, .* on axis dp is one too many"),
-        (mlp_in_other_own_groups, "your all_reduce ran on axis dp, .* Give it the group"),
         (mlp_in_odd_groups, r"your all_reduce ran on ranks [03,12]+, but only ranks along axis tp"),
     ],
     "ring_all_reduce": [

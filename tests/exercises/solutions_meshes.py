@@ -130,7 +130,7 @@ WRONG = {
     ],
     "mlp_on_mesh": [
         (mlp_partial, "each rank returned a partial sum"),
-        (mlp_over_world, "The all-reduce over tp is right, but then you mixed the results over dp"),
+        (mlp_over_world, "you added over all ranks at once"),
         (mlp_over_dp, "your all_reduce ran on axis dp, but only ranks along axis tp"),
         (mlp_summed_hidden, "other columns of H"),
         (mlp_gathered, "nothing has to be gathered"),

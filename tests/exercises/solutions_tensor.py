@@ -99,6 +99,10 @@ def sp_all_tokens_again(x, w1, w2):
     return gathered(sp_mlp(x, w1, w2))
 
 
+def sp_own_tokens_summed(x, w1, w2):
+    return summed(inner(x, w1, w2))
+
+
 def sp_by_all_reduce(x, w1, w2):
     return own(sp_all_tokens(x, w1, w2)).clone()
 
@@ -217,8 +221,8 @@ WRONG = {
     "tp_input_gradient": [
         (gradient_partial, "each rank returned a partial sum"),
         (gradient_averaged, "do not divide"),
-        (gradient_of_up, "through one of the two layers"),
-        (gradient_of_gate, "through one of the two layers"),
+        (gradient_of_up, "through one of the two layers, of U"),
+        (gradient_of_gate, "through one of the two layers, of G"),
         (gradient_twice, "one all-reduce for each layer"),
         (gradient_reduced_first, "multiply first"),
         (gradient_gathered, "you gathered"),
@@ -227,7 +231,8 @@ WRONG = {
         (inner, "no collective"),
         (sp_without_reducing, "tokens of a partial sum"),
         (sp_all_tokens, "returned all tokens"),
-        (sp_all_tokens_again, "returned all tokens"),
+        (sp_all_tokens_again, "and then you gathered all of them"),
+        (sp_own_tokens_summed, "mixes tokens of all ranks"),
         (sp_by_all_reduce, "brings every rank the sums of all tokens"),
         (sp_of_whole_weights, "gathered the weights"),
         (sp_without_gathering, "never gathered X"),

@@ -207,7 +207,7 @@ WRONG = {
     "zero_step": [
         (step_alone, "the replicas are no longer equal"),
         (step_of_replicas, "you all-reduced the gradient"),
-        (step_without_gathering, "its own updated shard"),
+        (step_without_gathering, "returned only your own shard"),
         (step_shard_alone, "its own updated shard"),
         (step_of_the_sum, "subtracted the sum"),
         (step_of_old_weights, "you gathered the old weights"),

@@ -219,9 +219,10 @@ def _row(attempt, rank, axis="tp"):
     return [attempt.case.inputs[r] for r in Mesh(attempt.axes).group(rank, axis)]
 
 
-def _summed_hidden(attempt):
-    def early(rank, axis, total):
-        """Y, or this rank's part of it, if H is all-reduced over ``axis`` first."""
+def _summed_hidden(attempt, total):
+    """Whether H was all-reduced over an axis; total: and the products with W2 over tp."""
+
+    def early(rank, axis):
         parts = [
             (
                 np.maximum(sum(x @ w1 for x, w1, _ in _row(attempt, r, axis)), 0)
@@ -231,11 +232,7 @@ def _summed_hidden(attempt):
         ]
         return sum(parts) if total else parts[Mesh(attempt.axes).coords(rank)["tp"]]
 
-    return any(
-        attempt.equals(lambda rank, a=axis, t=total: early(rank, a, t))
-        for axis in attempt.axes
-        for total in (True, False)
-    )
+    return any(attempt.equals(lambda rank, a=axis: early(rank, a)) for axis in attempt.axes)
 
 
 def _linear(attempt, rank):
@@ -243,9 +240,9 @@ def _linear(attempt, rank):
     return sum(x @ w1 @ w2 for x, w1, w2 in _row(attempt, rank))
 
 
-def _mixed_over_dp(attempt):
+def _mixed_over_dp(attempt, by=1):
     total = sum(attempt.case.expected[:: attempt.axes["tp"]])
-    return any(attempt.equals(lambda rank, n=n: total / n) for n in (1, attempt.axes["dp"]))
+    return attempt.equals(lambda rank: total / by)
 
 
 MLP = RankProgram(
@@ -274,27 +271,46 @@ MLP = RankProgram(
             "so the products must still be added along axis tp.",
         ),
         Mistake(
-            _summed_hidden,
+            lambda a: _summed_hidden(a, total=True),
             "you added the hidden activations over the ranks, but each rank holds other columns "
             "of H[B, F_tp], not partial sums. Do not add them: relu works on each column "
             "separately.",
+        ),
+        Mistake(
+            lambda a: _summed_hidden(a, total=False),
+            "you added over the ranks at the wrong product: H[B, F_tp] has other columns on each "
+            "rank, which are no partial sums, while the product with your rows of W2 is one and "
+            "was not added.",
         ),
         Mistake(
             lambda a: a.equals(lambda rank: _linear(a, rank)),
             "relu is missing: Y = relu(X W1) W2.",
         ),
         Mistake(
-            lambda a: (
-                a.equals(lambda rank: np.maximum(_linear(a, rank), 0))
-                or a.equals(lambda rank: np.maximum(a.case.expected[rank], 0))
-            ),
-            "relu applies only to the hidden activations, between the two products, not to Y.",
+            lambda a: a.equals(lambda rank: np.maximum(_linear(a, rank), 0)),
+            "relu is in the wrong place: it belongs between the two products, on the hidden "
+            "activations, not on Y.",
+        ),
+        Mistake(
+            lambda a: a.equals(lambda rank: np.maximum(a.case.expected[rank], 0)),
+            "you applied relu twice, the second time to Y: it applies only to the hidden "
+            "activations.",
+        ),
+        Mistake(
+            lambda a: "world" in a.axes_of("all_reduce") and _mixed_over_dp(a),
+            "you added over all ranks at once. Those with another dp coordinate have other rows of "
+            "X: their terms belong to the Y of other data. Which group has the terms of your sum?",
         ),
         Mistake(
             _mixed_over_dp,
-            "the all-reduce over tp is right, but then you mixed the results over dp. Ranks with "
-            "another dp coordinate have other rows of X: their Y is of other data; only weight "
-            "gradients are averaged over dp.",
+            "the all-reduce over tp is right, but then you added the results over dp. Ranks with "
+            "another dp coordinate have other rows of X, and a whole Y of those.",
+        ),
+        Mistake(
+            lambda a: _mixed_over_dp(a, by=a.axes["dp"]),
+            "the all-reduce over tp is right, but then you averaged the results over dp. Data "
+            "parallelism averages the gradients of weights; each replica's Y is of its own rows of "
+            "X.",
         ),
         Mistake(
             lambda a: "all_gather" in a.names() and a.all_right,

@@ -29,11 +29,13 @@ def _partial(attempt, rank):
 
 
 def _of_one_layer(attempt):
+    """The output through which alone the gradient came, or None."""
     through = [
         sum(own[i] @ own[i + 1].T for own in attempt.case.inputs)  # pyright: ignore[reportAttributeAccessIssue]
         for i in (0, 2)
     ]
-    return any(attempt.equals(lambda rank, y=y: y) for y in through)  # pyright: ignore[reportArgumentType]
+    names = zip(("U", "G"), through)
+    return next((name for name, y in names if attempt.equals(lambda rank, y=y: y)), None)  # pyright: ignore[reportArgumentType]
 
 
 def _gradients_reduced(attempt):
@@ -75,8 +77,8 @@ GRADIENT = RankProgram(
         ),
         Mistake(
             _of_one_layer,
-            "this is the gradient through one of the two layers. X feeds both, so their gradients "
-            "add.",
+            "this is the gradient through one of the two layers, of {it}. X feeds both, so their "
+            "gradients add.",
         ),
         Mistake(
             _gradients_reduced,
@@ -129,6 +131,12 @@ def _of_partial_sum(attempt):
     return attempt.equals(own)
 
 
+def _of_mixed_tokens(attempt):
+    """Whether the ranks' products of their own tokens were added."""
+    total = sum(np.maximum(x @ w1, 0) @ w2 for x, w1, w2 in attempt.case.inputs)
+    return attempt.equals(lambda rank: total)  # pyright: ignore[reportArgumentType]
+
+
 def _without_relu(attempt):
     x, w1, w2 = _whole_inputs(attempt)
     return attempt.equals(lambda rank: _own_of(x @ w1 @ w2, attempt, rank))
@@ -173,6 +181,17 @@ SEQUENCE = RankProgram(
             _of_partial_sum,
             "each rank took its tokens of a partial sum. The ranks still have to add: which "
             "collective adds and leaves each rank only its own part?",
+        ),
+        Mistake(
+            _of_mixed_tokens,
+            "you added over the ranks what each computed for its **own** tokens: row i of the sum "
+            "mixes tokens of all ranks. The terms of one token's sum come from all ranks' columns "
+            "of W1, so every rank has to compute its terms for all tokens: what does it lack?",
+        ),
+        Mistake(
+            lambda a: "reduce_scatter" in a.names() and _returned_all_tokens(a),
+            "each rank had its own tokens of Y, and then you gathered all of them. The next norm "
+            "needs only this rank's: leave the last collective to the next layer.",
         ),
         Mistake(
             _returned_all_tokens,

@@ -73,7 +73,7 @@ def _make_step(rng, axes):
 
 def _own_shard(attempt):
     shards = np.split(attempt.case.expected[0], attempt.size)
-    return "reduce_scatter" in attempt.names() and attempt.equals(lambda rank: shards[rank])
+    return attempt.equals(lambda rank: shards[rank])
 
 
 def _step_of(attempt, gradient):
@@ -118,6 +118,11 @@ STEP = RankProgram(
             lambda a: "all_reduce" in a.names(),
             "you all-reduced the gradient, as plain data parallelism does. In ZeRO-1 a rank needs "
             "only the sum of its own shard: use reduce_scatter, update the shard, then all_gather.",
+        ),
+        Mistake(
+            lambda a: _own_shard(a) and "all_gather" in a.names(),
+            "you gathered the weights and then returned only your own shard of them: the next "
+            "forward pass needs all of them on every rank.",
         ),
         Mistake(
             _own_shard,
