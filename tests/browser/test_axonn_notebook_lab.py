@@ -8,7 +8,7 @@ pytestmark = pytest.mark.browser
 SHOWN = (
     "tv.GridView(",
     "grids = axonn.validation(",
-    "hidden = axonn.overlaps(",
+    "display(hidden, report)",
     "display(study, claims)",
     'axonn_special")',
 )

@@ -8,8 +8,7 @@ pytestmark = pytest.mark.browser
 SHOWN = (
     "tv.ScheduleView(",
     "measured = merak.schedules(",
-    "study = merak.tradeoff(",
-    "halves = merak.halves(",
+    "display(study, halves)",
     "tv.PartitionView(",
 )
 PLOTS = {"schedules": "bubble", "memory": "budget", "halves": "level"}
