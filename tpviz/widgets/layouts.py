@@ -1,4 +1,4 @@
-"""The view of notebook 08: choose a layout among those that were measured, commit it, be judged.
+"""The view of notebook 08: choose a measured layout, commit it, and see its measurements.
 
 >>> view = LayoutView("llama-3B", gpus=64)                                       # doctest: +SKIP
 """
@@ -94,8 +94,8 @@ class LayoutView(Framed):
     knobs : where the sliders stand first: tp, pp, dp, micro_batch, zero, recompute or vpp, as far
         as the layouts differ in them. The nearest measured layout is shown.
 
-    Until a layout is committed only its memory and the bytes it sends are shown; then how long its
-    step took, what was predicted, and where the sliders are moved, the same of other layouts.
+    Before you commit a layout, the view shows only its memory and the bytes it sends. Then it also
+    shows the measured and the predicted step, of this layout and of others you move to.
     ``group`` are the layouts, ``turn`` the one shown, ``committed`` the one committed or None.
     Raises ``ValueError`` where nothing was measured, and for unknown knobs.
     """
