@@ -67,6 +67,8 @@ test_merak_partition.py::test_a_chain_of_stages_is_the_model
 test_merak_schedules.py::test_every_schedule_runs_or_is_refused
 test_parallel_easy.py::test_grids_of_four
 test_search.py::test_the_first_are_run
+test_atp_bugs.py::test_without_the_fault_it_is_equal
+test_calibrate.py::test_on_real_ranks test_parallel_easy.py::test_hugging_face
 test_t3_bugs.py::test_the_evidence_leads_to_place_and_cause
 test_t3_bugs.py::test_verify_flags_every_fault
 """.split()
