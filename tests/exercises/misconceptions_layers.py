@@ -41,11 +41,6 @@ def chunked_without_bias(x, w, b, mesh):
     return _join(*_chunked(x, w, b, mesh), 0)
 
 
-def chunked_interleaved(x, w, b, mesh):
-    y = _join(*_chunked(x, w, b, mesh), b)
-    return y.view(4, -1, y.shape[1]).flip(0).flatten(0, 1)
-
-
 def chunked_first_for_last(x, w, b, mesh):
     parts, works = _chunked(x, w, b, mesh)
     return _join([*parts[:-1], parts[0]], works, b)
@@ -208,7 +203,6 @@ WRONG = {
         (chunked_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is one too many"),
         (chunked_averaged, "you averaged the terms over d2"),
         (chunked_without_bias, "the products are right, but the bias is missing"),
-        (chunked_interleaved, "all rows are present, in another order"),
         (chunked_first_for_last, "the numbers are wrong on every rank"),
         (chunked_result, "1 of 4 products, and an all-reduce cannot start before its chunk's"),
     ],

@@ -10,10 +10,6 @@ def coords_always_yxz(rank, grid, order):
     return axonn.coords(rank, grid, "yxz")
 
 
-def piece_without_z(weight, shape, grid, rank):
-    return axonn.piece(weight, shape, (*grid[:2], 1, grid[3]), rank)
-
-
 def piece_always_second(weight, shape, grid, rank):
     return axonn.piece("down", shape, grid, rank)
 
@@ -94,10 +90,6 @@ def order_of_four(rank, ranks):
     return t3.order(rank, 4)
 
 
-def pays_in_float16(k, ranks, flops, link, itemsize):
-    return t3.pays(k, ranks, flops, link, 2)
-
-
 def traffic_as_kernel(how, step, ranks):
     return t3.traffic("kernel", step, ranks)
 
@@ -109,14 +101,11 @@ def traffic_of_eight(how, step, ranks):
 RIGHT = {}
 
 WRONG = {
-    "axonn_coords": [(coords_always_yxz, "order='xyz'.*the right numbers for other axes")],
-    "axonn_piece": [
-        (piece_without_z, "that is the whole block"),
-        (piece_always_second, "x and y are swapped"),
-    ],
+    "axonn_coords": [(coords_always_yxz, "that is order .yxz.* along x")],
+    "axonn_piece": [(piece_always_second, "x and y are swapped")],
     "axonn_wire_bytes": [
         (grid_wire_in_float32, "these are counts of numbers|bytes, you returned"),
-        (grid_wire_of_other_weight, "you swapped the bytes of x and y|bytes, you returned"),
+        (grid_wire_of_other_weight, "you exchanged k and n. Forward all-reduces the output"),
     ],
     "axonn_special": [
         (special_turned, "(Weights are sharded within a node|A node is one replica)"),
@@ -125,7 +114,7 @@ WRONG = {
     "merak_in_flight": [
         (in_flight_one_more_in_1f1b, "name='1f1b', .*you returned 3"),
         (in_flight_one_more_everywhere, "shifted_critical_path.* you returned"),
-        (in_flight_from_the_other_end, "Ranks are counted from 0|the answer is"),
+        (in_flight_from_the_other_end, "rank 0 holds most, and the last holds one"),
     ],
     "merak_bubble": [
         (bubble_as_plain, "early_recompute takes"),
@@ -144,11 +133,10 @@ WRONG = {
         (share_of_the_gemm, "the bytes are right; .* so the fraction is"),
     ],
     "t3_order": [
-        (order_of_all, "so that one must be last"),
+        (order_of_all, "all ranks begin with chunk 0"),
         (order_backwards, "so that one must be last|needs it at position"),
         (order_of_four, "each of the chunks 0 to .* once|computes chunk"),
     ],
-    "t3_pays": [(pays_in_float16, "a number has 4 bytes here")],
     "t3_traffic": [
         (traffic_as_kernel, "its stores go to the next GPU"),
         (traffic_of_eight, "all N chunks|it is the last|In this step"),

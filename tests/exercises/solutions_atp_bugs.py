@@ -40,8 +40,9 @@ def _largest(errors):
 
 def diagnose_by_size(evidence):
     """The largest error is not where it comes from."""
-    layer = _largest(evidence.forward if max(evidence.forward.values()) else evidence.backward)
-    return layer, diagnose(evidence)[1]
+    tables = evidence.forward, evidence.backward, evidence.gradients
+    name = _largest(next(errors for errors in tables if max(errors.values()) > 1e-10))
+    return name if name in evidence.forward else name.rpartition(".")[0], diagnose(evidence)[1]
 
 
 def diagnose_last(evidence):

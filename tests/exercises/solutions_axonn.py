@@ -222,7 +222,7 @@ RIGHT = {
 
 WRONG = {
     "axonn_coords": [
-        (coords_always_xyz, 'order=.yxz.: that is order "xyz". In the order of the authors'),
+        (coords_always_xyz, 'order=.yxz.: that is order "xyz". In order "yxz" y is innermost'),
         (coords_by_axis_of_the_order, "the right numbers for other axes"),
         (coords_data_fastest, "you let data run fastest.*rank 1 is one step along x"),
         (coords_of_three, r"the answer is \(\d, \d, \d, \d\); you returned \(\d, \d, \d\)"),

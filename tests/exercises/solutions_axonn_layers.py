@@ -255,8 +255,8 @@ WRONG = {
         ),
     ],
     "axonn_backward": [
-        (backward_blocking, "no product runs between the start of dX's all-reduce and its wait"),
-        (backward_weight_first, "no product runs between the start of dX's all-reduce and its"),
+        (backward_blocking, "its wait: dW's begins after the wait. dW does not need the sum"),
+        (backward_weight_first, "its wait: dW's had ended before the start. dX does not"),
         (backward_over_y, "you all-reduced over y, as forward does"),
         (backward_averaged, "your shard is 1/2 of the right one"),
         (backward_sums_block, "you all-reduced the whole block over z, .* a rank keeps only its"),

@@ -66,8 +66,6 @@ def test_every_exercise_has_solutions_wrong_answers_and_a_starter_that_runs(task
 SHARED = set(
     """
 ring_time axis_for_tp find_straggler
-atp_best_mesh atp_chunked_linear atp_bugs axonn_coords axonn_piece axonn_backward axonn_wire_bytes
-merak_in_flight merak_cuts t3_order t3_pays
 """.split()
 )
 """Two wrong answers, of which many return the same, get one message; a name leaves, none comes."""

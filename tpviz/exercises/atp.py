@@ -185,6 +185,7 @@ def _mesh_seconds(world_size, b1, b2):
 
 def _draw_best(rng):
     for sizes, ratio in (
+        ((256, 1024), 12),  # each typical mistake has a mesh of its own here
         ((16, 32), 1),
         ((64, 128), 4),
         ((8, 32), 24),
@@ -211,17 +212,33 @@ def _best_wrong(question, got):
     words = (
         f"for {question}: mesh {got} spends {excess:.3g} times the minimal time on communication"
     )
-    if got == (size, 1):
-        return f"{words}. One axis alone sends almost the whole activation: share it with d2."
     if got[0] == got[1]:
         return f"{words}. A square would be best if both axes had the same load and bandwidth."
-    unweighted = min(times, key=lambda m: (m[0] - 1) / b1 + (m[1] - 1) / b2)
-    exchanged = min(times, key=lambda m: 3 * (m[0] - 1) / b1 + (m[1] - 1) / b2)
-    if got in (unweighted, exchanged):
-        return (
-            f"{words}. Weight the axes: in column order the all-reduces over d2 carry three times "
-            "the bytes of those over d1."
-        )
+
+    def by(load1, load2, b1=b1, b2=b2):
+        return min(times, key=lambda m: load1 * (m[0] - 1) / b1 + load2 * (m[1] - 1) / b2)
+
+    for mesh, why in (
+        ((size, 1), "One axis alone sends almost the whole activation: share it with d2."),
+        (
+            by(1, 1),
+            "Weight the axes: in column order the all-reduces over d2 carry three times the bytes "
+            "of those over d1.",
+        ),
+        (
+            by(3, 1),
+            "Is the weight of 3 on d1? In column order it is the all-reduces over d2 that carry "
+            "three times the bytes.",
+        ),
+        (
+            by(1, 3, b2, b1),
+            "Each axis has its own bandwidth: the bytes over d1 are divided by b1, those over d2 "
+            "by b2.",
+        ),
+        (question.answer[::-1], "The sizes are exchanged: a mesh is (d1, d2)."),
+    ):
+        if got == mesh and got not in (by(1, 2), by(1, 4)):  # of other weights
+            return f"{words}. {why}"
     side = "d2 has too many ranks" if got[1] > question.answer[1] else "d1 has too many ranks"
     return f"{words}: {side}."
 

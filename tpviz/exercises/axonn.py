@@ -42,24 +42,32 @@ def _coords(grid, order, rank):
 
 def _draw_coords(rng):
     for grid, order in (
-        ((2, 2, 2, 1), "xyz"),
         ((4, 2, 2, 2), "xyz"),
+        ((2, 2, 2, 1), "xyz"),
         ((4, 2, 2, 1), "yxz"),
         ((2, 3, 2, 2), "yxz"),
         ((3, 1, 2, 2), "xyz"),
     ):
         rank = int(rng.integers(1, prod(grid) - 1))
-        while min(grid[:2]) > 1 and _coords(grid, "xyz", rank) == _coords(grid, "yxz", rank):
+        while min(grid[:2]) > 1 and _undecided(grid, rank):
             rank = int(rng.integers(1, prod(grid) - 1))
         yield rank, grid, order
 
 
+def _undecided(grid, rank):
+    """Whether the orders, or x and y exchanged where their sizes differ, give the same."""
+    (x, y, *_), (other_x, other_y, *_) = (_coords(grid, order, rank) for order in ("xyz", "yxz"))
+    clear = 2 if grid[0] == grid[1] else 3
+    return len({(x, y), (y, x), (other_x, other_y)}) < clear
+
+
 def _coords_mistakes(rank, grid, order):
     sizes: dict[str, int] = dict(zip(GRID, grid))
+    other = "yxz" if order == "xyz" else "xyz"
     outer_first = Mesh({axis: sizes[axis] for axis in (*order, "data")}).coords(rank)
     return {
-        'that is order "xyz". In the order of the authors\' code y is '
-        "innermost: ranks 0 and 1 are neighbours along y.": _coords(grid, "xyz", rank),
+        f'that is order "{other}". In order "{order}" {order[0]} is innermost: ranks 0 and 1 are '
+        f"neighbours along {order[0]}.": _coords(grid, other, rank),
         "you let data run fastest. The order names the axis of neighbouring ranks first: rank 1 is "
         f"one step along {order[0]}.": tuple(outer_first[axis] for axis in GRID),
     }
@@ -193,8 +201,8 @@ def layer_bytes(
 def _draw_wire(rng):
     for number, (grid, transposed) in enumerate(
         (
+            ((4, 2, 2, 2), False),  # x and y exchanged are not k and n exchanged here
             ((2, 2, 2, 1), False),
-            ((4, 2, 2, 2), False),
             ((4, 2, 2, 2), True),
             ((2, 4, 1, 2), True),
             ((1, 1, 8, 1), False),
@@ -216,6 +224,8 @@ def _wire_mistakes(k, n, tokens, grid, transposed, itemsize):
         "all-reduces only its own.": (over[0] * grid[2], over[1] * grid[2], *over[2:]),
         f"you swapped the bytes of x and y. The inputs are sharded over {inner} here: forward "
         f"all-reduces over {inner}, and backward over {outer}.": ((over[1], over[0], *over[2:])),
+        "you exchanged k and n. Forward all-reduces the output, with n features, and backward the "
+        "input's gradient, with k.": layer_bytes(n, k, tokens, grid, transposed, itemsize),
         f"these are counts of numbers, each of which has {itemsize} bytes.": (
             tuple(number / itemsize for number in over)
         ),

@@ -147,12 +147,21 @@ def _under_weight(attempt):
     kernels = [e.start for e in rank if e.kind == "compute" and e.flops]
     for total in rank:
         if total.kind == "comm" and total.name == "all_reduce":
-            if not any(total.start <= start < waits[total.id] for start in kernels):
+            if any(total.start <= start < waits[total.id] for start in kernels):
+                continue
+            words = (
+                "the numbers are right, but no product runs between the start of dX's all-reduce "
+                "and its wait"
+            )
+            if max(kernels) < total.start:
                 return (
-                    "the numbers are right, but no product runs between the start of dX's "
-                    "all-reduce and its wait. dW does not need it: compute dX first, start its "
-                    "all-reduce with `async_op=True`, compute dW, then wait."
+                    f"{words}: dW's had ended before the start. dX does not need dW: compute dX "
+                    "first, so that dW is left for the time of the all-reduce."
                 )
+            return (
+                f"{words}: dW's begins after the wait. dW does not need the sum: start the "
+                "all-reduce with `async_op=True`, compute dW, then wait."
+            )
 
 
 BACKWARD = RankProgram(

@@ -21,8 +21,10 @@ def in_flight(name: str, p: int, m: int, s: int) -> int:
 def _draw_in_flight(rng):
     p, few = int(rng.integers(5, 9)), int(rng.integers(2, 4))
     m = p + int(rng.integers(1, 5))
+    # here a count from the other end differs from one too few, from one too many, and from right
+    clear = [s for s in range(p - 3) if abs(p - 1 - 2 * s) > 1]
     return [
-        ("1f1b", p, m, int(rng.integers(0, p - 3))),
+        ("1f1b", p, m, int(rng.choice(clear))),
         ("1f1b", p, few, 0),
         ("1f1b", p, m, p - 2),
         (SCP, p, m, int(rng.integers(0, p - 3))),
@@ -40,8 +42,15 @@ def _in_flight_wrong(question, got):
             f"{words} Look at rank p-2 of the shifted critical path: it runs one more forward "
             "before its first backward."
         )
-    if same(got, p - s - 1) or same(got, p - s + 1):
+    if same(got, p - s - 1):
         return f"{words} Ranks are counted from 0: the last, p-1, starts backward after one."
+    if same(got, p - s + 1):
+        return f"{words} That is one more: the last rank, p-1, holds one, each before it one more."
+    if same(got, s + 1):
+        return (
+            f"{words} You counted from the other end: rank 0 holds most, and the last holds one, "
+            "since it runs a backward right after its first forward."
+        )
 
 
 IN_FLIGHT = Formula(

@@ -370,10 +370,11 @@ def graph_of(
 def _draw_cuts(rng):
     start, length = int(rng.integers(0, 3)), int(rng.integers(6, 9))
     stop = int(rng.integers(start + 2, length))
-    asked = ((with_skip, start, stop, length), (transformer,), (two_streams,))
+    # The first has gaps that one, two and more tensors cross.
+    asked = ((transformer,), (with_skip, start, stop, length), (two_streams,))
     words = (
-        f"a chain with a skip from layer {start} to {stop}",
         "a transformer layer",
+        f"a chain with a skip from layer {start} to {stop}",
         "two streams",
     )
     for what, called in zip(asked, words):
@@ -395,7 +396,10 @@ def _cuts_verdict(question, got):
             return f"for {question}: no operation is called {name!r}."
         if name not in legal:
             made = [f"{n}, used by {_user(question, n, name)}" for n in crosses[name]]
-            return f"for {question}: after {name} {len(made)} tensors cross: {'; '.join(made)}."
+            every = "you cut at every gap, but " * (set(got) == set(crosses))
+            return (
+                f"for {question}: {every}after {name} {len(made)} tensors cross: {'; '.join(made)}."
+            )
     missing = [name for name in crosses if name in legal and name not in got]
     if missing:
         [crossing] = crosses[missing[0]]
@@ -419,7 +423,7 @@ CUTS = Formula(
     "takes are the names of the operations whose results it uses (any other name is an input of "
     "the model, which each stage can load itself). Return the names of all operations right after "
     "which a cut is legal: later operations use exactly one result of earlier ones. There are "
-    "three traced modules: a chain with a skip, a transformer layer, and two streams.",
+    "three traced modules: a transformer layer, a chain with a skip, and two streams.",
     starter="""def merak_cuts(operations):
     return [name for name, takes in operations[:-1]]  # everywhere?""",
     concept="Draw the list as a line, with an arc from each result to its last use. How many arcs "

@@ -85,7 +85,7 @@ SHARE = Formula(
 def _draw_order(rng):
     sizes = [4, *rng.choice(range(2, 13), 3, replace=False).tolist()]
     for n in sizes:
-        rank = int(rng.integers(n - 1))
+        rank = int(rng.integers(n > 2, n - 1))  # rank 0's own first is the order 0 to n - 1
         yield Asked((rank, n), f"rank {rank} of {n}")
 
 
@@ -94,6 +94,11 @@ def _order_wrong(question, got):
     words = f"for {question} you return {', '.join(f'{c:g}' for c in got)}"
     if sorted(got) != list(range(n)):
         return f"{words}: each of the chunks 0 to {n - 1} must occur once."
+    if got == tuple(range(n)):
+        return (
+            f"{words}: then all ranks begin with chunk 0, and no rank's part of a chunk comes "
+            f"after its sender's. Rank {rank} keeps chunk {rank}: which one can it do without?"
+        )
     if got[-1] != rank:
         return (
             f"{words}: rank {rank} keeps chunk {rank}, so that one must be last; earlier chunks "
@@ -154,38 +159,47 @@ def _draw_pays(rng):
 
 
 def _pays_wrong(question, got):
-    _, n, _, _, itemsize = question.arguments.values()
+    k, n, _, _, itemsize = question.arguments.values()
     if len(got) != 3:
         return None
-    (x, speedup, best), words = question.answer, f"for {question}: "
+    (x, speedup, _), words = question.answer, f"for {question} "
     for wrong, why in (
-        (1 / x, "x is the GEMM's time over the reduce-scatter's, not the inverse."),
-        (x * itemsize / 2, f"a number has {itemsize} bytes here."),
-        (x * (n - 1) / n, "a rank sends (n - 1)/n of the output, not all of it."),
-        (x / 2, "a multiply-add is two FLOPs; or did you count the all-gather in x?"),
+        (1 / x, "the inverse. It is the GEMM's time over the reduce-scatter's."),
+        (
+            x * itemsize / 2,
+            f"right for numbers of 2 bytes. A number has {itemsize} bytes here: how does that "
+            "change each of the two times?",
+        ),
+        (x * (n - 1) / n, "as if a rank sent its whole output. Its own chunk stays: (n - 1)/n go."),
+        (x / 2, "half of x. A multiply-add is two FLOPs; or did you count the all-gather in x?"),
     ):
         if same(got[0], wrong) and not same(wrong, x):
-            return words + why
+            return f"{words}you return x = {got[0]:.4g}, {why}"
     if not same(got[0], x):
-        return f"{words}x is {x:.4g}, you have {got[0]:.4g}: in which unit is each time?"
+        return (
+            f"{words}you return x = {got[0]:.4g}, {got[0] / x:.3g} times the right one. Write down "
+            "both times in seconds, FLOPs by FLOP/s and bytes by bytes/s, before you divide them."
+        )
+    words += f"x is right, but a speedup of {got[1]:.4g} "
     for wrong, why in (
+        ((x + 1) / max(x, 1), "leaves out the all-gather, which comes after it and is not hidden"),
+        ((x + 2) / max(x, 2), "hides the all-gather too, which needs the whole reduced result"),
         (
-            (x + 1) / max(x, 1),
-            "you left out the all-gather, which comes after it and is not hidden",
+            (x + 2) / (x + 1),
+            "has all of the GEMM's time and none of the reduce-scatter's. The longer of the two "
+            "remains, and here that is not the GEMM",
         ),
-        ((x + 2) / max(x, 2), "the all-gather is not hidden: it needs the whole reduced result"),
-        ((x + 2) / (x + 1), "if the reduce-scatter is longer than the GEMM, its time remains"),
     ):
         if same(got[1], wrong) and not same(wrong, speedup):
-            return f"{words}x is right, but {why}."
+            return f"{words}{why}."
     if not same(got[1], speedup):
         return (
-            f"{words}x is right. Times in reduce-scatters: before {x:.4g} + 1 + 1, after "
-            f"max({x:.4g}, 1) + 1, so the speedup is {speedup:.4g}, not {got[1]:.4g}."
+            f"{words}is not what the times give. In units of the reduce-scatter's they are "
+            f"{x:.4g}, 1 and 1: which of them follow one another without T3, and which with it?"
         )
     return (
-        f"{words}x and the speedup are right. It is largest where GEMM and reduce-scatter take "
-        f"equally long, at k = {best:.6g}; you have {got[2]:.6g}."
+        f"for {question} x and the speedup are right. It is largest where GEMM and reduce-scatter "
+        f"take equally long; with k = {got[2]:.6g}, as you return, x would be {x * got[2] / k:.4g}."
     )
 
 

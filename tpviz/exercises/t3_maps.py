@@ -18,6 +18,16 @@ FAULTS = 3
 """The maximum number reported at once."""
 SLOWER = 1.02
 """Up to this many times the time of the collective's own maps is right."""
+IDEAS = {
+    "too early": "Count what an element gets there: a store of the rank's own GEMM, if its stores "
+    "stay, and one from each rank that sends it.",
+    "never completes": "Who should send it there? Count the ranks that do, and the own store.",
+    "over what else comes there": "A store replaces what is in memory, an update adds to it.",
+    "use Local": "The order ends with the chunk that a rank keeps: which one begins it?",
+    "would stay there": "With Remote nothing is kept or forwarded: only a rank to which no part of "
+    "the chunk comes, the first on its way, may use it.",
+}
+"""{words of a fault: the idea that is missing}."""
 WORDS = {
     "ring_rs": "a ring reduce-scatter",
     "direct_rs": "a direct reduce-scatter",
@@ -78,7 +88,8 @@ def _maps_verdict(question, got):
         problem = f"you returned {len(mine)} maps for {ranks} ranks: each rank has one."  # pyright: ignore[reportArgumentType]
     if problem is None and (wrong := check(mine, goal)):  # pyright: ignore[reportArgumentType]
         more = f" (and {len(wrong) - FAULTS} more)" if len(wrong) > FAULTS else ""
-        problem = f"this is not {WORDS[goal]}: {'; '.join(wrong[:FAULTS])}{more}."
+        idea = next((f" {idea}" for words, idea in IDEAS.items() if words in wrong[0]), "")
+        problem = f"this is not {WORDS[goal]}: {'; '.join(wrong[:FAULTS])}{more}.{idea}"
     problem = problem or _links(mine, goal) or _played(mine, goal)
     return problem and f"for {question}: {problem}"
 
@@ -97,7 +108,8 @@ def _links(mine, goal):
                 if not isinstance(rule, Local) and rule.to != below:
                     return (
                         f"rank {rank} sends chunk {chunk} to rank {rule.to}, but in this ring "
-                        f"its only link is to rank {below}."
+                        f"its only link is to rank {below}. A chunk of any other rank goes around "
+                        "the ring, and each rank on its way forwards it."
                     )
 
 

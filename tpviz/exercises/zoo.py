@@ -433,10 +433,14 @@ class Diagnosis(Formula):
 def _not_first(evidence, layer, place):
     """Why the first error is not in ``layer`` but in ``place``, both layers."""
     forward = bool(_wrong(evidence.forward))
-    order = list(evidence.forward if forward else evidence.backward)
+    errors = evidence.forward if forward else evidence.backward
+    order = list(errors)
     way, what = ("forward", "output") if forward else ("backward", "gradient of the input")
     if layer not in order or place not in order:
         return f"it is not {layer}. Some layer is wrong in {way}: which one is first?"
     if order.index(layer) < order.index(place):
         return f"the {what} of {layer} is right in {way}: the fault comes later."
-    return f"in {way}, numbers are wrong before they reach {layer}: the fault comes earlier."
+    largest = " The largest error need not be the first." * (layer == max(errors, key=errors.get))
+    return (
+        f"in {way}, numbers are wrong before they reach {layer}: the fault comes earlier.{largest}"
+    )
