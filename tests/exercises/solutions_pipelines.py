@@ -145,7 +145,7 @@ def generated_as_lists(p, m):
 # --- pipe_by_hand ---
 
 
-def forwards(weight, data):
+def forwards(weight, data, out=lambda x, weight: x @ weight):
     """Every microbatch's input of this rank's layer, after its output was sent on."""
     rank, kept = dist.get_rank(), []
     for own in data:
@@ -153,14 +153,14 @@ def forwards(weight, data):
         if rank:
             dist.recv(x, rank - 1)
         if rank < dist.get_world_size() - 1:
-            dist.send(x @ weight, rank + 1)
+            dist.send(out(x, weight), rank + 1)
         kept.append(x)
     return kept
 
 
-def by_hand(weight, data, back=lambda grad, weight: grad @ weight.T, only=slice(None)):
+def by_hand(weight, data, back=lambda grad, weight: grad @ weight.T, only=slice(None), kept=None):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    kept, total = forwards(weight, data), torch.zeros_like(weight)
+    kept, total = kept or forwards(weight, data), torch.zeros_like(weight)
     chosen = range(len(data))[only]
     for i, own in enumerate(data):
         grad = own.clone()
@@ -238,6 +238,57 @@ def by_hand_last_only(weight, data):
     return by_hand(weight, data, only=slice(-1, None))
 
 
+def by_hand_inputs_sent_on(weight, data):
+    return by_hand(weight, data, kept=forwards(weight, data, lambda x, weight: x))
+
+
+def by_hand_one_transposed(weight, data):
+    """The forward of rank 1 is with the transposed weight."""
+    second = dist.get_rank() == 1
+    kept = forwards(weight, data, lambda x, weight: x @ (weight.T if second else weight))
+    return by_hand(weight, data, kept=kept)
+
+
+def by_hand_one_sends_back_outputs(weight, data):
+    second = dist.get_rank() == 2
+    return by_hand(weight, data, lambda grad, weight: grad if second else grad @ weight.T)
+
+
+def by_hand_into_one_tensor(weight, data):
+    rank, kept, x = dist.get_rank(), [], torch.empty_like(data[0])
+    for own in data:
+        if rank:
+            dist.recv(x, rank - 1)
+        else:
+            x = own
+        if rank < dist.get_world_size() - 1:
+            dist.send(x @ weight, rank + 1)
+        kept.append(x)
+    return by_hand(weight, data, kept=kept)
+
+
+def by_hand_without_first(weight, data):
+    return by_hand(weight, data, only=slice(1, None))
+
+
+def by_hand_first_twice(weight, data):
+    kept = forwards(weight, data)
+    return by_hand(weight, data, kept=[2 * kept[0], *kept[1:]])
+
+
+def by_hand_transposed(weight, data):
+    return by_hand(weight, data).T
+
+
+def by_hand_of_outputs(weight, data):
+    return by_hand(weight, data, kept=[x @ weight for x in forwards(weight, data)])
+
+
+def by_hand_of_what_it_had(weight, data):
+    by_hand(weight, data)
+    return sum(own.T @ own for own in data) * 0
+
+
 def by_hand_mean(weight, data):
     return by_hand(weight, data) / len(data)
 
@@ -311,6 +362,24 @@ WRONG = {
         (by_hand_gradient_of_outputs, "the gradient of your inputs"),
         (by_hand_not_transposed, "left out the transposition"),
         (by_hand_last_only, "only the last microbatch"),
+        (by_hand_inputs_sent_on, "every rank has the inputs of rank 0"),
+        (by_hand_one_transposed, "rank 2 probably received other activations .* from rank 1"),
+        (
+            by_hand_one_sends_back_outputs,
+            "rank 1 probably received another gradient .* from rank 2",
+        ),
+        (
+            by_hand_into_one_tensor,
+            "wrong on (rank 1|ranks 1, 2, 3). On rank 1 .*received into one tensor",
+        ),
+        (
+            by_hand_without_first,
+            "On rank 0 .*lacks microbatch 0: look at the ends|only the last microbatch",
+        ),
+        (by_hand_first_twice, "On rank 0 .*counts microbatch 0 twice"),
+        (by_hand_transposed, "On rank 0 the gradient is transposed"),
+        (by_hand_of_outputs, "the layer's outputs in place of its inputs"),
+        (by_hand_of_what_it_had, "On rank 0 .*zeros of `data` were used"),
         (by_hand_mean, "not the mean"),
         (by_hand_mixed, "of different microbatches"),
         (by_hand_all_at_once, "one for each microbatch and neighbour"),

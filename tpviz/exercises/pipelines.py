@@ -247,6 +247,11 @@ def _by_backward(attempt):
             found.insert(0, through(found[0], weight))
         return lambda rank: _sum_of(xs[rank], found[rank])
 
+    if attempt.equals(lambda rank: _sum_of(xs[0], grads[rank])):
+        return (
+            "every rank has the inputs of rank 0: you sent on what you received. The next rank "
+            "needs your outputs, x @ weight."
+        )
     if attempt.equals(back(lambda grad, weight: grad)):
         return (
             "you sent on the gradient of your outputs. The previous rank needs the gradient of "
@@ -269,6 +274,58 @@ def _by_backward(attempt):
             "in which they were sent, so run backwards in the order of the forwards, or send and "
             "receive in the same reversed order."
         )
+
+
+def _guesses(x, grad, weight):
+    """(words, a wrong gradient of a weight) of a rank that should have x and grad, [m, B, H]."""
+    right, last = _sum_of(x, grad), len(x) - 1
+    yield "is zero: the zeros of `data` were used, in place of what had to be received", 0 * right
+    yield "is transposed: it is x.T @ grad", right.T
+    outputs, before = _sum_of(x @ weight, grad), _sum_of(x, grad @ weight.T)
+    yield "has the layer's outputs in place of its inputs: it is x.T @ grad", outputs
+    yield "has the gradient of the inputs in place of that of the outputs: it is x.T @ grad", before
+    for words, of_x, of_grad in (
+        ("activations", x[[last] * len(x)], grad),
+        ("gradients", x, grad[[last] * len(x)]),
+    ):
+        yield (
+            f"has the {words} of microbatch {last} for each microbatch: probably all were received "
+            "into one tensor, and the next overwrote it. Keep a tensor for each",
+            _sum_of(of_x, of_grad),
+        )
+    for by in (1, -1):
+        yield (
+            f"has activations of microbatch i with gradients of microbatch i {-by:+d}: count "
+            "messages, all arrive in the order in which they were sent",
+            _sum_of(np.roll(x, by, 0), grad),
+        )
+    for i in range(len(x)):
+        one = _sum_of(x[i : i + 1], grad[i : i + 1])
+        yield f"lacks microbatch {i}: look at the ends of your loops", right - one
+        yield f"counts microbatch {i} twice: look at the ends of your loops", right + one
+        yield f"has microbatch {i} alone: add up all of them", one
+
+
+def _on_a_rank(attempt):
+    """Judge: which rank and microbatch differ, and what was probably done."""
+    xs, grads = _passes(attempt.case.inputs)
+    wrong = [rank for rank in range(attempt.size) if rank not in attempt.right]
+    for rank in wrong:
+        got, weight = attempt.outputs[rank], attempt.case.inputs[rank][0]
+        for words, guess in _guesses(xs[rank], grads[rank], weight):
+            if np.allclose(got, guess):
+                ranks = f"rank{'s' * (len(wrong) > 1)} {', '.join(map(str, wrong))}"
+                return f"wrong on {ranks}. On rank {rank} the gradient {words}."
+    words = right_numbers(attempt)
+    if not words or not attempt.right:
+        return words
+    if wrong[0] > attempt.right[-1]:
+        why = f"rank {wrong[0]} probably received other activations than x @ weight from rank "
+        return f"{words} As all ranks before are right, {why}{wrong[0] - 1}."
+    if wrong[-1] < attempt.right[0]:
+        why = f"rank {wrong[-1]} probably received another gradient than grad @ weight.T from rank "
+        return f"{words} As all ranks after are right, {why}{wrong[-1] + 1}."
+    return words
 
 
 def _in_microbatches(attempt):
@@ -320,7 +377,7 @@ BY_HAND = RankProgram(
         right_shape,
         _to_neighbours,
         _by_backward,
-        right_numbers,
+        _on_a_rank,
         _in_microbatches,
     ),
     worlds=({"world": 4}, {"world": 2}),

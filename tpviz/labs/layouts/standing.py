@@ -85,8 +85,8 @@ class Standing(Report):
     def notes(self) -> list[str]:
         """What the baselines are."""
         return [
-            f"{MOST}: the most replicas, then the largest microbatch; the mean of ties. {RANDOM}: "
-            "the mean of all. Every baseline picks among layouts that ran."
+            f"{MOST}: a rule of dp and the micro batch, without a model; the mean of ties. "
+            f"{RANDOM}: the mean of all. Every baseline picks among layouts that ran."
         ]
 
     def to_table(self) -> list[list[str]]:
