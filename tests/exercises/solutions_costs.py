@@ -128,11 +128,14 @@ RIGHT = {
 
 WRONG = {
     "ring_time": [
-        (time_without_latency, r"payload=\S+, n=2, .*only the time of the bytes"),
+        (time_without_latency, r"payload=\S+, n=4, .*only the time of the bytes"),
         (time_with_one_latency, "you counted one latency"),
-        (time_of_half, "this is only the reduce-scatter"),
-        (time_of_all_bytes_once, r"sends 2\(n-1\)/n times the tensor"),
-        (time_of_n_steps, r"a ring needs 2\(n-1\) steps"),
+        (time_of_half, "half of the time: this is only the reduce-scatter"),
+        (time_of_all_bytes_once, r"the latencies are right, .* sends 2\(n-1\)/n times the tensor"),
+        (
+            time_of_n_steps,
+            r"you counted 2n steps of 1/n of the tensor; a ring needs 2\(n-1\) steps",
+        ),
         (time_forgotten, "your function returned NoneType, not a number"),
         (time_raises, "NameError: name 'speed' is not defined"),
     ],
@@ -143,10 +146,13 @@ WRONG = {
         (bus_in_gigabytes, r"the answer is \S+; you returned"),
     ],
     "axis_for_tp": [
-        (axis_innermost, r"all-reduce takes \S+ us along ([xy]), but \S+ us along (?!\1)[xy]"),
-        (axis_of_most_bandwidth, r"4,096 bytes on two wide NVLink nodes, mesh \w 2 x \w 16"),
-        (axis_of_fewest_hops, r"two NVLink nodes, mesh \w 2 x \w 4|lopsided torus"),
-        (axis_named_tp, "the axes are (x and y|y and x); you returned 'tp'"),
+        (
+            axis_innermost,
+            r"takes \S+ us along (\w), but \S+ us along (?!\1)\w. Axis \1 is the innermost axis, w",
+        ),
+        (axis_of_most_bandwidth, r"65,536 bytes on two wide .* Axis \w has the most bandwidth, w"),
+        (axis_of_fewest_hops, r"a torus of slow.* Axis \w has the fewest ranks, which"),
+        (axis_named_tp, r"the axes are \w, \w, \w; you returned 'tp'"),
         (axis_as_number, r"returned int, not a name \(a string\)"),
     ],
     "best_chunks": [

@@ -5,6 +5,7 @@ from dataclasses import replace
 from . import (
     atp,
     atp_layers,
+    axes,
     axonn,
     axonn_layers,
     bugs,
@@ -137,7 +138,7 @@ COURSE = {
 }
 """{notebook: {exercise: (topic, difficulty from 1 to 3, minutes)}}."""
 
-_MODULES = (start, costs, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
+_MODULES = (start, costs, axes, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
 _MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor, pipelines)
 _MODULES += (capstone, overlap, memory)
 _ALL = [value for module in _MODULES for value in vars(module).values()]

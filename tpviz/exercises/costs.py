@@ -1,22 +1,20 @@
-"""The exercises of notebook 07, on times by cost models, choices based on them, a scale model and a
-slow rank; and of notebook 01, on bus bandwidth and your own ring."""
+"""The exercises of notebook 07, on times by cost models, chunks, a scale model and a slow rank (the
+choice of an axis is in `axes`); and of notebook 01, on bus bandwidth and your own ring."""
 
 from functools import lru_cache
-from math import inf
+from math import inf, log2
 
 import numpy as np
 
 from .. import clusters
-from ..cluster import Cluster, Device, Dimension, Level
 from ..cluster.collectives import cost
-from ..mesh import Mesh
 from ..schemes.megatron.strategy import Megatron
 from ..simulation.injected_faults import Faults
 from ..trace.ledger import wire_bytes
 from ..verbs.simulate import simulate
 from ..workload import GPT
 from .checks import Case, Mistake, RankProgram, right_numbers, right_shape, silent, whole_numbers
-from .formula import Asked, Formula, Question, least, same
+from .formula import Formula, Question, same
 
 
 def _draw(rng, *choices):
@@ -30,11 +28,37 @@ def _ring_time(payload, n, latency, bandwidth):
 
 
 def _draw_ring_time(rng):
-    for n in (2, 4, 8, 6):
+    for n in (4, 2, 8, 6):  # with 2 ranks different mistakes take equally long
         payload, *rates = _draw(
-            rng, (240_000, 4_800_000, 96_000_000), (5e-6, 2e-5, 1e-4), (1e9, 5e9, 2e10)
+            rng, (240_000, 4_800_000, 96_000_000), (5.3e-6, 2.1e-5, 1.1e-4), (1.3e9, 4.9e9, 1.9e10)
         )
         yield payload, n, *rates
+
+
+def _ring_mistakes(payload, n, latency, bandwidth):
+    steps, whole = 2 * (n - 1), payload / bandwidth
+    return {
+        "you returned payload / bandwidth, the time to send the tensor once. In a ring all-reduce "
+        "each rank sends 2(n-1) messages: how large is one, and what does each cost besides its "
+        "bytes?": whole,
+        "you returned only the time of the bytes. A ring all-reduce takes 2(n-1) steps, one after "
+        "another, and each adds one latency.": steps / n * whole,
+        "the time of the bytes is right, but you counted one latency: each of the 2(n-1) steps has "
+        "one.": steps / n * whole + latency,
+        "the latencies are right, but for the bytes you counted the tensor once: each rank sends "
+        "2(n-1)/n times the tensor on a ring.": steps * latency + whole,
+        "you returned half of the time: this is only the reduce-scatter. The all-gather takes as "
+        "long again.": steps / 2 * (latency + whole / n),
+        "you counted 2n steps of 1/n of the tensor; a ring needs 2(n-1): the last rank to reduce a "
+        "block does not send it to itself.": 2 * n * (latency + whole / n),
+        "the number of steps is right, but you sent the whole tensor in each. In a ring each "
+        "message is one block of the tensor: of how many?": steps * (latency + whole),
+        "you returned the time of a tree, 2 log2(n) messages of the whole tensor. In a ring there "
+        "are more steps, and each message is smaller.": 2 * log2(n) * (latency + whole),
+        "you returned the time with 4 ranks: steps and blocks depend on `n`.": (
+            _ring_time(payload, 4, latency, bandwidth)
+        ),
+    }
 
 
 RING_TIME = Formula(
@@ -50,21 +74,7 @@ RING_TIME = Formula(
     success="This is the alpha-beta model: latency times hops, plus bytes over bandwidth.",
     draw=_draw_ring_time,
     solution=_ring_time,
-    mistakes=lambda payload, n, latency, bandwidth: {
-        "that is only the time of the bytes. A ring all-reduce takes 2(n-1) steps, one after "
-        "another, and each adds one latency.": (2 * (n - 1) / n * payload / bandwidth),
-        "you counted one latency, but each of the 2(n-1) steps has one.": (
-            2 * (n - 1) / n * payload / bandwidth + latency
-        ),
-        "each rank sends 2(n-1)/n times the tensor on a ring, not once the tensor.": (
-            2 * (n - 1) * latency + payload / bandwidth
-        ),
-        "this is only the reduce-scatter. The all-gather takes as long again.": (
-            (n - 1) / n * payload / bandwidth + (n - 1) * latency
-        ),
-        "a ring needs 2(n-1) steps of 1/n of the tensor: the last rank to reduce a block does not "
-        "send it to itself.": 2 * n * latency + 2 * payload / bandwidth,
-    },
+    mistakes=_ring_mistakes,
 )
 
 
@@ -103,105 +113,6 @@ BUS = Formula(
             payload / seconds / wire_bytes(collective, 1, n)
         ),
     },
-)
-
-
-# --- axis_for_tp ---
-_DEVICE = Device({"float32": 1e13}, 4e10, 1e12)
-
-
-_WIRED = (  # (cluster, mesh axes, payload bytes): inner and outer axis win twice each
-    (
-        Cluster(
-            "two NVLink nodes",
-            _DEVICE,
-            (Level("NVLink", 4, 2e11, 2e11, 3e-6), Level("network", 2, 2.5e10, 2.5e10, 1e-5)),
-        ),
-        {"x": 2, "y": 4},
-        2**24,
-    ),
-    (
-        Cluster(
-            "boards of slow bus, bridged",
-            _DEVICE,
-            (Level("shared bus", 2, 1e10, 1e10, 5e-6), Level("bridge", 2, 1e11, 2e11, 5e-6)),
-        ),
-        {"x": 2, "y": 2},
-        2**22,
-    ),
-    (
-        Cluster(
-            "two wide NVLink nodes",
-            _DEVICE,
-            (Level("NVLink", 16, 2e11, 2e11, 8e-6), Level("network", 2, 2.5e10, 4e11, 1e-5)),
-        ),
-        {"x": 2, "y": 16},
-        2**12,
-    ),
-    (
-        Cluster(
-            "lopsided torus",
-            _DEVICE,
-            torus=(Dimension("ring", 4, 1e11, 1e-6), Dimension("tall", 4, 2e10, 1e-6)),
-        ),
-        {"x": 4, "y": 4},
-        2**24,
-    ),
-)
-
-
-def _times(cluster, mesh, payload):
-    """{axis: seconds of an all-reduce} with all groups of the axis active."""
-    return {
-        axis: cluster.collective_time(
-            "all_reduce", payload, mesh.axes[axis], cluster.axis_link(mesh, axis)
-        )
-        for axis in mesh.axes
-    }
-
-
-def _draw_axis(rng):
-    for number in rng.permutation(len(_WIRED)):
-        cluster, axes, payload = _WIRED[number]
-        names = rng.permutation(list(axes)).tolist()  # so that no name is the answer by heart
-        mesh = Mesh(dict(zip(names, axes.values())))
-        words = (
-            f"{payload:,} bytes on {cluster.name}, mesh "
-            f"{' x '.join(f'{name} {size}' for name, size in mesh.axes.items())}"
-        )
-        yield Asked((cluster, mesh, payload), words, _times(cluster, mesh, payload))
-
-
-def _axis_wrong(question, got):
-    times = question.known
-    if got not in times:
-        return f"for {question}: the axes are {' and '.join(times)}; you returned {got!r}."
-    return (
-        f"for {question}: an all-reduce takes {1e6 * times[got]:.4g} us along {got}, but "
-        f"{1e6 * times[question.answer]:.4g} us along {question.answer}. Count the hops with "
-        "their latency, and the bytes at the bandwidth of one group when all groups of the axis "
-        "send."
-    )
-
-
-AXIS = Formula(
-    title="Which axis should carry tp?",
-    prompt="Tensor parallelism all-reduces `payload` bytes after every layer. Return the name of "
-    "the axis of `mesh` along which this takes the least time on `cluster`. "
-    "`cluster.axis_link(mesh, axis)` has the `.bandwidth` (bytes/s, all groups of the axis "
-    "active) and the `.latency` (s) of a hop; `mesh.axes` is {name: size}.",
-    starter="""def axis_for_tp(cluster, mesh, payload):
-    return mesh.names[-1]  # the innermost axis""",
-    concept="The innermost axis is often right, since neighbours have the fastest links; but "
-    "compute it.",
-    principle="For each axis: the time of a ring all-reduce of its size on its link; for small "
-    "messages hops x latency dominates.",
-    shape="A minimum over the names in `mesh.axes` by a key: the time of one all-reduce with "
-    "the size and the link of that axis. `cluster.collective_time` computes such a time.",
-    success="ATP and AxoNN answer this question by searching over meshes.",
-    draw=_draw_axis,
-    solution=lambda *asked: least(_times(*asked)),
-    wrong=_axis_wrong,
 )
 
 
@@ -333,13 +244,15 @@ def _draw_straggler(rng):
     strategy, workload, program = _captured()
     cluster = clusters.nvswitch(4).scale_model(hidden=64, slow_motion=10)
     for slow in rng.permutation(4).tolist():
-        faults = Faults(
-            {slow: float(rng.uniform(1.2, 1.6))}, jitter=0.05, seed=int(rng.integers(1000))
-        )
-        trace = _to_last_sum(simulate(strategy, workload, cluster, faults=faults, capture=program))
-        busy, waited = (
-            {r: _total(trace, r, kind) for r in trace.ranks} for kind in ("compute", "wait")
-        )
+        factor, first = float(rng.uniform(1.2, 1.6)), 0
+        while first in (0, 3):  # the rank of who always says the same, or finds ends equal
+            faults = Faults({slow: factor}, jitter=0.05, seed=int(rng.integers(1000)))
+            trace = simulate(strategy, workload, cluster, faults=faults, capture=program)
+            trace = _to_last_sum(trace)
+            busy, waited = (
+                {r: _total(trace, r, kind) for r in trace.ranks} for kind in ("compute", "wait")
+            )
+            first = max(waited, key=waited.__getitem__)
         known = {"busy": busy, "waited": waited}
         yield Question({"trace": trace}, slow, f"one of the traces ({workload!r})", known)
 
@@ -357,18 +270,28 @@ def _total(trace, rank, kind):
 
 
 def _straggler_wrong(question, got):
-    waited = question.known["waited"]
+    busy, waited = question.known["busy"], question.known["waited"]
     if got not in waited:
         return f"the ranks are {', '.join(map(str, waited))}; you returned {got!r}."
-    words = ", ".join(f"rank {r} {1e3 * s:.3g} ms" for r, s in waited.items())
+    computing, waiting = (
+        ", ".join(f"rank {r} {1e3 * s:.3g} ms" for r, s in of.items()) for of in (busy, waited)
+    )
     if got == max(waited, key=waited.get):
         return (
-            f"rank {got} waits the longest in this trace: it arrives early, and waits for another "
-            f"one. Waiting: {words}."
+            f"rank {got} computes least and waits longest in this trace: it arrives early, and "
+            f"waits for another one. Computing: {computing}. Waiting: {waiting}."
+        )
+    trace = question.arguments["trace"]
+    ends = {float(trace.select(rank=r)["end"].max()) for r in trace.ranks}
+    if got == trace.ranks[0] and len(ends) == 1:
+        return (
+            f"it is not rank {got}. Did you compare when the ranks end? All leave the last "
+            f"all-reduce together, at {1e3 * ends.pop():.4g} ms, so none is first or last, and "
+            f"Python's min and max give the first of equals. Waiting: {waiting}."
         )
     return (
-        f"it is not rank {got}. All ranks leave an all-reduce together, so their ends tell "
-        f"little; but the rank that the others wait for waits least. Waiting: {words}."
+        f"it is not rank {got}: it waits while it has nothing to compute, for another rank. The "
+        f"rank that the others wait for waits least. Waiting: {waiting}."
     )
 
 
