@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 SOURCES = ("predicted", "simulated", "measured")
 KINDS = ("bars", "exposed", "curve")
 GAIN = "Gain in speed: the first's time over its own, minus 1; +50 % takes a third less time."
+FAR = 20  # times between the least and the largest value of a knob: its axis is logarithmic then
 IN_TABLE = GAIN.replace("Gain", "The table's gain", 1)
 SHAPES = {"axis0": "/", "axis1": ".", "axis2": "\\", "axis3": "x", "axis4": "+"}
 """{ink of an axis: its pattern}, so that colour is never the only sign."""
@@ -235,9 +236,10 @@ class Study(Report):
         if kind == "bars":
             panels = [bars("a step", self.placed("step"), y=FROM_ZERO)]
             return {**head, "panels": panels}
-        x = axis(self.kind if knob is None else knob)
-        shown = (("waits", "exposed communication"), ("step", "a step"))
-        panels = [curves(title, self.placed(what, knob), x=x, y=FROM_ZERO) for what, title in shown]
+        shown = {"exposed communication": "waits", "a step": "step"}
+        placed = {title: self.placed(what, knob) for title, what in shown.items()}
+        x = axis(self.kind) if knob is None else axis(knob, self._ticks(knob))
+        panels = [curves(title, one, x=x, y=FROM_ZERO) for title, one in placed.items()]
         return {**head, "panels": panels}
 
     def placed(self, what: str, knob: str | None = None) -> dict[str, dict[Any, float]]:
@@ -250,6 +252,12 @@ class Study(Report):
             source: {places[label]: getattr(one, what) for label, one in times.items()}
             for source, times in self.times.items()
         }
+
+    def _ticks(self, knob: str) -> list[float] | None:
+        """The values of a knob where only a logarithmic axis tells the least apart."""
+        values = [self._place(row, knob) for row in self.rows]
+        positive = all(isinstance(value, int | float) and value > 0 for value in values)
+        return values if positive and max(values) > FAR * min(values) else None
 
     def _place(self, row: Variant, knob: str | None):
         if knob is None:
