@@ -173,7 +173,7 @@ WRONG = {
         (axis_outermost, r"Axis \w is the outermost axis, which"),
         (
             axis_of_least_latency,
-            r"two wide NVLink nodes.* \w has the least latency of a hop, which",
+            r"two wide NVLink nodes.* has the least latency of a hop, which",
         ),
     ],
     "best_chunks": [

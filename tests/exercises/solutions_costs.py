@@ -134,7 +134,7 @@ WRONG = {
         (time_of_all_bytes_once, r"the latencies are right, .* sends 2\(n-1\)/n times the tensor"),
         (
             time_of_n_steps,
-            r"you counted 2n steps of 1/n of the tensor; a ring needs 2\(n-1\) steps",
+            r"you counted 2n steps of 1/n of the tensor; a ring needs 2\(n-1\):",
         ),
         (time_forgotten, "your function returned NoneType, not a number"),
         (time_raises, "NameError: name 'speed' is not defined"),
