@@ -255,7 +255,7 @@ class Study(Report):
 
     def _ticks(self, knob: str) -> list[float] | None:
         """The values of a knob where only a logarithmic axis tells the least apart."""
-        values = [self._place(row, knob) for row in self.rows]
+        values: list[Any] = [self._place(row, knob) for row in self.rows]
         positive = all(isinstance(value, int | float) and value > 0 for value in values)
         return values if positive and max(values) > FAR * min(values) else None
 
