@@ -311,10 +311,8 @@ def _by_update(attempt):
     def own(rank):
         return _overflows([inputs[rank]])
 
-    first, everyone = (
-        min(_overflows(inputs)),
-        set.intersection(*(own(r) for r in range(len(inputs)))),
-    )
+    first = min(_overflows(inputs))
+    everyone = set.intersection(*(own(rank) for rank in range(len(inputs))))
     if not all(np.isfinite(got).all() for got in attempt.outputs):
         return _not_finite(attempt, everyone)
     if are(_results(inputs, own)):

@@ -236,10 +236,9 @@ class Study(Report):
         if kind == "bars":
             panels = [bars("a step", self.placed("step"), y=FROM_ZERO)]
             return {**head, "panels": panels}
-        shown = {"exposed communication": "waits", "a step": "step"}
-        placed = {title: self.placed(what, knob) for title, what in shown.items()}
         x = axis(self.kind) if knob is None else axis(knob, self._ticks(knob))
-        panels = [curves(title, one, x=x, y=FROM_ZERO) for title, one in placed.items()]
+        shown = (("waits", "exposed communication"), ("step", "a step"))
+        panels = [curves(title, self.placed(what, knob), x=x, y=FROM_ZERO) for what, title in shown]
         return {**head, "panels": panels}
 
     def placed(self, what: str, knob: str | None = None) -> dict[str, dict[Any, float]]:
