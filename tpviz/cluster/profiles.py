@@ -1,7 +1,7 @@
 """Clusters that are not ideal, as runs on them were: by numbers of `coefficients.json`.
 
-Every number there has its source, or is one of at most eight that were fitted to the published rows
-that may be fitted on (`tpviz.validation.fit`, docs/adr/0021).
+Every number there has its source, or was fitted to the published rows that may be fitted on, at most
+eight for a GPU, fabric and framework together (`tpviz.validation.fit`, docs/adr/0021).
 
 >>> from tpviz import clusters
 >>> real = as_run_by(clusters.dgx("H100-SXM-80GB", 16), "Megatron-LM")
@@ -67,10 +67,10 @@ def as_run_by(
         )
     profile = known["frameworks"][framework]
     values = {name: _value(entry, f) for name, entry in profile.items() if name != "sustained"}
-    reached = gemm[gpu] * f["sustained"] * _value(profile.get("sustained", {}).get(gpu), f)
+    sustained = profile.get("sustained", {}).get(gpu, {"fitted": "sustained"})
     device = replace(
         cluster.device,
-        gemm_efficiency=reached,
+        gemm_efficiency=gemm[gpu] * _value(sustained, f),
         memory_efficiency=f["memory_efficiency"],
         startup=known["startup"]["value"],
         **values,
@@ -105,7 +105,5 @@ def framework_of(cluster: "Cluster") -> str:
 
 
 def _value(entry: Any, numbers: Mapping[str, float]):
-    """The value of an entry, which may be the name of a fitted number; 1.0 of none."""
-    if entry is None:
-        return 1.0
+    """The value of an entry, which may be the name of a fitted number."""
     return numbers[entry["fitted"]] if "fitted" in entry else entry["value"]

@@ -37,8 +37,14 @@ GPU_NAMES = {
     "B200": "B200-SXM-180GB",
 }
 """Short names of sources -> names of `tpviz.clusters.GPUS`."""
-SOFTMAX = ("bigscience", "megatron_2020", "megatron_jan2021", "megatron_sc21")
-"""Sources whose attention passes its scores through memory, by how their names begin."""
+PROFILES = {
+    "bigscience": "Megatron-DeepSpeed",
+    **dict.fromkeys(
+        ("megatron_2020", "megatron_jan2021", "megatron_sc21"), "Megatron-LM before FlashAttention"
+    ),
+}
+"""How names of sources begin -> the profile of their runs, where it is not that of the framework.
+Attention of these passes its scores through memory."""
 FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
 """Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
 Omni-Path links of 100 Gbit/s."""
@@ -132,8 +138,6 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
     for name in (*needed, "n_gpus", "tp", "pp", "dp"):
         if not getattr(row, name):
             raise NotModelled(f"{name} is not stated")
-    if row.cp > 1 and row.kind != "memory":
-        raise NotModelled(f"the step of context parallelism (cp={row.cp}) is not modelled")
     if row.ep > 1 or any(word in row.model.lower() for word in SPARSE):
         raise NotModelled("models with experts are not modelled")
     if row.dtype not in HALF:
@@ -149,18 +153,29 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
         if word in row.model:
             raise NotModelled(f"{what}: not modelled")
     assumed: list[str] = []
-    if row.cp > 1:
-        assumed.append("context parallelism as a shorter sequence, whose memory is a rank's")
-        row = replace(row, seq=row.seq // row.cp)
+    part = _part(row, assumed)
     try:
-        strategy = _sharded(row) if (row.zero or 0) > 1 else _pipelined(row, assumed)
-        workload = workload_of(row, assumed)
+        strategy = _sharded(part) if (row.zero or 0) > 1 else _pipelined(part, assumed)
+        workload = workload_of(part, assumed)
         strategy.check(workload)
         found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
-        found = found if cluster else as_ran(found, row)
+        found = found if cluster else as_ran(found, row, workload)
     except ValueError as error:
         raise NotModelled(str(error)) from None
     return Plan(strategy, workload, found, tuple(assumed))
+
+
+def _part(row: PublishedRow, assumed: list[str]):
+    """The row with context parallelism as replicas that each take a part of every sequence: a rank's
+    tokens, memory and gradients are the same. `as_ran` has what attention then lacks."""
+    if row.cp == 1:
+        return row
+    if row.seq % row.cp:
+        raise NotModelled(f"seq={row.seq} is no multiple of cp={row.cp}")
+    assumed.append("context parallelism as replicas on parts of a sequence, its messages hidden")
+    return replace(
+        row, seq=row.seq // row.cp, dp=row.dp * row.cp, global_batch=row.global_batch * row.cp
+    )
 
 
 def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
@@ -221,9 +236,8 @@ def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cl
 
 def profile_of(source: str) -> str:
     """The profile, of `tpviz.cluster.profiles.frameworks`, of a source's runs."""
-    if source.startswith(SOFTMAX):
-        return "Megatron-LM before FlashAttention"
-    framework = framework_of(source)
+    known = next((name for start, name in PROFILES.items() if source.startswith(start)), None)
+    framework = known or framework_of(source)
     return framework if framework in frameworks() else "Megatron-LM"
 
 
@@ -232,12 +246,19 @@ def fabric_of(profile: str) -> str:
     return "Ultra-Scale" if profile == "nanotron" else "InfiniBand"
 
 
-def as_ran(cluster: Cluster, row: PublishedRow) -> Cluster:
+def as_ran(cluster: Cluster, row: PublishedRow, workload: GPT) -> Cluster:
     """The cluster as the run of a row found it: with less bandwidth over dp where its gradients are
-    larger than those predicted, and with slow messages where `FIRST` says so."""
+    larger than those predicted, with slow messages where `FIRST` says so, and with slower GEMMs
+    where ``workload``, `_part` of its sequences, lacks FLOPs of attention over whole ones."""
     factor = GRADIENTS.get(row.framework, {}).get(row.zero or 0, 1) if row.dp > 1 else 1
     slow = row.n_gpus >= FIRST["n_gpus"] or row.tp >= FIRST["tp"]
-    return _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
+    cluster = _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
+    if row.cp == 1:
+        return cluster
+    whole = replace(workload, seq=row.seq, batch=row.global_batch)
+    device = cluster.device
+    done = device.gemm_efficiency * workload.step_flops / whole.step_flops
+    return replace(cluster, device=replace(device, gemm_efficiency=done))
 
 
 def fabric_alone(gpu: str, n_gpus: int, source: str = "") -> Cluster:
@@ -304,7 +325,7 @@ def run_of(row: PublishedRow) -> Run:
             gathered=split and row.pp == 1,
             workspace=2 * handle,
         )
-    if row.source.startswith(SOFTMAX):
+    if row.source.startswith(tuple(PROFILES)):
         core = "recomputed" if row.recompute == "selective" else "unfused"
         return Run(core, dropout=True, shards=shards, split=split, workspace=2 * handle)
     if row.source != CI:

@@ -1,7 +1,7 @@
 """``make fit``: the fitted numbers of `coefficients.json`, from the rows that may be fitted on.
 
 The error of a row is |log(predicted / measured)|, at most `MOST`: a median, not a mean, and a
-disturbed run counts once and no more. Rows are averaged within a set, one for each framework and
+disturbed run counts once and no more. Rows are averaged within a set, one for each profile and
 generation of GPU, of the Ultra-Scale grid one for each degree of tensor parallelism, with and
 without a pipeline, at a weight of `GRID`: no source outweighs another by its number of rows. The
 sum over the sets is made small one number at a time, in steps that shrink. Of the grid's rows one
@@ -20,13 +20,14 @@ from tpviz.cluster.profiles import FILE, coefficients, fitted, framework_of
 from tpviz.verbs.fitted_range import Range, joined, traits
 from tpviz.verbs.predict import predict
 
-from .adapter import NotModelled, Plan, as_ran, plan_of, real
+from .adapter import NotModelled, Plan, as_ran, plan_of, profile_of, real
 from .rows import PublishedRow, published
 
 MOST, GRID, EACH = 0.4, 0.25, 3
 STEPS = (1.25, 1.12, 1.06, 1.03)
 """Factors by which numbers are changed, one round each."""
-SHARES = ("sustained", "sustained_fsdp_h100", "memory_efficiency", "aws_share")
+SHARES = ("sustained", "memory_efficiency", "aws_share")
+"""How names of numbers begin that are at most 1."""
 
 Runs = list[tuple[PublishedRow, Plan]]
 
@@ -47,7 +48,7 @@ def runs() -> Runs:
 def ratio(row: PublishedRow, plan: Plan, numbers: Mapping[str, float]) -> float:
     """Predicted over measured, with these fitted numbers."""
     cluster = _cluster(row.gpu, row.n_gpus, row.source, tuple(sorted(numbers.items())))
-    cluster = as_ran(cluster, row)
+    cluster = as_ran(cluster, row, plan.workload)
     return _seconds(plan.strategy, plan.workload, cluster) / row.step  # pyright: ignore[reportOperatorIssue]
 
 
@@ -67,7 +68,7 @@ def loss(found: Iterable[tuple[PublishedRow, Plan]], numbers: Mapping[str, float
     sets: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row, plan in found:
         grid = row.framework == "nanotron"
-        name = row.framework, f"tp {row.tp}, pp {row.pp > 1}" if grid else row.gpu[:4]
+        name = profile_of(row.source), f"tp {row.tp}, pp {row.pp > 1}" if grid else row.gpu[:4]
         sets[name].append(min(abs(log(ratio(row, plan, numbers))), MOST))
     return sum(fmean(v) * (GRID if name[0] == "nanotron" else 1) for name, v in sets.items())
 
@@ -86,7 +87,7 @@ def _descend(found, numbers, names):
             for factor in (step, 1 / step):
                 while True:
                     tried = {**numbers, name: float(f"{numbers[name] * factor:.3g}")}
-                    if name in SHARES and tried[name] > 1:
+                    if name.startswith(SHARES) and tried[name] > 1:
                         break
                     error = loss(found, tried)
                     if error > least - 1e-5:
@@ -110,7 +111,7 @@ def main() -> None:
     ``--ranges`` only the ranges of the rows."""
     start, known, found = fitted(), coefficients(), runs()
     if "--anew" in sys.argv:
-        start = {name: 0.9 if name in SHARES else value for name, value in start.items()}
+        start = {name: 0.9 if name.startswith(SHARES) else value for name, value in start.items()}
     numbers = start if "--ranges" in sys.argv else fit(found, start)
     for name, entry in known["fitted"].items():
         entry["value"] = numbers[name]
