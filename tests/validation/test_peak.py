@@ -214,7 +214,7 @@ def test_without_a_place_the_largest_rank_counts():
 
 
 def test_context_parallelism_is_a_shorter_sequence():
-    """Of memory alone: its steps are not modelled. The optimizer's shares are cp times as many."""
+    """The optimizer's shares are cp times as many."""
     row = next(r for r in FIT if r.cp == 8)
     (checked,) = tv.validate([row]).rows
     assert (

@@ -161,10 +161,24 @@ def test_sequence_parallel_norms_are_split():
     assert tv.validate([row]).rows[0].predicted < tv.validate([SC21]).rows[0].predicted
 
 
+def test_context_parallelism_splits_sequences():
+    """Its ranks are replicas on parts of a sequence. Attention's FLOPs are those of whole ones: a
+    step takes about half of what it does on half the GPUs."""
+    row = replace(SC21, tp=4, cp=2, recompute="none")
+    plan, whole = plan_of(row), plan_of(replace(row, cp=1, n_gpus=256))
+    assert (plan.strategy.dp, plan.workload.seq, plan.workload.batch) == (64, 1024, 3072)
+    assert plan.strategy.microbatches == whole.strategy.microbatches
+    efficiency = [p.cluster.device.gemm_efficiency for p in (plan, whole)]
+    flops = [p.workload.step_flops for p in (plan, whole)]
+    assert efficiency[0] / efficiency[1] == pytest.approx(flops[0] / flops[1]) != 1
+    seconds = [tv.predict(p.strategy, p.workload, p.cluster).step_time for p in (plan, whole)]
+    assert 0.45 < seconds[0] / seconds[1] < 0.6
+
+
 @pytest.mark.parametrize(
     "row, message",
     [
-        (replace(SC21, cp=2), r"the step of context parallelism \(cp=2\) is not modelled"),
+        (replace(SC21, cp=3, n_gpus=1536), "seq=2048 is no multiple of cp=3"),
         (replace(SC21, ep=8), "models with experts are not modelled"),
         (replace(SC21, model="mixtral-8x7b"), "models with experts are not modelled"),
         (replace(SC21, dtype="fp8"), "dtype 'fp8' is not modelled"),
