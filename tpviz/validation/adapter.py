@@ -166,8 +166,8 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
 
 
 def _part(row: PublishedRow, assumed: list[str]):
-    """The row with context parallelism as replicas that each take a part of every sequence: a rank's
-    tokens, memory and gradients are the same. `as_ran` has what attention then lacks."""
+    """The row with context parallelism as replicas that each take a part of every sequence: a
+    rank's tokens, memory and gradients are the same. `as_ran` has what attention then lacks."""
     if row.cp == 1:
         return row
     if row.seq % row.cp:
