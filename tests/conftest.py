@@ -17,6 +17,7 @@ settings.load_profile("busy")
 
 LONGEST = ["browser", "notebooks", "zoo"]
 """Folders that begin, so that processes side by side end together."""
+EXECUTED = "test_passed_on.py"
 
 
 def pytest_configure(config):
@@ -27,9 +28,9 @@ def pytest_configure(config):
 
 
 def _turn(item):
-    """The tiny test is first; what looks at executed notebooks comes late among its like."""
+    """The tiny test is first; what looks at executed notebooks comes when they are."""
     folder, name = item.path.parent.name, item.path.name
-    return name != "test_tiny.py", folder not in LONGEST, name == "test_passed_on.py"
+    return name != "test_tiny.py", folder not in LONGEST or name == EXECUTED
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -40,7 +41,8 @@ def pytest_xdist_make_scheduler(config, log):
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            return "browser" if file.startswith("tests/browser/") else file
+            browser = file.startswith("tests/browser/") and not file.endswith(EXECUTED)
+            return "browser" if browser else file
 
     config.option.loadscopereorder = False  # as sorted here, not by their number of tests
     return Scheduling(config, log)
