@@ -18,6 +18,7 @@ settings.load_profile("busy")
 LONGEST = ["browser", "notebooks", "zoo"]
 """Folders that begin, so that processes side by side end together."""
 EXECUTED = "test_passed_on.py"
+"""The browser tests of notebooks as nbval left them: where it has not yet run one, they do."""
 
 
 def pytest_configure(config):

@@ -9,6 +9,8 @@ from tpviz.cluster.profiles import as_run_by, coefficients, fitted, frameworks
 from tpviz.validation.rows import table
 
 BOX = tv.clusters.dgx("H100-SXM-80GB", 16)
+COMMON = {"sustained", "memory_efficiency"}
+"""Fitted numbers that every profile has, unless it has its own of the first."""
 
 
 def entries(data, path=()):
@@ -32,7 +34,18 @@ def test_every_number_has_a_source_or_was_fitted():
             assert entry["what"] and entry["value"] > 0, path
         else:
             assert len(entry["source"]) > 6, path
-    assert set(fitted()) - used == {"sustained", "memory_efficiency"}
+    assert set(fitted()) - used == COMMON
+
+
+def test_at_most_eight_numbers_together():
+    """Of a GPU, a fabric and a framework; where a profile has its own, not the common one."""
+    known = coefficients()
+    for profile in known["frameworks"].values():
+        for fabric in known["fabrics"].values():
+            for gpu in known["gemm_efficiency"]:
+                own = {**profile, "sustained": profile.get("sustained", {}).get(gpu) or {}}
+                used = {e["fitted"] for _, e in entries({**own, **fabric}) if "fitted" in e}
+                assert len(COMMON | used) <= 8
 
 
 @pytest.mark.parametrize("framework", frameworks())

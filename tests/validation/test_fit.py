@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpviz.cluster.profiles import coefficients, fitted
+from tpviz.cluster.profiles import fitted
 from tpviz.validation import fit
 from tpviz.validation.rows import published
 
@@ -24,22 +24,6 @@ def test_other_numbers_fit_worse(name, factor):
     numbers = fitted()
     changed = numbers[name] * factor
     assert fit.loss(OTHERS, {**numbers, name: changed}) > fit.loss(OTHERS, numbers)
-
-
-def test_at_most_eight_numbers_together():
-    """Of a GPU, a fabric and a framework."""
-    known = coefficients()
-    common = {"sustained", "memory_efficiency"}
-    for profile in known["frameworks"].values():
-        for fabric in known["fabrics"].values():
-            for gpu in known["gemm_efficiency"]:
-                own = {**profile, "sustained": profile.get("sustained", {}).get(gpu)}
-                used = {e["fitted"] for e in (*own.values(), *fabric.values()) if _is_fitted(e)}
-                assert len(common | used) <= 8
-
-
-def _is_fitted(entry):
-    return isinstance(entry, dict) and "fitted" in entry
 
 
 def test_fitting_finds_a_number_again():
