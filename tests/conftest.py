@@ -49,9 +49,8 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log)
 
 
-@pytest.hookimpl(tryfirst=True)  # before those that are not wanted are left out
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # marked before the unwanted are left out
 def pytest_collection_modifyitems(items):
-    items.sort(key=_turn)  # a stable sort
     for item in items:
         file, function = item.path.as_posix(), getattr(item, "originalname", "")
         if file.endswith(SLOW) or f"{file}::{function}".endswith(SLOW):
@@ -60,6 +59,8 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("browser"):
                 item.add_marker(pytest.mark.skip(f"no {CHROMIUM}: apt-get install chromium"))
+    yield
+    items.sort(key=_turn)  # after pytest has put those together that share a fixture's parameter
 
 
 @pytest.hookimpl(wrapper=True)
