@@ -330,10 +330,15 @@ def test_a_device_that_does_more_than_its_peak_has_a_higher_peak():
 
 
 def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
-    ranks = made_up()
+    """Kernels take 1.1 times as long where small all-reduces come between."""
+    ranks, between = made_up(), (0.01, 0.03, 0.1, 0.2, 0.4)
     ranks = [
         {**rank, "steps": steps_on(replace(TRUE_DEVICE, flops={"float32": 2.5e9}), MODELS)}
-        | {"cores": 2, "core_share": 0.4 + 0.1 * r, "interrupted": [0.01, 0.05 + 0.01 * r, 7.0]}
+        | {
+            "cores": 2,
+            "core_share": 0.4 + 0.1 * r,
+            "interrupted": [(s, 0.05 + 0.01 * r + 0.1 * s) for s in between] + [(0.05, 7.0)],
+        }
         for r, rank in enumerate(ranks)
     ]
     for rank in ranks:
@@ -349,11 +354,12 @@ def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
     assert found.cluster.cores == 2 and found.cluster.core_share == pytest.approx(0.55)
     (alpha, bandwidth), (hops, volume) = TRUE[1, 4], cost("ring", "all_reduce", SMALL, 4)
     overhead = 0.065 - hops * alpha - volume / bandwidth
-    assert found.cluster.overhead == pytest.approx(overhead, rel=1e-3)
+    assert found.cluster.overhead == pytest.approx(overhead, rel=1e-2)
     assert found.cluster.factors["all_gather"] == pytest.approx((1.0, 1.0), rel=1e-3)
     assert found.cluster.factors["reduce_scatter"] == pytest.approx((4.0, 2.0), rel=1e-3)
-    assert found.cluster.device.startup == pytest.approx(2e-5, rel=0.02)
-    assert "in training steps: GEMM efficiency 60 %" in found.describe()
+    assert found.cluster.device.startup == pytest.approx(1.1 * 2e-5, rel=0.02)
+    assert found.cluster.device.gemm_efficiency == pytest.approx(0.6 / 1.1, rel=0.01)
+    assert "in training steps: GEMM efficiency 54." in found.describe()
     assert tv.Cluster.from_json(found.cluster.to_json()) == found.cluster
 
 

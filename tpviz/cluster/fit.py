@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 LEAST_SHARE = 0.05
-"""The share of the longest time that bytes have at least: where measured times do not grow with
-size, a bandwidth cannot be told, and the fit gives the lowest that would not show."""
+"""The share of the largest message's time that bytes have at least: where measured times do not
+grow with size, a bandwidth cannot be told, and the fit gives the lowest that would not show."""
 
 
 def fit_line(
@@ -30,8 +30,8 @@ def fit_line(
     if len(seconds) < 2 or not (seconds > 0).all():
         raise ValueError(f"a fit needs two or more times above 0, not {seconds.tolist()}")
     rows = np.stack([hops, volume], 1) / seconds[:, None]
-    longest = seconds.argmax()
-    least = LEAST_SHARE * seconds[longest] / volume.max()
+    largest = volume.argmax()
+    least = LEAST_SHARE * seconds[largest] / volume[largest]
     weights = np.ones(len(seconds))
     for _ in range(rounds):
         alpha, beta = _bounded(rows, weights, least)

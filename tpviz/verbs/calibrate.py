@@ -188,6 +188,13 @@ def _cluster(
     if ranks[0].get("steps"):
         mean = {w: median(rank["steps"][w] for rank in ranks) for w in ranks[0]["steps"]}
         device = device_of_steps(device, mean)
+    overhead, longer = _among_collectives(ranks, fits)
+    device = replace(
+        device,
+        gemm_efficiency=device.gemm_efficiency / longer,
+        memory_efficiency=device.memory_efficiency / longer,
+        startup=device.startup * longer,
+    )
     checks = {point["collective"] for point in points}.difference(FITTED)
     return Cluster(
         f"this machine ({words})",
@@ -197,7 +204,7 @@ def _cluster(
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},
         source="tv.calibrate: all groups of an axis at once, ring formula, robust fit",
         factors={name: _factors(name, fits, points) for name in sorted(checks)},
-        overhead=_overhead(ranks, fits),
+        overhead=overhead,
         cores=ranks[0].get("cores", 0),
         core_share=median(rank.get("core_share", 0.0) for rank in ranks),
     )
@@ -215,15 +222,20 @@ def _factors(
     return of_hops, 1 / bandwidth
 
 
-def _overhead(ranks: Sequence[dict[str, Any]], fits: Mapping[Any, tuple[float, float]]) -> float:
-    """Seconds of a small all-reduce between layers beyond its line, the median over models; 0.0
-    where none was timed."""
+def _among_collectives(
+    ranks: Sequence[dict[str, Any]], fits: Mapping[Any, tuple[float, float]]
+) -> tuple[float, float]:
+    """(seconds of a collective beyond its line, how many times as long kernels take) where both
+    alternate: a line through what small all-reduces between layers lengthen steps by, over the
+    seconds between two of them. (0.0, 1.0) where none was timed."""
     if not ranks[0].get("interrupted") or (1, len(ranks)) not in fits:
-        return 0.0
+        return 0.0, 1.0
+    models = list(zip(*(rank["interrupted"] for rank in ranks)))
+    without, longer = ([median(m[i] for m in of_model) for of_model in models] for i in (0, 1))
+    each, rate = fit_line([1] * len(models), without, [max(s, 1e-6) for s in longer])
     hops, volume = cost("ring", "all_reduce", SMALL, len(ranks))
     alpha, bandwidth = fits[1, len(ranks)]
-    models = (median(of_model) for of_model in zip(*(rank["interrupted"] for rank in ranks)))
-    return max(0.0, median(models) - hops * alpha - volume / bandwidth)
+    return max(0.0, each - hops * alpha - volume / bandwidth), 1 + 1 / rate
 
 
 def device_of_steps(device: Device, seconds: Mapping[GPT, float]) -> Device:
@@ -283,9 +295,9 @@ def calibrate(
     From whole training steps come the shares of these rates that a model's kernels reach and what a
     launch takes (docs/adr/0021); from all-gathers and reduce-scatters how much longer they take
     than by the all-reduces' line; from steps with small all-reduces between layers the ``overhead``
-    of each; and ranks share the ``cores`` of this host. So `tpviz.predict`
-    and `tpviz.simulate` on ``.cluster`` foresee plain runs here, which no model paces: see
-    `tpviz.compare` with ``emulate=False``. On GPUs kernels stay ideal.
+    of each, and how much longer kernels take there; and ranks share the ``cores`` of this host. So
+    `tpviz.predict` and `tpviz.simulate` on ``.cluster`` foresee plain runs here, which no model
+    paces: see `tpviz.compare` with ``emulate=False``. On GPUs kernels stay ideal.
 
     Parameters
     ----------

@@ -43,6 +43,8 @@ MODELS = (
 )
 """What training steps are timed of, each whole and in one process: from those that launch kernels
 and little else to those that compute; narrow and wide GEMMs, many tokens and few."""
+INTERRUPTED = (*MODELS[:5], MODELS[6])
+"""Those that all-reduces are put into, from 1 to some 10 ms of work between two of them."""
 STEP_REPEATS = 7
 SMALL = 2**12  # bytes of the all-reduces between layers: their latency counts
 
@@ -65,7 +67,7 @@ def time_rank(
     found = {"points": points, "gemm": compute, "copy": copy, **_machine(device)}
     if device == "cpu":
         found |= {"steps": _train(dtypes, repeats), "core_share": _core_share(max(sizes), repeats)}
-        found["interrupted"] = [_interrupted(w, repeats) for w in MODELS[1:6:2]]
+        found["interrupted"] = [_interrupted(w, repeats) for w in INTERRUPTED]
     report(total, total, "training steps of small models")
     return found
 
@@ -196,8 +198,8 @@ def _step(workload, repeats):
 
 
 def _interrupted(workload, repeats):
-    """Seconds by which an all-reduce of `SMALL` bytes between layers lengthens a training step:
-    (elapsed with them - without) / how many, the median over pairs of steps.
+    """(seconds of a training step for each of the all-reduces of `SMALL` bytes between its layers,
+    by how many seconds each lengthens it), medians over pairs of steps without and with them.
 
     It is longer than in a loop: ranks come at different times, whoever waits must be woken up, and
     then finds other caches. No strategy runs here: every rank trains the whole model.
@@ -224,7 +226,9 @@ def _interrupted(workload, repeats):
         return time.perf_counter() - start
 
     pairs = [(elapsed(False), elapsed(True)) for _ in range(WARMUP + repeats)][WARMUP:]
-    return median(more - less for less, more in pairs) / (2 * len(layers))
+    count = 2 * len(layers)
+    without = median(less for less, _ in pairs) / count
+    return without, median(more - less for less, more in pairs) / count
 
 
 def _core_share(size, repeats):
