@@ -185,16 +185,10 @@ def _cluster(
     flops = {d: median(rank["gemm"][d] for rank in ranks) for d in ranks[0]["gemm"]}
     copy = median(rank["copy"] for rank in ranks)
     device = Device(flops, ranks[0]["memory"], copy, ranks[0]["device"])
-    if ranks[0].get("steps"):
-        mean = {w: median(rank["steps"][w] for rank in ranks) for w in ranks[0]["steps"]}
-        device = device_of_steps(device, mean)
     overhead, longer = _among_collectives(ranks, fits)
-    device = replace(
-        device,
-        gemm_efficiency=device.gemm_efficiency / longer,
-        memory_efficiency=device.memory_efficiency / longer,
-        startup=device.startup * longer,
-    )
+    if ranks[0].get("steps"):
+        mean = {w: longer * median(rank["steps"][w] for rank in ranks) for w in ranks[0]["steps"]}
+        device = device_of_steps(device, mean)
     checks = {point["collective"] for point in points}.difference(FITTED)
     return Cluster(
         f"this machine ({words})",
