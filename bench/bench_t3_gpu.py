@@ -3,16 +3,17 @@
 Modes: medians of runs in turn, in units of the GEMM alone with the same programs, of which movers
 leave fewer; a virtual link is the GPU's memory, so what shows is contention for it, not a slow
 link. Memory: bandwidths by kind, what copies take from a GEMM, and the fields that both give the
-simulator (`Machine`); T3_DRAM=<bytes/s> is the GPU's nominal rate, 3.35e12 (H100 SXM) when unset.
+simulator (`Machine`), of the nominal rate in `tpviz.clusters.GPUS`.
 With two GPUs or more also several processes, beside PyTorch's `fused_matmul_reduce_scatter`. Says
 so and ends where there is no CUDA device.
 """
 
-import os
 import sys
 
 import torch
 from harness import ratio, report, row, timing
+
+from tpviz.clusters import GPUS
 
 SIZES = (8192, 532, 4256)
 """m, k, n of each virtual rank: T-NLG's FC-2 at tp=32, k = 4 * 4256 / 32; 8192 tokens recalled."""
@@ -72,7 +73,8 @@ def memory():
 
     found = bandwidths()
     rows = [row(f"memory: {kind}", rate / 1e9, "GB/s") for kind, rate in found.items()]
-    dram = float(os.environ.get("T3_DRAM", 3.35e12))
+    device = torch.cuda.get_device_name()
+    dram = next((d.memory_bandwidth for n, d in GPUS.items() if n.split("-")[0] in device), 0.0)
     try:
         fields = machine_fields(found, dram, contention(32768, 32768, 64, kind="copy"))
         rows += [

@@ -75,3 +75,11 @@ def test_ledger_and_time_are_those_of_the_program(name, w):
 def test_equals_one_process(name, w):
     for strategy in points(name, w, VERIFIED):
         assert tv.verify(strategy, w, steps=2).ok, strategy
+
+
+@pytest.mark.parametrize("name", tv.strategies())
+def test_equals_one_process_where_gloo_moves_what_is_on_a_shared_gpu(monkeypatch, name):
+    """Here on the CPU, all tensors staged through host copies as CUDA's are."""
+    monkeypatch.setenv("TPVIZ_STAGE", "1")
+    for strategy in points(name, W, POINTS)[:VERIFIED]:
+        assert tv.verify(strategy, W, steps=2).ok, strategy

@@ -25,6 +25,8 @@ from .works import (
     AroundWork,
     DoneWork,
     SilentGroup,
+    StagedWork,
+    by_nccl,
     can_scatter,
     needs_staging,
     scatter,
@@ -210,7 +212,7 @@ class TracedGroup(dist.ProcessGroup):
             return scatter(self.inner, args)  # pyright: ignore[reportArgumentType]
         operation = getattr(self.inner, method)
         if needs_staging(args):
-            return staged(operation, args, kwargs)
+            return staged(method, operation, args, kwargs)
         work = operation(*args, **kwargs)
         return DoneWork() if method in BLOCKING else work
 
@@ -222,12 +224,15 @@ class TracedGroup(dist.ProcessGroup):
         """
         if isinstance(work, DoneWork) and not isinstance(self.inner, SilentGroup):
             return listener.completed(row)
-        stamp = listener.clock.completion(work)
+        stamp = listener.clock.completion(work) if by_nccl(args) else None
         if stamp is not None:
             listener.completed(row, stamp)
         elif row[0] not in PEER and _is_async(args, kwargs):
+            moving = work.inner if isinstance(work, StagedWork) else work
             with contextlib.suppress(RuntimeError):
-                work.get_future().add_done_callback(lambda _: listener.completed(row))
+                moving.get_future().add_done_callback(
+                    lambda _: listener.completed(row, listener.clock.seen())
+                )
 
     def _members(self, method, collective, args):
         if method == "recv_anysource":

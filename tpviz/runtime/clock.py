@@ -18,6 +18,10 @@ class Clock:
 
     now: Callable[[], Any] = staticmethod(time.perf_counter)
 
+    def seen(self) -> Any:
+        """A stamp of what the host has seen happen."""
+        return self.now()
+
     def completion(self, work: dist.Work) -> Any:
         """A stamp at the end of ``work``; None: who waits sees it, or the future's callback."""
 
@@ -52,6 +56,9 @@ class CudaClock(Clock):
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    def seen(self) -> float:
+        return time.perf_counter()
 
     def completion(self, work: dist.Work) -> torch.cuda.Event:
         """A stamp at the end of ``work`` (NCCL): a side stream waits for it, no other does."""

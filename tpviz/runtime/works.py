@@ -1,7 +1,7 @@
 """Handles of collectives done otherwise than by the inner group: staged, added up here, not at all.
 
 NCCL refuses two ranks on one GPU, and gloo knows few collectives on CUDA tensors, so a shared GPU's
-tensors are copied to the host, reduced there, and copied back before the call returns.
+tensors are copied to the host and moved there; whoever waits copies the results back.
 """
 
 import os
@@ -36,21 +36,14 @@ class AroundWork(dist.Work):
 
 
 class DoneWork(dist.Work):
-    """The handle of a collective that is finished when it is made: staged, blocking, or silent.
+    """The handle of a collective that is finished when it is made: blocking, or silent.
 
     value : what its future gives.
-    inner : the work that has moved the bytes, where it is asked whom a message was from.
     """
 
-    def __init__(self, value: Any = None, inner: dist.Work | None = None):
+    def __init__(self, value: Any = None):
         super().__init__()
-        self.value, self.inner = value, inner
-
-    def source_rank(self) -> int:
-        """Whom a message from anyone was from."""
-        return source_rank(self.inner)
-
-    _source_rank = source_rank  # torch 2.13's name
+        self.value = value
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """True at once."""
@@ -71,9 +64,14 @@ class DoneWork(dist.Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future that is done."""
-        future = torch.futures.Future()
-        future.set_result(self.value)
-        return future
+        return done_future(self.value)
+
+
+def done_future(value: Any) -> torch.futures.Future:
+    """A future that gives ``value`` at once."""
+    future = torch.futures.Future()
+    future.set_result(value)
+    return future
 
 
 def source_rank(work: Any) -> int:
@@ -82,31 +80,70 @@ def source_rank(work: Any) -> int:
 
 
 def needs_staging(args: Sequence[Any]) -> bool:
-    """Whether a call on these arguments must go through the host (``TPVIZ_STAGE=1`` forces it)."""
+    """Whether the tensors in these arguments must go through the host (``TPVIZ_STAGE=1`` forces
+    it)."""
     device = _device(args)
-    on_cuda = device is not None and device.type == "cuda"
+    if device is None:
+        return False
+    on_cuda = device.type == "cuda"
     return (on_cuda and inner_kind() == "gloo") or os.environ.get("TPVIZ_STAGE") == "1"
 
 
-def staged(operation: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> DoneWork:
-    """Run ``operation`` on host copies of all tensors in ``args`` and copy every result back."""
-    pairs = []
+def by_nccl(args: Sequence[Any]) -> bool:
+    """Whether NCCL moves the bytes of a call on these arguments; a barrier has no tensors."""
+    device = _device(args)
+    return (device is None or device.type == "cuda") and inner_kind() == "nccl"
+
+
+def staged(method: str, operation: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]):
+    """Start ``operation`` on host copies of all tensors in ``args``; its `StagedWork`.
+
+    Results are in the first argument (a message that is sent has none). Nothing else is written
+    to: autograd, and whoever compares versions, would take it for changed.
+    """
+    copies = []
 
     def to_host(value):
         if isinstance(value, torch.Tensor):
-            copy = value.detach().to("cpu", copy=True)
-            pairs.append((value, copy))
-            return copy
+            copies.append((value, value.detach().to("cpu", copy=True)))
+            return copies[-1][1]
         if isinstance(value, (list, tuple)):
             return [to_host(v) for v in value]
         return value
 
-    work = operation(*(to_host(a) for a in args), **kwargs)
-    work.wait()
-    with torch.no_grad():
-        for original, copy in pairs:
-            original.detach().copy_(copy)
-    return DoneWork(inner=work)
+    first = to_host(args[0])
+    results = [] if method == "send" else copies[:]
+    return StagedWork(operation(first, *map(to_host, args[1:]), **kwargs), results)
+
+
+class StagedWork(AroundWork):
+    """Done when host copies have been moved; whoever waits copies ``results`` back, pairs of a
+    tensor and its copy."""
+
+    def __init__(self, inner: dist.Work, results: list[tuple[torch.Tensor, torch.Tensor]]):
+        super().__init__(inner)
+        self.results, self.tensors = results, [tensor for tensor, _ in results]
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        done = self.inner.wait() if timeout is None else self.inner.wait(timeout)
+        with torch.no_grad():
+            for tensor, copy in self.results:
+                tensor.detach().copy_(copy)
+        self.results = []
+        return done
+
+    def source_rank(self) -> int:
+        """Whom a message from anyone was from."""
+        return source_rank(self.inner)
+
+    _source_rank = source_rank  # torch 2.13's name
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self.tensors
+
+    def get_future(self) -> torch.futures.Future:
+        return done_future(self.result())
 
 
 def _device(value):
@@ -207,7 +244,4 @@ class ScatterWork(AroundWork):
         return [self.output]
 
     def get_future(self) -> torch.futures.Future:
-        self.wait()
-        future = torch.futures.Future()
-        future.set_result([self.output])
-        return future
+        return done_future(self.result())

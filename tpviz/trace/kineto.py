@@ -133,8 +133,9 @@ def _events(profile, offset):
         for start, end, n in steps
     ]
     for fields in found:
-        index = bisect_right(steps, fields["start"], key=lambda s: s[0]) - 1
-        inside = index >= 0 and fields["start"] <= steps[index][1]
+        issued = fields.pop("issued", fields["start"])  # a GPU is behind its host
+        index = bisect_right(steps, issued, key=lambda s: s[0]) - 1
+        inside = index >= 0 and issued <= steps[index][1]
         yield Event(
             **{
                 **fields,

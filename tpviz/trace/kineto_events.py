@@ -165,6 +165,7 @@ def gpu_events(
             "start": e["start"],
             "end": e["end"],
             "phase": phase_at(at["tid"], at["start"]) if at else "",
+            **({"issued": at["start"]} if at else {}),
         }
         if is_nccl(e["name"]):
             args = {**issue.get(_external(e), {}), **e["args"]}
