@@ -8,7 +8,7 @@ of the simulator's `Machine` that follow (`machine_fields`). `kernels`: Triton.
 
 Nothing here is imported by the rest of tpviz. It needs CUDA and Triton, which comes with torch for
 CUDA. The kernels are tested in Triton's interpreter on the CPU and compiled for sm_80 and sm_90;
-they have not run on a GPU yet, and no figure in this package was measured on one.
+they ran on one H200, whose figures are in docs/gpu, not on several GPUs.
 """
 
 import importlib

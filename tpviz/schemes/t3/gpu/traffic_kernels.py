@@ -1,6 +1,6 @@
 """Traffic of a known amount, alone or beside a GEMM: Triton kernels. Sizes as in `kernels`.
 
-Not run on a GPU yet; tested in Triton's interpreter, compiled for sm_80 and sm_90.
+Tested in Triton's interpreter, compiled for sm_80 and sm_90; ran on one H200.
 """
 
 import triton  # pyright: ignore[reportMissingImports]
