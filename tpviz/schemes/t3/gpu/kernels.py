@@ -32,7 +32,7 @@ Shapes: rank's A (m, k), B (k, n), sums (m, n) float32; a chunk is m / ranks row
 numbered down the rows first. Tables hold each rank's address, so that a rank may be a buffer of
 this GPU or of another process.
 
-Checked in Triton's interpreter and by compiling for sm_80 and sm_90; not run on a GPU yet.
+Checked in Triton's interpreter and by compiling for sm_80 and sm_90; ran on one H200.
 """
 
 import triton  # pyright: ignore[reportMissingImports]
