@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from harness import report, row
 
 import tpviz as tv
-from tpviz.schemes.gpt.program import reference_program
+from tpviz.schemes.gpt.model import ReferenceGPT
+from tpviz.schemes.gpt.program import Program
 from tpviz.schemes.t3.gpu.traffic import timed
 from tpviz.verbs.run import train_step
 
@@ -116,13 +117,13 @@ def streams(tokens: int, hidden: int) -> _Rows:
         "softmax": (2, lambda: torch.softmax(x, -1)),
         "softmax backward": (
             3,
-            lambda: torch._softmax_backward_data(grad, probable, -1, torch.bfloat16),
+            lambda: torch.ops.aten._softmax_backward_data(grad, probable, -1, torch.bfloat16),
         ),
         "cast to float32": (3, lambda: x.float()),
         "sum of rows": (1, lambda: x.sum(0)),
         "fused AdamW, float32": (
             14,
-            lambda: torch._fused_adamw_(*states, **rates, amsgrad=False, maximize=False),
+            lambda: torch.ops.aten._fused_adamw_(*states, **rates, amsgrad=False, maximize=False),
         ),
     }
     about = {"tokens": tokens, "hidden": hidden}
@@ -175,7 +176,9 @@ def step_of(workload: tv.GPT) -> dict[str, Any]:
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    program = reference_program(workload, device="cuda")
+    # Not `reference_program`: its initial values, the same for every strategy, come from the CPU.
+    module = ReferenceGPT(workload, dtype=getattr(torch, workload.dtype), device="cuda")
+    program = Program(workload, module)
 
     def train():
         torch.cuda.synchronize()

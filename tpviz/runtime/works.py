@@ -95,7 +95,9 @@ def by_nccl(args: Sequence[Any]) -> bool:
     return (device is None or device.type == "cuda") and inner_kind() == "nccl"
 
 
-def staged(method: str, operation: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]):
+def staged(
+    method: str, operation: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> "StagedWork":
     """Start ``operation`` on host copies of all tensors in ``args``; its `StagedWork`.
 
     Results are in the first argument (a message that is sent has none). Nothing else is written
