@@ -213,6 +213,35 @@ def _late_wait():
     return comm.end, wait.start
 
 
+def test_a_stream_behind_its_host_does_not_begin_what_the_host_saw_end():
+    """CUDA's events are late by what the GPU has queued; the host stamps the end of gloo's work."""
+    for start, end in tv.launch(_late_stream, world_size=2):
+        assert start == end
+
+
+def _late_stream():
+    import time
+
+    from tpviz.runtime import clock, recorder
+
+    class Late(clock.Clock):
+        now = staticmethod(lambda: time.perf_counter() + 1)
+
+        def seen(self):
+            return time.perf_counter()
+
+    recorder.host_or_device_clock, ours = Late, recorder.host_or_device_clock
+    try:
+        with tv.record() as rec:
+            work = torch.distributed.all_reduce(torch.ones(1000), async_op=True)
+            time.sleep(0.2)
+            work.wait()
+    finally:
+        recorder.host_or_device_clock = ours
+    (comm,) = rec.trace.select(kind="comm")
+    return comm.start, comm.end
+
+
 def test_tensors_staged_through_the_host_give_the_same_numbers():
     """What CUDA tensors on a shared GPU go through, here forced on CPU tensors."""
     assert tv.launch(_staged, world_size=2) == [

@@ -30,7 +30,6 @@ from .works import (
     can_scatter,
     needs_staging,
     scatter,
-    source_rank,
     staged,
 )
 
@@ -91,12 +90,6 @@ class TracedWork(AroundWork):
     def is_completed(self) -> bool:
         done = self.inner.is_completed()
         return done and (not self.flight or self.pacer.is_done(self.flight))  # pyright: ignore[reportOptionalMemberAccess]
-
-    def source_rank(self) -> int:
-        """Whom a message from anyone was from."""
-        return source_rank(self.inner)
-
-    _source_rank = source_rank  # torch 2.13's name
 
     def synchronize(self) -> None:
         self.wait()

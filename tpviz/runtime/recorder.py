@@ -215,7 +215,7 @@ class Recorder:
             lane=f"comm/{axis}",
             kind="comm",
             name=collective,
-            start=start,
+            start=min(start, end),  # a host may see the end before the device's stream is at start
             end=end,
             bytes=payload,
             wire_bytes=wire_bytes(collective, payload, len(members)),

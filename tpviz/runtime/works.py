@@ -34,6 +34,12 @@ class AroundWork(dist.Work):
     def result(self) -> list[torch.Tensor]:
         return self.inner.result()
 
+    def source_rank(self) -> int:
+        """Whom a message from anyone was from."""
+        return source_rank(self.inner)
+
+    _source_rank = source_rank  # torch 2.13's name
+
 
 class DoneWork(dist.Work):
     """The handle of a collective that is finished when it is made: blocking, or silent.
@@ -133,12 +139,6 @@ class StagedWork(AroundWork):
                 tensor.detach().copy_(copy)
         self.results = []
         return done
-
-    def source_rank(self) -> int:
-        """Whom a message from anyone was from."""
-        return source_rank(self.inner)
-
-    _source_rank = source_rank  # torch 2.13's name
 
     def result(self) -> list[torch.Tensor]:
         self.wait()

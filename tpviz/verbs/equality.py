@@ -50,7 +50,7 @@ def error(
     number.
     """
     found, expected, nudged = (
-        torch.as_tensor(t, dtype=torch.float64).detach() for t in (found, expected, nudged)
+        torch.as_tensor(t, dtype=torch.float64).detach().cpu() for t in (found, expected, nudged)
     )
     if found.shape != expected.shape:
         return float("inf")
