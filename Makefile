@@ -62,6 +62,7 @@ fit: setup  ## fit the numbers of tpviz/cluster/coefficients.json, on the rows t
 
 validate: setup  ## write docs/validation.md: predictions beside published runs, and the README's figures
 	$(BIN)/python docs/draw_validation.py
+	$(BIN)/python docs/draw_gpu.py
 
 claims: setup  ## write docs/claims.md: the papers' headlines beside our figures
 	$(BIN)/python docs/draw_claims.py

@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike
 LEAST_SHARE = 0.05
 """The share of the largest message's time that bytes have at least: where measured times do not
 grow with size, a bandwidth cannot be told, and the fit gives the lowest that would not show."""
+LEAST_STEPS = 4
+"""Steps that tell the four numbers of a device's kernels."""
 
 
 def fit_line(
@@ -54,7 +56,7 @@ def fit_kernels(
     Raises ``ValueError`` for fewer than four steps or times that are not above 0.
     """
     seconds = np.array([taken for _, taken in steps], float)
-    if len(seconds) < 4 or not (seconds > 0).all():
+    if len(seconds) < LEAST_STEPS or not (seconds > 0).all():
         raise ValueError(f"a fit needs four or more times above 0, not {seconds.tolist()}")
     tables = [np.array(kernels, float).T for kernels, _ in steps]
     found, weights = np.array([1.0, 0.0, 0.0, 0.0]), np.ones(len(seconds))

@@ -13,7 +13,7 @@ from typing import Any
 from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import cost
-from tpviz.cluster.fit import fit_kernels, fit_line
+from tpviz.cluster.fit import LEAST_STEPS, fit_kernels, fit_line
 from tpviz.cluster.routes import family
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import check_world_size, launch
@@ -188,7 +188,7 @@ def _cluster(
     overhead, longer = _among_collectives(ranks, fits)
     if ranks[0].get("steps"):
         mean = {w: longer * median(rank["steps"][w] for rank in ranks) for w in ranks[0]["steps"]}
-        device = device_of_steps(device, mean)
+        device = device_of_steps(device, mean, ahead=not ranks[0]["cores"])
     checks = {point["collective"] for point in points}.difference(FITTED)
     return Cluster(
         f"this machine ({words})",
@@ -232,19 +232,27 @@ def _among_collectives(
     return max(0.0, each - hops * alpha - volume / bandwidth), 1 + 1 / rate
 
 
-def device_of_steps(device: Device, seconds: Mapping[GPT, float]) -> Device:
+def device_of_steps(device: Device, seconds: Mapping[GPT, float], ahead: bool = False) -> Device:
     """The device whose kernels take as long as measured training steps, each whole on one device.
 
-    Shares of the rates, traffic that is not hidden, and seconds to launch a kernel, which on a
-    processor adds to each; all by `tpviz.cluster.fit.fit_kernels`. seconds : of a step of each.
+    Shares of the rates, traffic that is not hidden, and seconds to start a kernel, which adds to
+    each; all by `tpviz.cluster.fit.fit_kernels`. seconds : of a step of each. ahead : the host
+    launches kernels ahead of the device, a GPU: what a launch takes is the least that a kernel of
+    any step does, and the rest is fitted to steps that it does not bound.
     """
-    eager, steps = replace(device, pointwise="eager"), []
+    eager, steps, launch = replace(device, pointwise="eager"), [], 0.0
     for w, taken in seconds.items():
         rate = device.flops[w.dtype]
         kernels = work(eager, DataParallel(dp=1).held(w))
         update = (1, 0.0, adamw(w.num_parameters * w.itemsize).bytes)
         rows = [(count, flops / rate, size) for count, flops, size in (*kernels, update)]
         steps.append((rows, taken))
+    if ahead:
+        counts = [sum(count for count, *_ in rows) for rows, _ in steps]
+        launch = min(taken / count for count, (_, taken) in zip(counts, steps))
+        steps = [step for n, step in zip(counts, steps) if step[1] > CLEAR * launch * n]
+        if len(steps) < LEAST_STEPS:
+            return replace(eager, launch=launch)
     arithmetic, unhidden, byte, startup = fit_kernels(steps)
     arithmetic = arithmetic or 1.0  # steps that showed none: as ideal
     faster, bandwidth = max(1.0, 1 / arithmetic), device.memory_bandwidth
@@ -257,11 +265,14 @@ def device_of_steps(device: Device, seconds: Mapping[GPT, float]) -> Device:
         memory_efficiency=min(1.0, 1 / (byte * bandwidth)) if byte else 1.0,
         unhidden=unhidden,
         startup=startup,
+        launch=launch,
     )
 
 
 __all__ = ["Calibration", "calibrate"]
 
+CLEAR = 1.3
+"""How many times the launches of its kernels a step lasts at least that they do not bound."""
 SIZES = (2**16, 2**20, 2**22, 2**24)
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
@@ -291,7 +302,7 @@ def calibrate(
     than by the all-reduces' line; from steps with small all-reduces between layers the ``overhead``
     of each, and how much longer kernels take there; and ranks share the ``cores`` of this host. So
     `tpviz.predict` and `tpviz.simulate` on ``.cluster`` foresee plain runs here, which no model
-    paces: see `tpviz.compare` with ``emulate=False``. On GPUs kernels stay ideal.
+    paces: see `tpviz.compare` with ``emulate=False``.
 
     Parameters
     ----------

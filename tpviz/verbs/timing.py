@@ -7,6 +7,7 @@ core: ranks may be more than cores.
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -20,7 +21,8 @@ from tpviz.runtime.devices import badge, inner_kind
 from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
-from tpviz.schemes.gpt.program import reference_program
+from tpviz.schemes.gpt.model import ReferenceGPT
+from tpviz.schemes.gpt.program import Program, reference_program
 from tpviz.workload import GPT
 
 from .run import train_step
@@ -43,6 +45,16 @@ MODELS = (
 )
 """What training steps are timed of, each whole and in one process: from those that launch kernels
 and little else to those that compute; narrow and wide GEMMs, many tokens and few."""
+_LLAMA = {"ffn": 11008, "gated": True, "norm": "rms", "rotary": True, "bias": False, "tied": False}
+GPU_MODELS = (
+    GPT(layers=2, hidden=256, heads=4, seq=128, batch=1, vocab=1024),
+    GPT(layers=4, hidden=1024, heads=16, seq=1024, batch=8, vocab=32768),
+    GPT(layers=4, hidden=2048, heads=16, seq=2048, batch=4, vocab=32768),
+    GPT(layers=2, hidden=4096, heads=32, seq=2048, batch=1, vocab=32768),
+    GPT(layers=2, hidden=4096, heads=32, seq=4096, batch=1, vocab=32000, **_LLAMA),
+)
+"""The same for a GPU: the first launches kernels and little else. Up to 7 GB; those that a GPU has
+no room for are left out."""
 INTERRUPTED = (*MODELS[:5], MODELS[6])
 """Those that all-reduces are put into, from 1 to some 10 ms of work between two of them."""
 STEP_REPEATS = 7
@@ -65,8 +77,9 @@ def time_rank(
     copy = _copy(repeats, device)
     report(total - 1, total, "GEMMs and copies")
     found = {"points": points, "gemm": compute, "copy": copy, **_machine(device)}
+    found["steps"] = _train(dtypes, repeats, device)
     if device == "cpu":
-        found |= {"steps": _train(dtypes, repeats), "core_share": _core_share(max(sizes), repeats)}
+        found["core_share"] = _core_share(max(sizes), repeats)
         found["interrupted"] = [_interrupted(w, repeats) for w in INTERRUPTED]
     report(total, total, "training steps of small models")
     return found
@@ -178,23 +191,34 @@ def _copy(repeats, device):
     return 2 * COPY_BYTES[device] / _working(lambda: target.copy_(source), repeats, device)
 
 
-def _train(dtypes, repeats):
-    """{workload: seconds} of a core for a whole step of each of `MODELS`, as `tpviz.run`
-    trains and records it; in float32 where that is among the dtypes, else in float64."""
-    dtype = next((d for d in ("float32", "float64") if d in dtypes), None)
-    asked = [replace(w, dtype=dtype) for w in MODELS] if dtype else []
-    return {workload: _step(workload, min(repeats, STEP_REPEATS)) for workload in asked}
+def _train(dtypes, repeats, device):
+    """{workload: seconds} of a core or GPU for a whole step of each of `MODELS` or `GPU_MODELS`, in
+    the first of the preferred dtypes that is asked for."""
+    models, preferred = MODELS, ("float32", "float64")
+    if device != "cpu":
+        models, preferred = GPU_MODELS, ("bfloat16", "float32")
+    dtype = next((d for d in preferred if d in dtypes), None)
+    asked, found = [replace(w, dtype=dtype) for w in models] if dtype else [], {}
+    for workload in asked:
+        with suppress(torch.OutOfMemoryError):
+            found[workload] = _step(workload, min(repeats, STEP_REPEATS), device)
+    return found
 
 
-def _step(workload, repeats):
-    program = reference_program(workload)
+def _step(workload, repeats, device):
+    """On a processor as `tpviz.run` records it; a GPU's host would launch less fast then."""
+    module = ReferenceGPT(workload, dtype=getattr(torch, workload.dtype), device=device)
+    program = Program(workload, module)  # with any initial values: those of a run take long to draw
+    train = partial(train_step, program, workload, 0, device)
+    if device != "cpu":
+        return _working(train, repeats, device)
     with record() as recorder:
 
-        def train():
+        def recorded():
             with recorder.step():
-                train_step(program, workload, 0, "cpu")
+                train()
 
-        return _working(train, repeats, "cpu")
+        return _working(recorded, repeats, device)
 
 
 def _interrupted(workload, repeats):
