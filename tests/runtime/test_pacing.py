@@ -7,6 +7,7 @@ that runs the tests is small and busy; never is anything allowed to end early.
 import time
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ import torch.distributed as dist
 import tpviz as tv
 from tpviz import peers
 from tpviz.cluster import Cluster, Device, Level
+from tpviz.runtime.issue_times import Slot
+from tpviz.runtime.pacing import Flight, Pacer
+from tpviz.simulation.flows import Flows
 
 DEVICE = Device({"float32": 1e8}, 1e9, 1e12)
 BOX = Cluster("box", DEVICE, (Level("fast", 2, 4e6, 4e6, 1e-3), Level("slow", 4, 1e6, 2e6, 2e-3)))
@@ -315,3 +319,23 @@ def test_a_message_from_anyone():
 def test_record_checks_what_it_is_given(bad):
     with pytest.raises(ValueError, match="give a"):
         tv.record(**bad)
+
+
+def test_a_collective_issued_late_does_not_begin_before_the_one_ahead_of_it_ended():
+    """A rank's lane clock stands still while its processor works: it may post an old time."""
+    posted = {0: (0.0, 0.0, 1e4)}
+    table = SimpleNamespace(
+        slots=[Slot(0, (0, 1), 1, None)],
+        refresh=lambda: None,
+        complete=lambda slot, number: posted.get(number),
+    )
+    pacer = object.__new__(Pacer)
+    pacer.cluster, pacer.world_size = Cluster("link", DEVICE, (Level("link", 2, 4e6, 4e6),)), 2
+    pacer.issue_times, pacer.flows, pacer.under_way = table, Flows(), {}
+    pacer.communication = 0.0
+    flights = [Flight((0, number), "all_reduce", 0.0) for number in range(2)]
+    pacer.flights = {flight.key: flight for flight in flights}
+    pacer._advance(0.01)
+    posted[1] = 0.0, 0.0, 1e4
+    pacer._advance(0.02)
+    assert [flight.end for flight in flights] == pytest.approx([2.5e-3, 5e-3])

@@ -24,15 +24,16 @@ SLOTS, RING = 256, 1024  # the file is sparse: only what is used takes memory
 
 
 class Slot:
-    """One group: its place in the table, members, axis (a hash of its name) and message shift."""
+    """One group: its place in the table, members, axis (a hash of its name) and message shift; the
+    number of its next collective, not before ``free``."""
 
-    __slots__ = ("axis", "busy", "index", "link", "members", "next", "shift")
+    __slots__ = ("axis", "busy", "free", "index", "link", "members", "next", "shift")
 
     link: "Link | None"
 
     def __init__(self, index: int, members: tuple[int, ...], axis: int, shift: int | None):
         self.index, self.members, self.axis, self.shift = index, members, axis, shift
-        self.next, self.busy, self.link = 0, False, None
+        self.next, self.busy, self.free, self.link = 0, False, 0.0, None
 
 
 class IssueTimes:

@@ -205,22 +205,22 @@ class Pacer(Clock):
         """Begin what is complete, end what is over, up to a time."""
         self.issue_times.refresh()
         for slot in self.issue_times.slots:
-            self._begin(slot, 0.0)
+            self._begin(slot)
         while (upcoming := self.flows.next_time()) is not None and upcoming <= until:
             flow = self.flows.step()
             if flow is None:
                 continue
             slot, number = flow.owner
-            slot.next, slot.busy = number + 1, False
+            slot.next, slot.busy, slot.free = number + 1, False, flow.end
             self.under_way.pop((slot.index, number), None)
             flight = self.flights.pop((slot.index, number), None)
             if flight is not None:
                 flight.end = flow.end
                 self.communication += flight.end - flight.start
                 self._stamp(flight)
-            self._begin(slot, flow.end)
+            self._begin(slot)
 
-    def _begin(self, slot, free):
+    def _begin(self, slot):
         if slot.busy:
             return
         found = self.issue_times.complete(slot, slot.next)
@@ -231,7 +231,7 @@ class Pacer(Clock):
         link = self._link(slot)
         kind = slot.axis, link.family, slot.shift
         self.under_way[slot.index, slot.next] = self.flows.add(
-            (slot, slot.next), kind, link, latency, volume, max(ready, free)
+            (slot, slot.next), kind, link, latency, volume, max(ready, slot.free)
         )
 
     @staticmethod
