@@ -71,16 +71,19 @@ def time_rank(
     axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or "message" for
     pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
     """
-    device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), len(axes) + 3
-    points = _points(axes, sizes, total, device, partial(_times, repeats=repeats, device=device))
+    device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), WARMUP + repeats + 2
+    calls = _calls(axes, sizes, device)
+    timed = [partial(_timed, call, device) for call in calls.values()]
+    pairs = [_interrupted(w) for w in INTERRUPTED] if device == "cpu" else []
+    taken = _in_turn([*timed, *pairs], repeats, total)
     compute = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
     copy = _copy(repeats, device)
     report(total - 1, total, "GEMMs and copies")
-    found = {"points": points, "gemm": compute, "copy": copy, **_machine(device)}
+    found = {"points": dict(zip(calls, taken)), "gemm": compute, "copy": copy, **_machine(device)}
     found["steps"] = _train(dtypes, repeats, device)
     if device == "cpu":
         found["core_share"] = _core_share(max(sizes), repeats)
-        found["interrupted"] = [_interrupted(w, repeats) for w in INTERRUPTED]
+        found["interrupted"] = [tuple(map(median, zip(*of))) for of in taken[len(timed) :]]
     report(total, total, "training steps of small models")
     return found
 
@@ -92,27 +95,41 @@ def time_paced_rank(
 
     Its device is described, not measured.
     """
-    device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), len(axes) + 1
+    calls = _calls(axes, sizes, os.environ.get("TPVIZ_DEVICE", "cpu"))
+    points = {}
     with record(cluster=cluster) as recorder:
-        points = _points(axes, sizes, total, device, partial(_steps, recorder, repeats=repeats))
+        for done, (key, call) in enumerate(calls.items(), 1):
+            points[key] = _steps(recorder, call, repeats)
+            report(done, len(calls), "collectives and messages")
     return {"points": points, "late": recorder.trace.meta["late"], "host": os.uname().nodename}
 
 
-def _points(axes, sizes, total, device, times):
-    """{(kind, collective, bytes): ``times`` of a call} for all kinds and sizes."""
-    points = {}
-    for done, key in enumerate(axes, 1):
+def _calls(axes, sizes, device):
+    """{(kind, collective, bytes): a function that runs it} of all kinds and sizes."""
+    calls, largest = {}, max(sizes) // 4 + dist.get_world_size()
+    part, full = torch.zeros(2, largest, device=device)
+    for key in axes:
         group = _my_group(*key)
-        for collective in COLLECTIVES:
+        for name in COLLECTIVES:
             for size in sizes:
-                call, payload = _collective(collective, group, size, device)
-                points[key, collective, payload] = times(call)
-        report(done, total, f"groups of {key[1]}, {key[0]} apart")
+                call, payload = _collective(name, group, size, part, full)
+                calls[key, name, payload] = call
     for size in sizes:
-        call, payload = _message(size, device)
-        points["message", "send", payload] = times(call)
-    report(len(axes) + 1, total, "messages")
-    return points
+        call, payload = _message(full[: -(-size // 4)])
+        calls["message", "send", payload] = call
+    return calls
+
+
+def _in_turn(measures, repeats, total):
+    """[what each measure gave, ``repeats`` times], all taking turns: a host that is slow for a
+    while is slow for all of them."""
+    found = [[] for _ in measures]
+    for number in range(WARMUP + repeats):
+        for measure, samples in zip(measures, found):
+            dist.barrier()
+            samples.append(measure())
+        report(number + 1, total, "collectives, messages, steps with collectives")
+    return [samples[WARMUP:] for samples in found]
 
 
 def _my_group(stride, size):
@@ -124,11 +141,12 @@ def _my_group(stride, size):
     return mine
 
 
-def _collective(name, group, size, device):
-    """(a function that runs it, bytes of the full tensor): ``size`` rounded up to equal parts."""
+def _collective(name, group, size, part, full):
+    """(a function that runs it, bytes of the full tensor): ``size`` rounded up to equal parts, of
+    the tensors' beginning."""
     ranks = dist.get_world_size(group)
-    part = torch.zeros(-(-size // (4 * ranks)), device=device)
-    full = torch.zeros(ranks * part.numel(), device=device)
+    part = part[: -(-size // (4 * ranks))]
+    full = full[: ranks * part.numel()]
     calls = {
         "all_reduce": lambda: dist.all_reduce(full, group=group),
         "all_gather": lambda: gather_first(part, group, full)[1].wait(),
@@ -137,10 +155,9 @@ def _collective(name, group, size, device):
     return calls[name], 4 * full.numel()
 
 
-def _message(size, device):
+def _message(data):
     """(a function that sends from every even rank to the next one, bytes); an odd one out rests."""
     here, world = dist.get_rank(), dist.get_world_size()
-    data = torch.zeros(-(-size // 4), device=device)
     call = lambda: None
     if here % 2:
         call = lambda: dist.recv(data, here - 1)
@@ -149,18 +166,13 @@ def _message(size, device):
     return call, 4 * data.numel()
 
 
-def _times(call, repeats, device):
-    """[[start, end], ...] of ``repeats`` calls, every one begun together with all other ranks."""
-    found = []
-    for number in range(WARMUP + repeats):
-        dist.barrier()
-        _finish(device)
-        start = time.perf_counter()
-        call()
-        _finish(device)
-        if number >= WARMUP:
-            found.append([start, time.perf_counter()])
-    return found
+def _timed(call, device):
+    """[start, end] of a call."""
+    _finish(device)
+    start = time.perf_counter()
+    call()
+    _finish(device)
+    return [start, time.perf_counter()]
 
 
 def _steps(recorder, call, repeats):
@@ -221,9 +233,10 @@ def _step(workload, repeats, device):
         return _working(recorded, repeats, device)
 
 
-def _interrupted(workload, repeats):
-    """(seconds of a training step for each of the all-reduces of `SMALL` bytes between its layers,
-    by how many seconds each lengthens it), medians over pairs of steps without and with them.
+def _interrupted(workload):
+    """A function that gives (seconds of a training step for each of the all-reduces of `SMALL`
+    bytes between its layers, by how many seconds each lengthens it), of a step without and one with
+    them.
 
     It is longer than in a loop: ranks come at different times, whoever waits must be woken up, and
     then finds other caches. No strategy runs here: every rank trains the whole model.
@@ -249,10 +262,12 @@ def _interrupted(workload, repeats):
             train_step(program, workload, 0, "cpu")
         return time.perf_counter() - start
 
-    pairs = [(elapsed(False), elapsed(True)) for _ in range(WARMUP + repeats)][WARMUP:]
+    def pair():
+        without, longer = elapsed(False), elapsed(True)
+        return without / count, (longer - without) / count
+
     count = 2 * len(layers)
-    without = median(less for less, _ in pairs) / count
-    return without, median(more - less for less, more in pairs) / count
+    return pair
 
 
 def _core_share(size, repeats):
@@ -270,7 +285,11 @@ def _working(call, repeats, device):
     """The median seconds of a call while all ranks do the same: of a processor, waiting for a core
     not counted; of a GPU, all."""
     if device != "cpu":
-        return median(end - start for start, end in _times(call, repeats, device))
+        stamps = []
+        for _ in range(WARMUP + repeats):
+            dist.barrier()
+            stamps.append(_timed(call, device))
+        return median(end - start for start, end in stamps[WARMUP:])
     lasted = []
     dist.barrier()
     for _ in range(WARMUP + repeats):
