@@ -229,7 +229,8 @@ def test_on_real_ranks(world_size, axes, kinds):
         parts = 4 if point["kind"] == "message" else 4 * point["kind"][1]
         assert point["bytes"] % parts == 0  # whole numbers on every rank
     assert len(found.points) == 3 * (3 * len(kinds) + 1)
-    assert said[-1][0] == said[-1][1] == len({done for done, *_ in said})
+    done = [part for part, *_ in said]  # not each: at most 20 a second are shown
+    assert done == sorted(done) and done[-1] == said[-1][1] and len(set(done)) > 2
     device = found.cluster.device
     assert device.pointwise == "eager" and device.startup > 0 and found.cluster.cores
     assert tv.simulate(tv.DataParallel(dp=world_size), tv.GPT(batch=12), found.cluster).step_time
