@@ -1,4 +1,4 @@
-"""Ranks that share one GPU against `predict` and `simulate` after `calibrate` alone; a Kineto trace.
+"""Ranks that share a GPU against `predict` and `simulate` after `calibrate` alone; a Kineto trace.
 
 As `bench_host`, on CUDA: the calibration trains small models in one process and times collectives,
 which gloo carries through the host, and sees none of the strategies. Steps are timed as any program
@@ -58,7 +58,7 @@ def profiled(strategy: tv.Strategy, workload: tv.GPT, folder: str) -> tv.Trace:
         train_step(program, workload, 0, device)
     dist.barrier()
     kinds = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profiler:
+    with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA], record_shapes=True) as profiler:
         train_step(program, workload, 0, device)
         torch.cuda.synchronize()
     path = f"{folder}/rank{dist.get_rank()}.json"

@@ -83,3 +83,5 @@ FUNCTIONAL = {
 }
 
 PEER = {"send", "recv"}
+
+IN_PLACE = {"all_reduce", "broadcast", "reduce", "send"}  # read the first argument, too

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .devices import inner_kind
+from .operations import IN_PLACE, OPERATIONS
 
 
 class AroundWork(dist.Work):
@@ -111,15 +112,17 @@ def staged(
     """
     copies = []
 
-    def to_host(value):
+    def to_host(value, is_read=True):
         if isinstance(value, torch.Tensor):
-            copies.append((value, value.detach().to("cpu", copy=True)))
-            return copies[-1][1]
+            # Pinned memory is copied faster, and torch keeps it for the next time.
+            copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            copies.append((value, copy.copy_(value.detach()) if is_read else copy))
+            return copy
         if isinstance(value, (list, tuple)):
-            return [to_host(v) for v in value]
+            return [to_host(v, is_read) for v in value]
         return value
 
-    first = to_host(args[0])
+    first = to_host(args[0], OPERATIONS[method][0] in IN_PLACE)
     results = [] if method == "send" else copies[:]
     return StagedWork(operation(first, *map(to_host, args[1:]), **kwargs), results)
 
@@ -136,7 +139,7 @@ class StagedWork(AroundWork):
         done = self.inner.wait() if timeout is None else self.inner.wait(timeout)
         with torch.no_grad():
             for tensor, copy in self.results:
-                tensor.detach().copy_(copy)
+                tensor.detach().copy_(copy, non_blocking=True)  # in order on the GPU's stream
         self.results = []
         return done
 

@@ -22,7 +22,7 @@ from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
 from tpviz.schemes.gpt.model import ReferenceGPT
-from tpviz.schemes.gpt.program import Program, reference_program
+from tpviz.schemes.gpt.program import Program
 from tpviz.workload import GPT
 
 from .run import train_step
@@ -55,7 +55,15 @@ GPU_MODELS = (
 )
 """The same for a GPU: the first launches kernels and little else. Up to 7 GB; those that a GPU has
 no room for are left out."""
-INTERRUPTED = (*MODELS[:5], MODELS[6])
+INTERRUPTED = {
+    "cpu": (*MODELS[:5], MODELS[6]),
+    "cuda": (
+        replace(GPU_MODELS[0], dtype="bfloat16"),
+        GPT(layers=2, hidden=512, heads=8, seq=512, batch=16, vocab=8192, dtype="bfloat16"),
+        GPT(layers=2, hidden=1024, heads=16, seq=1024, batch=2, vocab=8192, dtype="bfloat16"),
+        GPT(layers=2, hidden=1024, heads=16, seq=1024, batch=8, vocab=8192, dtype="bfloat16"),
+    ),
+}
 """Those that all-reduces are put into, from 1 to some 10 ms of work between two of them."""
 STEP_REPEATS = 7
 SMALL = 2**12  # bytes of the all-reduces between layers: their latency counts
@@ -74,7 +82,8 @@ def time_rank(
     device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), WARMUP + repeats + 2
     calls = _calls(axes, sizes, device)
     timed = [partial(_timed, call, device) for call in calls.values()]
-    pairs = [_interrupted(w) for w in INTERRUPTED] if device == "cpu" else []
+    by_host = _moved_by(device) == "gloo"
+    pairs = [_interrupted(w, device) for w in INTERRUPTED[device]] if by_host else []
     taken = _in_turn([*timed, *pairs], repeats, total)
     compute = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
     copy = _copy(repeats, device)
@@ -83,7 +92,7 @@ def time_rank(
     found["steps"] = _train(dtypes, repeats, device)
     if device == "cpu":
         found["core_share"] = _core_share(max(sizes), repeats)
-        found["interrupted"] = [tuple(map(median, zip(*of))) for of in taken[len(timed) :]]
+    found["interrupted"] = [tuple(map(median, zip(*of))) for of in taken[len(timed) :]]
     report(total, total, "training steps of small models")
     return found
 
@@ -219,8 +228,7 @@ def _train(dtypes, repeats, device):
 
 def _step(workload, repeats, device):
     """On a processor as `tpviz.run` records it; a GPU's host would launch less fast then."""
-    module = ReferenceGPT(workload, dtype=getattr(torch, workload.dtype), device=device)
-    program = Program(workload, module)  # with any initial values: those of a run take long to draw
+    program = _program(workload, device)
     train = partial(train_step, program, workload, 0, device)
     if device != "cpu":
         return _working(train, repeats, device)
@@ -233,7 +241,13 @@ def _step(workload, repeats, device):
         return _working(recorded, repeats, device)
 
 
-def _interrupted(workload):
+def _program(workload, device):
+    """A whole model, with any initial values: those of a run take long to draw."""
+    module = ReferenceGPT(workload, dtype=getattr(torch, workload.dtype), device=device)
+    return Program(workload, module)
+
+
+def _interrupted(workload, device):
     """A function that gives (seconds of a training step for each of the all-reduces of `SMALL`
     bytes between its layers, by how many seconds each lengthens it), of a step without and one with
     them.
@@ -241,7 +255,7 @@ def _interrupted(workload):
     It is longer than in a loop: ranks come at different times, whoever waits must be woken up, and
     then finds other caches. No strategy runs here: every rank trains the whole model.
     """
-    program, data, on = reference_program(workload), torch.zeros(SMALL // 4), False
+    program, data, on = _program(workload, device), torch.zeros(SMALL // 4, device=device), False
     modules = program.module.named_modules()
     layers = [module for name, module in modules if name.endswith((".attention", ".mlp"))]
 
@@ -253,14 +267,18 @@ def _interrupted(workload):
         layer.register_forward_hook(interrupt)
         layer.register_full_backward_hook(interrupt)
 
+    def step():
+        if device != "cpu":
+            return train_step(program, workload, 0, device)
+        with record() as recorder, recorder.step():
+            return train_step(program, workload, 0, device)
+
     def elapsed(interrupted):
         nonlocal on
         on = interrupted
         dist.barrier()
-        start = time.perf_counter()
-        with record() as recorder, recorder.step():
-            train_step(program, workload, 0, "cpu")
-        return time.perf_counter() - start
+        start, end = _timed(step, device)
+        return end - start
 
     def pair():
         without, longer = elapsed(False), elapsed(True)
@@ -299,6 +317,11 @@ def _working(call, repeats, device):
     return median(lasted[WARMUP:])
 
 
+def _moved_by(device):
+    """What moves the bytes between the ranks."""
+    return "NCCL" if device == "cuda" and inner_kind() == "nccl" else "gloo"
+
+
 def _machine(device):
     """What this rank runs on: host, device, bytes of memory that are its share, who moves bytes."""
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
@@ -310,12 +333,11 @@ def _machine(device):
         name, where, share = torch.cuda.get_device_name(), f"{gpus} GPUs", -(-ranks // gpus)
         memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         name += f", shared by {share} ranks" if share > 1 else ""
-    moved = "NCCL" if device == "cuda" and inner_kind() == "nccl" else "gloo"
     return {
         "host": os.uname().nodename,
         "device": name,
         "memory": memory / share,
-        "words": f"{where}, {moved}",
+        "words": f"{where}, {_moved_by(device)}",
         "cores": cores if device == "cpu" else 0,
         "badge": badge(device),
     }
