@@ -22,7 +22,7 @@ from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
 from tpviz.schemes.gpt.model import ReferenceGPT
-from tpviz.schemes.gpt.program import Program
+from tpviz.schemes.gpt.program import Program, reference_program
 from tpviz.workload import GPT
 
 from .run import train_step
@@ -242,7 +242,11 @@ def _step(workload, repeats, device):
 
 
 def _program(workload, device):
-    """A whole model, with any initial values: those of a run take long to draw."""
+    """A whole model. On a processor with the initial values of a run: where logits are large,
+    gradients are subnormal numbers, and a processor's GEMMs of those take ten times as long. A GPU
+    takes any, and a run's would take long to draw."""
+    if device == "cpu":
+        return reference_program(workload)
     module = ReferenceGPT(workload, dtype=getattr(torch, workload.dtype), device=device)
     return Program(workload, module)
 
