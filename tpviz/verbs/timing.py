@@ -2,7 +2,7 @@
 of small models, all ranks at once.
 
 What a processor computes is timed by its own clock, which stands still while a process waits for a
-core: ranks may be more than cores.
+core: ranks may be more than cores. Where they are not, training steps are timed by the host's.
 """
 
 import os
@@ -82,18 +82,19 @@ def time_rank(
     device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), WARMUP + repeats + 2
     calls = _calls(axes, sizes, device)
     timed = [partial(_timed, call, device) for call in calls.values()]
-    by_host = _moved_by(device) == "gloo"
+    by_host, asked = _moved_by(device) == "gloo", _models(dtypes, device)
     pairs = [_interrupted(w, device) for w in INTERRUPTED[device]] if by_host else []
-    taken = _in_turn([*timed, *pairs], repeats, total)
-    compute = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
-    copy = _copy(repeats, device)
-    report(total - 1, total, "GEMMs and copies")
-    found = {"points": dict(zip(calls, taken)), "gemm": compute, "copy": copy, **_machine(device)}
-    found["steps"] = _train(dtypes, repeats, device)
+    steps = {w: _step(w, device) for w in asked} if device == "cpu" else {}
+    taken = iter(_in_turn([*timed, *pairs, *steps.values()], repeats, total))
+    found = {"points": dict(zip(calls, taken)), **_machine(device)}
+    found["interrupted"] = [tuple(map(median, zip(*of))) for _, of in zip(pairs, taken)]
+    found["steps"] = dict(zip(steps, map(median, taken))) or _alone(asked, repeats, device)
+    found["gemm"] = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
+    found["copy"] = _copy(repeats, device)
+    report(total - 1, total, "training steps, GEMMs and copies")
     if device == "cpu":
         found["core_share"] = _core_share(max(sizes), repeats)
-    found["interrupted"] = [tuple(map(median, zip(*of))) for of in taken[len(timed) :]]
-    report(total, total, "training steps of small models")
+    report(total, total, "cores")
     return found
 
 
@@ -129,15 +130,16 @@ def _calls(axes, sizes, device):
     return calls
 
 
-def _in_turn(measures, repeats, total):
+def _in_turn(measures, repeats, total=0):
     """[what each measure gave, ``repeats`` times], all taking turns: a host that is slow for a
-    while is slow for all of them."""
+    while is slow for all of them. total : of the steps of `report`, 0 to say nothing."""
     found = [[] for _ in measures]
     for number in range(WARMUP + repeats):
         for measure, samples in zip(measures, found):
             dist.barrier()
             samples.append(measure())
-        report(number + 1, total, "collectives, messages, steps with collectives")
+        if total:
+            report(number + 1, total, "collectives, messages, training steps")
     return [samples[WARMUP:] for samples in found]
 
 
@@ -212,33 +214,45 @@ def _copy(repeats, device):
     return 2 * COPY_BYTES[device] / _working(lambda: target.copy_(source), repeats, device)
 
 
-def _train(dtypes, repeats, device):
-    """{workload: seconds} of a core or GPU for a whole step of each of `MODELS` or `GPU_MODELS`, in
-    the first of the preferred dtypes that is asked for."""
+def _models(dtypes, device):
+    """`MODELS` or `GPU_MODELS`, in the first of the preferred dtypes that is asked for."""
     models, preferred = MODELS, ("float32", "float64")
     if device != "cpu":
         models, preferred = GPU_MODELS, ("bfloat16", "float32")
     dtype = next((d for d in preferred if d in dtypes), None)
-    asked, found = [replace(w, dtype=dtype) for w in models] if dtype else [], {}
-    for workload in asked:
+    return [replace(w, dtype=dtype) for w in models] if dtype else []
+
+
+def _alone(workloads, repeats, device):
+    """{workload: median seconds of a step}, one after another, of those that there is room for."""
+    found = {}
+    for workload in workloads:
         with suppress(torch.OutOfMemoryError):
-            found[workload] = _step(workload, min(repeats, STEP_REPEATS), device)
+            (taken,) = _in_turn([_step(workload, device)], min(repeats, STEP_REPEATS))
+            found[workload] = median(taken)
     return found
 
 
-def _step(workload, repeats, device):
-    """On a processor as `tpviz.run` records it; a GPU's host would launch less fast then."""
-    program = _program(workload, device)
-    train = partial(train_step, program, workload, 0, device)
-    if device != "cpu":
-        return _working(train, repeats, device)
-    with record() as recorder:
+def _step(workload, device):
+    """A function that gives the seconds of a whole training step: on a processor as `tpviz.run`
+    records it, and without waiting for a core where ranks are more than cores; a GPU's host would
+    launch less fast then."""
+    train = partial(train_step, _program(workload, device), workload, 0, device)
+    has_core = _ranks_here() <= _cores()
+    clock = time.perf_counter if has_core else time.process_time
 
-        def recorded():
+    def of_gpu():
+        start, end = _timed(train, device)
+        return end - start
+
+    def of_core():
+        with record() as recorder:
+            start = clock()
             with recorder.step():
                 train()
+            return clock() - start
 
-        return _working(recorded, repeats, device)
+    return of_core if device == "cpu" else of_gpu
 
 
 def _program(workload, device):
@@ -326,10 +340,17 @@ def _moved_by(device):
     return "NCCL" if device == "cuda" and inner_kind() == "nccl" else "gloo"
 
 
+def _ranks_here():
+    return int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
+
+
+def _cores():
+    return len(os.sched_getaffinity(0))
+
+
 def _machine(device):
     """What this rank runs on: host, device, bytes of memory that are its share, who moves bytes."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-    cores = len(os.sched_getaffinity(0))
+    ranks, cores = _ranks_here(), _cores()
     name, where = f"core (1 of {cores}, {ranks} ranks)", f"{cores} cores"
     memory, share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), ranks
     if device == "cuda":
