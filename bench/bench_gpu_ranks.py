@@ -35,7 +35,7 @@ def times(strategy: tv.Strategy, workload: tv.GPT) -> tuple[list[tuple[float, fl
     """On a rank: (start and end of each of some steps, the trace of as many recorded ones)."""
     program, device = program_here(strategy, workload)
 
-    def train():
+    def train() -> tuple[float, float]:
         torch.cuda.synchronize()
         dist.barrier()
         start = time.perf_counter()

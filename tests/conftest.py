@@ -2,6 +2,7 @@
 ranks are ended."""
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ EXECUTED = "test_passed_on.py"
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job: tests interrupt
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.pluginmanager.hasplugin("nbval"):
         from executed import Recorder
 

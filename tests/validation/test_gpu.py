@@ -50,7 +50,8 @@ def test_hosts_that_bound_every_step_leave_the_rates_as_measured(drawing, tables
     gpu = GPUS[tables["gpu"]]
     device = device_of_steps(gpu, steps, ahead=True)
     assert device.flops == gpu.flops and device.gemm_efficiency == 1
-    assert device.launch == pytest.approx(51e-6, rel=0.1)
+    launch = 53e-6 if tables["gpu"].startswith("H200") else 50e-6
+    assert device.launch == pytest.approx(launch, rel=0.05)
 
 
 def test_ranks_that_share_a_gpu_are_foreseen_and_equal_one_process(drawing):
@@ -73,7 +74,7 @@ def test_a_gpus_kineto_files_say_what_the_ledger_says(drawing):
         assert 1e-3 < float((kernels["end"] - kernels["start"]).sum()) < 2e-3
 
 
-def without_phases(ledger):
+def without_phases(ledger: tv.Ledger) -> Counter[tuple[str, str, int]]:
     """Sums over phases: Kineto names no forward one."""
     sums = Counter()
     for axis, collective, _, *numbers in ledger:

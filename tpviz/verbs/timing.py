@@ -194,6 +194,12 @@ def _steps(recorder, call, repeats):
     return [[start, end] for _, start, end in recorder.steps[-repeats:]]
 
 
+def _seconds(call, device):
+    """How long a call takes."""
+    start, end = _timed(call, device)
+    return end - start
+
+
 def _finish(device):
     if device == "cuda":
         torch.cuda.synchronize()
@@ -241,18 +247,14 @@ def _step(workload, device):
     has_core = _ranks_here() <= _cores()
     clock = time.perf_counter if has_core else time.process_time
 
-    def of_gpu():
-        start, end = _timed(train, device)
-        return end - start
-
-    def of_core():
+    def of_core() -> float:
         with record() as recorder:
             start = clock()
             with recorder.step():
                 train()
             return clock() - start
 
-    return of_core if device == "cpu" else of_gpu
+    return of_core if device == "cpu" else partial(_seconds, train, device)
 
 
 def _program(workload, device):
@@ -285,7 +287,7 @@ def _interrupted(workload, device):
         layer.register_forward_hook(interrupt)
         layer.register_full_backward_hook(interrupt)
 
-    def step():
+    def step() -> torch.Tensor | None:
         if device != "cpu":
             return train_step(program, workload, 0, device)
         with record() as recorder, recorder.step():
@@ -295,8 +297,7 @@ def _interrupted(workload, device):
         nonlocal on
         on = interrupted
         dist.barrier()
-        start, end = _timed(step, device)
-        return end - start
+        return _seconds(step, device)
 
     def pair():
         without, longer = elapsed(False), elapsed(True)
@@ -321,11 +322,7 @@ def _working(call, repeats, device):
     """The median seconds of a call while all ranks do the same: of a processor, waiting for a core
     not counted; of a GPU, all."""
     if device != "cpu":
-        stamps = []
-        for _ in range(WARMUP + repeats):
-            dist.barrier()
-            stamps.append(_timed(call, device))
-        return median(end - start for start, end in stamps[WARMUP:])
+        return median(_in_turn([partial(_seconds, call, device)], repeats)[0])
     lasted = []
     dist.barrier()
     for _ in range(WARMUP + repeats):
