@@ -9,6 +9,7 @@ Each strategy is verified there, too. Says so and ends where there is no CUDA de
 """
 
 import gzip
+import json
 import shutil
 import sys
 import time
@@ -121,7 +122,8 @@ def main() -> None:
         details["verified"] += verified(n)
         found = tv.calibrate(n, device="cuda")
         print(found.describe(), flush=True)
-        details["calibrations"][n] = {"device": repr(found.cluster.device), "points": found.points}
+        cluster = json.loads(found.cluster.to_json())
+        details["calibrations"][n] = {"cluster": cluster, "points": found.points}
         of_n = compared(found, n)
         details["steps"] += of_n
         for name in ("predicted", "simulated", "ideal"):

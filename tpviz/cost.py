@@ -33,11 +33,13 @@ ONCE = repeat(1)
 
 
 class Transfer(NamedTuple):
-    """One collective of a mesh axis, alone on its links: seconds, and how much of it is latency."""
+    """One collective of a mesh axis, alone on its links: seconds, and how much of it is latency;
+    `Cluster.queued`, where it waits for another."""
 
     axis: str
     seconds: float
     latency: float = 0.0
+    queued: float = 1.0
 
 
 def transfer(
@@ -58,7 +60,7 @@ def transfer(
     else:
         link = cluster.axis_link(mesh, axis)
         latency, sending = cluster.collective_parts(collective, payload, size, link)
-    return Transfer(axis, latency + sending, latency)
+    return Transfer(axis, latency + sending, latency, cluster.queued)
 
 
 @lru_cache(maxsize=64)
@@ -100,7 +102,8 @@ class Segment(NamedTuple):
 class Clock:
     """A rank's step on a clock: kernels one after another, and a queue for every axis (derived).
 
-    Collective k of an axis ends at end_k = max(issued_k, end_{k-1}) + t_k, alone on its links.
+    Collective k of an axis ends at end_k = max(issued_k, end_{k-1}) + t_k, alone on its links; t_k
+    is less where it waits for the one before and `Cluster.queued` says so.
     seconds : of a `tpviz.step.Kernel`; moved : the `Transfer` of a `tpviz.step.Collective`.
     """
 
@@ -271,8 +274,12 @@ class _Known(NamedTuple):
 
 def _enqueue(queue, now, moved):
     """Put a `Transfer` that is issued now behind what its axis has in flight."""
-    begin = queue[-1][1] if queue and queue[-1][1] > now else now
-    queue.append((begin, begin + moved.seconds, moved.latency))
+    _, seconds, latency, queued = moved
+    if queue and queue[-1][1] > now:
+        begin = queue[-1][1]
+        queue.append((begin, begin + queued * seconds, queued * latency))
+    else:
+        queue.append((now, now + seconds, latency))
 
 
 def _axis(operation):

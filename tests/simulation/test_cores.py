@@ -42,9 +42,9 @@ def test_a_rank_that_waits_leaves_its_core_to_others():
 
 @pytest.mark.parametrize("contention", [True, False])
 def test_moving_bytes_takes_cores_from_kernels_and_kernels_from_it(contention):
-    # a ring all-reduce of 100 bytes over 2: 0.5 s of hops, 1 s of bytes, which on two cores takes
-    # half a core for each of two ranks, while both compute: 3 cores' worth of work
-    for count, moved, computed in ((2, 0.5 + 1.5, 3.5), (4, 1.5, 3.0)):
+    # a ring all-reduce of 100 bytes over 2: 1.5 s, hops and bytes, which takes half a core for each
+    # of two ranks, while both compute: 3 cores' worth of work
+    for count, moved, computed in ((2, 1.5 * 3 / 2, 3 + 0.75), (4, 1.5, 3.0)):
         queue = Queue("tp", (0, 1), "tp", FLAT.link((0, 1), 4), 1.0)
         program = [("issue", queue, "all_reduce", 100), ("kernel", 3.0), ("wait", 0)]
         found = ends([program] * 2, count, 0.5, contention)
@@ -110,12 +110,35 @@ def test_every_collective_takes_the_overhead_of_a_host(strategy):
     assert times[2][0] == pytest.approx(10 * times[1][0])
 
 
+def test_a_collective_behind_another_takes_less_where_the_library_moves_several():
+    # all-reduces of 100 bytes over 2 ranks, 1.5 s alone: two at once, a third after both
+    cluster = replace(FLAT, queued=0.4)
+    queue = Queue("tp", (0, 1), "tp", FLAT.link((0, 1), 4), 1.0)
+    issue = "issue", queue, "all_reduce", 100
+    program = [issue, issue, ("wait", 1), issue, ("wait", 2)]
+    found = [end for _, end in Engine(cluster, [program] * 2).run()[0]]
+    assert found == pytest.approx([1.5, 1.5 + 0.4 * 1.5, 2.1, 3.6, 3.6])
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_buckets_behind_one_another_take_less_in_predict_and_simulate_alike(zero):
+    strategy, host = tv.DataParallel(dp=4, zero=zero), replace(HOST, cores=0)
+    program = tv.capture(strategy, W)
+    steps = []
+    for c in (host, replace(host, queued=0.4)):
+        steps.append(tv.predict(strategy, W, c).step_time)
+        simulated = tv.simulate(strategy, W, c, capture=program, contention=False).step_time
+        assert steps[-1] == pytest.approx(simulated, rel=1e-9)
+    assert steps[1] < steps[0]
+
+
 def test_cores_that_cannot_be():
     for wrong in (
         {"cores": -1},
         {"cores": 1.5},
         {"core_share": -0.1},
         {"overhead": -1.0},
+        {"queued": 0.0},
         {"factors": {"gossip": (1, 2)}},
     ):
         with pytest.raises(ValueError, match=next(iter(wrong)).rstrip("s") + "|gossip"):
@@ -123,6 +146,7 @@ def test_cores_that_cannot_be():
     with pytest.raises(ValueError, match="factors=5 must be"):
         replace(FLAT, factors=5)
     known = replace(FLAT, cores=2, core_share=0.5, factors={"reduce_scatter": (3.0, 2.0)})
+    known = replace(known, queued=0.5)
     assert Cluster.from_json(known.to_json()) == known
     link = FLAT.link((0, 1), 4)
     parts = [c.collective_parts("reduce_scatter", 100, 2, link) for c in (known, FLAT)]

@@ -23,7 +23,7 @@ from tpviz.cluster.routes import family
 from tpviz.figures.chart_svg import LEGIBLE
 from tpviz.figures.svg import image
 from tpviz.verbs.calibrate import calibration_of, device_of_steps
-from tpviz.verbs.timing import MODELS, SMALL
+from tpviz.verbs.timing import LARGE, MODELS, SMALL
 
 calibrate_module = sys.modules[tv.calibrate.__module__]
 SIZES = (2**12, 2**16, 2**20, 2**24)
@@ -331,31 +331,37 @@ def test_a_device_that_does_more_than_its_peak_has_a_higher_peak():
 
 
 def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
-    """Kernels take 1.1 times as long where small all-reduces come between."""
+    """Kernels take 1.1 times as long where small all-reduces come between, bytes 3 times."""
     ranks, between = made_up(), (0.01, 0.03, 0.1, 0.2, 0.4)
+    (alpha, bandwidth), (hops, volume) = TRUE[1, 4], cost("ring", "all_reduce", SMALL, 4)
+    large = (cost("ring", "all_reduce", LARGE, 4)[1] - volume) / bandwidth
     ranks = [
         {**rank, "steps": steps_on(replace(TRUE_DEVICE, flops={"float32": 2.5e9}), MODELS)}
         | {
             "cores": 2,
             "core_share": 0.4 + 0.1 * r,
-            "interrupted": [(s, 0.05 + 0.01 * r + 0.1 * s) for s in between] + [(0.05, 7.0)],
+            "interrupted": [
+                (s, small, small + 3 * large)
+                for s in between
+                for small in (0.05 + 0.01 * r + 0.1 * s,)
+            ]
+            + [(0.05, 7.0, 1.0)],
+            "queued": [0.6, 0.4, 0.55 + r, 0.5],
         }
         for r, rank in enumerate(ranks)
     ]
     for rank in ranks:
         for key, stamps in rank["points"].items():
             if key[1] == "reduce_scatter":
-                (hops, volume), (alpha, bandwidth) = (
-                    cost("ring", *key[1:], key[0][1]),
-                    TRUE[key[0]],
-                )
-                more = 3 * hops * alpha + volume / bandwidth  # 4 times the latency, twice the bytes
+                (n_hops, size), (hop, rate) = cost("ring", *key[1:], key[0][1]), TRUE[key[0]]
+                more = 3 * n_hops * hop + size / rate  # 4 times the latency, twice the bytes
                 stamps[:] = [[start, end + more] for start, end in stamps]
     found = calibration_of(ranks)
     assert found.cluster.cores == 2 and found.cluster.core_share == pytest.approx(0.55)
-    (alpha, bandwidth), (hops, volume) = TRUE[1, 4], cost("ring", "all_reduce", SMALL, 4)
     overhead = 0.065 - hops * alpha - volume / bandwidth
     assert found.cluster.overhead == pytest.approx(overhead, rel=1e-3)
+    assert found.cluster.table[1, 4] == pytest.approx(TRUE[1, 4][1] / 3, rel=1e-3)
+    assert found.cluster.queued == pytest.approx(0.525)
     assert found.cluster.factors["all_gather"] == pytest.approx((1.0, 1.0), rel=1e-3)
     assert found.cluster.factors["reduce_scatter"] == pytest.approx((4.0, 2.0), rel=1e-3)
     assert found.cluster.device.startup == pytest.approx(1.1 * 2e-5, rel=0.02)
@@ -372,7 +378,7 @@ def test_steps_that_cannot_be_fitted(seconds):
 
 def test_a_file_of_an_earlier_calibration_loads():
     old = json.loads(calibration_of(made_up()).cluster.to_json())
-    for name in ("factors", "cores", "core_share", "overhead"):
+    for name in ("factors", "cores", "core_share", "overhead", "queued"):
         del old[name]
     found = tv.Cluster.from_json(json.dumps(old))
-    assert (found.factors, found.cores, found.core_share) == ({}, 0, 0.0)
+    assert (found.factors, found.cores, found.core_share, found.queued) == ({}, 0, 0.0, 1.0)

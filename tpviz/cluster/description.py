@@ -51,9 +51,11 @@ class Cluster:
         bytes, take as by the closed form.
     overhead : seconds that every collective and message takes besides: of a host, waking up the
         processes that wait, and their caches afterwards.
+    queued : how many times as long a collective takes that was issued while its group was at
+        another: 1.0 where that does one at a time, less where it moves the bytes of several.
     cores : of the host whose processes the devices are: kernels, and ranks that move bytes, share
         them. 0: every device computes by itself.
-    core_share : how busy moving bytes keeps a core meanwhile, for each rank of the group.
+    core_share : how busy a collective keeps a core meanwhile, hops too, for each rank of its group.
     source : where the numbers come from.
     hidden_scale, slow_motion, float32_for : what `scale_model` has done to it.
 
@@ -71,6 +73,7 @@ class Cluster:
     source: str = ""
     factors: dict[str, tuple[float, float]] = field(default_factory=dict)
     overhead: float = 0.0
+    queued: float = 1.0
     cores: int = 0
     core_share: float = 0.0
     hidden_scale: float = 1.0
@@ -97,6 +100,7 @@ class Cluster:
         keep(self, "cores", whole_number, "", 0)
         keep(self, "core_share", not_negative)
         keep(self, "overhead", not_negative)
+        keep(self, "queued", positive)
         self._check_factors()
         for what, check in (("table", positive), ("latencies", not_negative)):
             rows = getattr(self, what)

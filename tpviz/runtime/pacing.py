@@ -228,10 +228,11 @@ class Pacer(Clock):
             return
         slot.busy = True
         ready, latency, volume = found
+        queued = self.cluster.queued if slot.free > ready else 1.0
         link = self._link(slot)
         kind = slot.axis, link.family, slot.shift
         self.under_way[slot.index, slot.next] = self.flows.add(
-            (slot, slot.next), kind, link, latency, volume, max(ready, slot.free)
+            (slot, slot.next), kind, link, queued * latency, queued * volume, max(ready, slot.free)
         )
 
     @staticmethod

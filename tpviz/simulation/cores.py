@@ -1,4 +1,5 @@
-"""The cores of one host, which its ranks share: a kernel, or a rank that moves bytes, takes one.
+"""The cores of one host, which its ranks share: a kernel takes one, a collective a part of one for
+each of its ranks, from its first hop on.
 
 Where they are asked for more than there are, all go slower alike (processor sharing: what a fair
 scheduler does on average; Kleinrock 1976). A collective was measured with all its members moving
@@ -45,14 +46,20 @@ class Cores:
             self.known[rank] = self._way(Link(1.0, 0.0, 1.0, ()), 1, ("kernel", rank))
         return self.known[rank]
 
-    def transfer(self, queue: "Queue", flows: Flows, contention: bool) -> tuple[Link, list[Pass]]:
-        """(link, passes) of a queue's transfers: its own, where links are shared, and the cores."""
-        if queue not in self.known:
+    def transfer(
+        self, queue: "Queue", flows: Flows, contention: bool, queued: float
+    ) -> tuple[Link, list[Pass]]:
+        """(link, passes) of a queue's transfers: its own, where links are shared, and the cores.
+
+        queued : how many times as long one takes as alone; its work on the cores is the same.
+        """
+        key = queue, queued
+        if key not in self.known:
             link = queue.link if contention else queue.link._replace(ports=())
             own = (queue.passes or flows.passes(link, queue.kind)) if link.ports else []
-            taken = self.share * len(queue.members)
-            self.known[queue] = self._way(link, taken, queue.kind, own)
-        return self.known[queue]
+            taken = self.share * len(queue.members) / queued
+            self.known[key] = self._way(link, taken, queue.kind, own) if taken else (link, own)
+        return self.known[key]
 
     def _way(self, link: Link, taken: float, kind: Hashable, own: Sequence[Pass] = ()):
         """What takes so many cores, at the link's full rate while there are enough."""

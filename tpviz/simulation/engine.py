@@ -1,8 +1,9 @@
 """Replays captured programs on a virtual clock: every rank its list of kernels, issues and waits.
 
 A collective begins when its last member has issued it and the previous one of the same group (axis
-and members) has ended; the cluster says how long it lasts. Each rank runs ahead on its own until it
-waits for something unfinished; collectives begin and end in the order of the clock.
+and members) has ended; the cluster says how long it lasts, and how much less where it had to wait
+for that. Each rank runs ahead on its own until it waits for something unfinished; collectives begin
+and end in the order of the clock.
 """
 
 import heapq
@@ -200,10 +201,14 @@ class Engine:
             name, transfer.bytes, len(queue.members), queue.link
         )
         latency, factor = hops * queue.link.latency, queue.factor
+        queued = self.cluster.queued if time > transfer.ready else 1.0  # behind another
+        latency, volume = latency * factor * queued, volume * factor * queued
         link, passes = queue.link, queue.passes
         if self.cores:
-            link, passes = self.cores.transfer(queue, self.flows, self.contention)
-        self.flows.add(transfer, queue.kind, link, latency * factor, volume * factor, time, passes)
+            link, passes = self.cores.transfer(queue, self.flows, self.contention, queued)
+            if self.cores.share:  # hops take cores, too
+                latency, volume = 0.0, volume + latency * link.bandwidth
+        self.flows.add(transfer, queue.kind, link, latency, volume, time, passes)
 
     def _ended(self, transfer, time):
         transfer.end = time

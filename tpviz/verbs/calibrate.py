@@ -24,7 +24,7 @@ from tpviz.trace.faithful import warn_if_late
 from tpviz.workload import GPT
 
 from .checks import check_cluster
-from .timing import SMALL, time_paced_rank, time_rank
+from .timing import LARGE, SMALL, time_paced_rank, time_rank
 
 _Kind = tuple[int, int] | str  # (stride, size) of an axis, or "message"
 FITTED = ("all_reduce", "send")
@@ -185,7 +185,7 @@ def _cluster(
     flops = {d: median(rank["gemm"][d] for rank in ranks) for d in ranks[0]["gemm"]}
     copy = median(rank["copy"] for rank in ranks)
     device = Device(flops, ranks[0]["memory"], copy, ranks[0]["device"])
-    overhead, longer = _among_collectives(ranks, fits)
+    overhead, longer, slower = _among_collectives(ranks, fits)
     if ranks[0].get("steps"):
         mean = {w: longer * median(rank["steps"][w] for rank in ranks) for w in ranks[0]["steps"]}
         device = device_of_steps(device, mean, ahead=not ranks[0]["cores"])
@@ -194,11 +194,12 @@ def _cluster(
         f"this machine ({words})",
         device,
         (Level(words.split(", ")[-1], len(ranks), bandwidth, None, alpha),),  # pyright: ignore[reportArgumentType]
-        table={kind: bandwidth for kind, (_, bandwidth) in rows.items()},
+        table={kind: bandwidth / slower for kind, (_, bandwidth) in rows.items()},
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},
         source="tv.calibrate: all groups of an axis at once, ring formula, robust fit",
         factors={name: _factors(name, fits, points) for name in sorted(checks)},
         overhead=overhead,
+        queued=_queued(ranks),
         cores=ranks[0].get("cores", 0),
         core_share=median(rank.get("core_share", 0.0) for rank in ranks),
     )
@@ -218,18 +219,28 @@ def _factors(
 
 def _among_collectives(
     ranks: Sequence[dict[str, Any]], fits: Mapping[Any, tuple[float, float]]
-) -> tuple[float, float]:
-    """(seconds of a collective beyond its line, how many times as long kernels take) where both
-    alternate: a line through what small all-reduces between layers lengthen steps by, over the
-    seconds between two of them. (0.0, 1.0) where none was timed."""
+) -> tuple[float, float, float]:
+    """(seconds of a collective beyond its line, how many times as long kernels take, and bytes)
+    where both alternate: a line through what small all-reduces between layers lengthen steps by,
+    over the seconds between two of them; and what large ones lengthen them by beyond these, in the
+    median. (0.0, 1.0, 1.0) where none was timed."""
     if not ranks[0].get("interrupted") or (1, len(ranks)) not in fits:
-        return 0.0, 1.0
+        return 0.0, 1.0, 1.0
     models = list(zip(*(rank["interrupted"] for rank in ranks)))
-    without, longer = ([median(m[i] for m in of_model) for of_model in models] for i in (0, 1))
-    each, rate = fit_line([1] * len(models), without, [max(s, 1e-6) for s in longer])
-    hops, volume = cost("ring", "all_reduce", SMALL, len(ranks))
+    without, small, large = ([median(m[i] for m in of) for of in models] for i in range(3))
+    each, rate = fit_line([1] * len(models), without, [max(s, 1e-6) for s in small])
     alpha, bandwidth = fits[1, len(ranks)]
-    return max(0.0, each - hops * alpha - volume / bandwidth), 1 + 1 / rate
+    hops, volume = cost("ring", "all_reduce", SMALL, len(ranks))
+    more = cost("ring", "all_reduce", LARGE, len(ranks))[1] - volume
+    slower = median(b - a for a, b in zip(small, large)) * bandwidth / more
+    overhead = each - hops * alpha - volume / bandwidth
+    return max(0.0, overhead), 1 + 1 / rate, max(1.0, slower)
+
+
+def _queued(ranks: Sequence[dict[str, Any]]) -> float:
+    """`Cluster.queued`: the median over collectives, sizes and ranks; 1.0 where none was timed."""
+    found = [ratio for rank in ranks for ratio in rank.get("queued", ())]
+    return min(1.0, max(LEAST_QUEUED, median(found))) if found else 1.0
 
 
 def device_of_steps(device: Device, seconds: Mapping[GPT, float], ahead: bool = False) -> Device:
@@ -271,6 +282,8 @@ def device_of_steps(device: Device, seconds: Mapping[GPT, float], ahead: bool = 
 
 __all__ = ["Calibration", "calibrate"]
 
+LEAST_QUEUED = 0.1
+"""What a collective behind another takes of its time at least, if a measurement says less."""
 CLEAR = 1.3
 """How many times the launches of its kernels a step lasts at least that they do not bound."""
 SIZES = (2**16, 2**20, 2**22, 2**24)

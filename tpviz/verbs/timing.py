@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -66,28 +67,35 @@ INTERRUPTED = {
 }
 """Those that all-reduces are put into, from 1 to some 10 ms of work between two of them."""
 STEP_REPEATS = 7
-SMALL = 2**12  # bytes of the all-reduces between layers: their latency counts
+SMALL, LARGE = 2**12, 2**20
+"""Bytes of the all-reduces between layers: of the one latency counts, of the other the bytes."""
+BURST, BURST_SIZES = 4, (2**18, 2**22)
+"""How many collectives of so many bytes are issued at once."""
 
 
 def time_rank(
     axes: list[tuple[int, int]], sizes: list[int], repeats: int, dtypes: list[str], gemm: int | None
 ) -> dict[str, Any]:
     """{"points": {(kind, collective, bytes): [[start, end], ...]}, "gemm": {dtype: FLOP/s}, "copy":
-    bytes/s, "steps": {workload: s}, "core_share": of a core while bytes move, "interrupted": see
-    `_interrupted`, ...}.
+    bytes/s, "steps": {workload: s}, "core_share": of a core while bytes move, "interrupted": of
+    each model medians of `_interrupted`, "queued": those of `_behind`, ...}.
 
     axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or "message" for
     pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
     """
     device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), WARMUP + repeats + 2
-    calls = _calls(axes, sizes, device)
+    dtype = _dtype(dtypes, device)
+    calls = _calls(axes, sizes, dtype, device)
     timed = [partial(_timed, call, device) for call in calls.values()]
     by_host, asked = _moved_by(device) == "gloo", _models(dtypes, device)
-    pairs = [_interrupted(w, device) for w in INTERRUPTED[device]] if by_host else []
+    pairs = [_interrupted(w, dtype, device) for w in INTERRUPTED[device]] if by_host else []
+    bursts = product(COLLECTIVES, BURST_SIZES if by_host else ())
+    bursts = [_behind(name, size, dtype, device) for name, size in bursts]
     steps = {w: _step(w, device) for w in asked} if device == "cpu" else {}
-    taken = iter(_in_turn([*timed, *pairs, *steps.values()], repeats, total))
+    taken = iter(_in_turn([*timed, *pairs, *bursts, *steps.values()], repeats, total))
     found = {"points": dict(zip(calls, taken)), **_machine(device)}
     found["interrupted"] = [tuple(map(median, zip(*of))) for _, of in zip(pairs, taken)]
+    found["queued"] = [median(of) for _, of in zip(bursts, taken)]
     found["steps"] = dict(zip(steps, map(median, taken))) or _alone(asked, repeats, device)
     found["gemm"] = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
     found["copy"] = _copy(repeats, device)
@@ -105,7 +113,7 @@ def time_paced_rank(
 
     Its device is described, not measured.
     """
-    calls = _calls(axes, sizes, os.environ.get("TPVIZ_DEVICE", "cpu"))
+    calls = _calls(axes, sizes, torch.float32, os.environ.get("TPVIZ_DEVICE", "cpu"))
     points = {}
     with record(cluster=cluster) as recorder:
         for done, (key, call) in enumerate(calls.items(), 1):
@@ -114,10 +122,10 @@ def time_paced_rank(
     return {"points": points, "late": recorder.trace.meta["late"], "host": os.uname().nodename}
 
 
-def _calls(axes, sizes, device):
+def _calls(axes, sizes, dtype, device):
     """{(kind, collective, bytes): a function that runs it} of all kinds and sizes."""
-    calls, largest = {}, max(sizes) // 4 + dist.get_world_size()
-    part, full = torch.zeros(2, largest, device=device)
+    calls, largest = {}, max(sizes) // dtype.itemsize + dist.get_world_size()
+    part, full = torch.zeros(2, largest, dtype=dtype, device=device)
     for key in axes:
         group = _my_group(*key)
         for name in COLLECTIVES:
@@ -125,7 +133,7 @@ def _calls(axes, sizes, device):
                 call, payload = _collective(name, group, size, part, full)
                 calls[key, name, payload] = call
     for size in sizes:
-        call, payload = _message(full[: -(-size // 4)])
+        call, payload = _message(full[: -(-size // dtype.itemsize)])
         calls["message", "send", payload] = call
     return calls
 
@@ -156,14 +164,14 @@ def _collective(name, group, size, part, full):
     """(a function that runs it, bytes of the full tensor): ``size`` rounded up to equal parts, of
     the tensors' beginning."""
     ranks = dist.get_world_size(group)
-    part = part[: -(-size // (4 * ranks))]
+    part = part[: -(-size // (full.itemsize * ranks))]
     full = full[: ranks * part.numel()]
     calls = {
         "all_reduce": lambda: dist.all_reduce(full, group=group),
         "all_gather": lambda: gather_first(part, group, full)[1].wait(),
         "reduce_scatter": lambda: scatter_first(full, group, part)[1].wait(),
     }
-    return calls[name], 4 * full.numel()
+    return calls[name], full.nbytes
 
 
 def _message(data):
@@ -174,7 +182,7 @@ def _message(data):
         call = lambda: dist.recv(data, here - 1)
     elif here + 1 < world:
         call = lambda: dist.send(data, here + 1)
-    return call, 4 * data.numel()
+    return call, data.nbytes
 
 
 def _timed(call, device):
@@ -218,6 +226,12 @@ def _copy(repeats, device):
     source = torch.zeros(COPY_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)
     return 2 * COPY_BYTES[device] / _working(lambda: target.copy_(source), repeats, device)
+
+
+def _dtype(dtypes, device):
+    """Of what moves between the ranks: that of the training steps, else float32."""
+    steps = _models(dtypes, device)
+    return getattr(torch, steps[0].dtype) if steps else torch.float32
 
 
 def _models(dtypes, device):
@@ -267,20 +281,23 @@ def _program(workload, device):
     return Program(workload, module)
 
 
-def _interrupted(workload, device):
-    """A function that gives (seconds of a training step for each of the all-reduces of `SMALL`
-    bytes between its layers, by how many seconds each lengthens it), of a step without and one with
-    them.
+def _interrupted(workload, dtype, device):
+    """A function that gives (seconds of a training step for each of the all-reduces between its
+    layers, by how many seconds each of `SMALL` bytes lengthens it, and each of `LARGE`), of a step
+    without and two with them.
 
     It is longer than in a loop: ranks come at different times, whoever waits must be woken up, and
     then finds other caches. No strategy runs here: every rank trains the whole model.
     """
-    program, data, on = _program(workload, device), torch.zeros(SMALL // 4, device=device), False
+    program, data = _program(workload, device), None
+    small, large = (
+        torch.zeros(size // dtype.itemsize, dtype=dtype, device=device) for size in (SMALL, LARGE)
+    )
     modules = program.module.named_modules()
     layers = [module for name, module in modules if name.endswith((".attention", ".mlp"))]
 
     def interrupt(*_):
-        if on:
+        if data is not None:
             dist.all_reduce(data)
 
     for layer in layers:
@@ -293,18 +310,47 @@ def _interrupted(workload, device):
         with record() as recorder, recorder.step():
             return train_step(program, workload, 0, device)
 
-    def elapsed(interrupted):
-        nonlocal on
-        on = interrupted
+    def elapsed(reduced):
+        nonlocal data
+        data = reduced
         dist.barrier()
-        return _seconds(step, device)
+        return _seconds(step, device) / count
 
-    def pair():
-        without, longer = elapsed(False), elapsed(True)
-        return without / count, (longer - without) / count
+    def three():
+        without, *longer = map(elapsed, (None, small, large))
+        return without, *(seconds - without for seconds in longer)
 
     count = 2 * len(layers)
-    return pair
+    return three
+
+
+def _behind(name, size, dtype, device):
+    """A function that gives how many times as long a collective takes behind another as alone:
+    several that are issued at once, and as many one by one."""
+    ranks = dist.get_world_size()
+    count = size // dtype.itemsize // ranks * ranks
+    part, full = torch.zeros(2, count, dtype=dtype, device=device)
+    part = part[: full.numel() // ranks]
+    issue = {
+        "all_reduce": lambda: dist.all_reduce(full, async_op=True),
+        "all_gather": lambda: gather_first(part, None, full)[1],
+        "reduce_scatter": lambda: scatter_first(full, None, part)[1],
+    }[name]
+
+    def at_once():
+        for work in [issue() for _ in range(BURST)]:
+            work.wait()
+
+    def one_by_one():
+        for _ in range(BURST):
+            issue().wait()
+
+    def ratio():
+        alone = _seconds(one_by_one, device) / BURST
+        dist.barrier()
+        return (_seconds(at_once, device) / alone - 1) / (BURST - 1)
+
+    return ratio
 
 
 def _core_share(size, repeats):
