@@ -39,7 +39,7 @@ def ideal(cluster: Cluster) -> Cluster:
     """The cluster as it was described before: kernels at their peak, no core shared."""
     d = cluster.device
     device = Device(d.flops, d.memory, d.memory_bandwidth, d.name)
-    return replace(cluster, device=device, factors={}, overhead=0.0, cores=0)
+    return replace(cluster, device=device, factors={}, overhead=0.0, queued=1.0, cores=0)
 
 
 def main():

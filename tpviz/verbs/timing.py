@@ -69,8 +69,8 @@ INTERRUPTED = {
 STEP_REPEATS = 7
 SMALL, LARGE = 2**12, 2**20
 """Bytes of the all-reduces between layers: of the one latency counts, of the other the bytes."""
-BURST, BURST_SIZES = 4, (2**18, 2**22)
-"""How many collectives of so many bytes are issued at once."""
+BURST, BURST_SIZES = 8, (2**20, 2**22)
+"""How many collectives of so many bytes are issued at once: as the buckets of a step."""
 
 
 def time_rank(
