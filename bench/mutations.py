@@ -62,8 +62,8 @@ MUTATIONS = [
     ),
     Mutation(
         "cost.py",
-        "return Transfer(axis, latency + sending, latency)",
-        "return Transfer(axis, latency + sending, 0.0)",
+        "return Transfer(axis, latency + sending, latency, cluster.queued)",
+        "return Transfer(axis, latency + sending, 0.0, cluster.queued)",
         "tests/schemes/test_scheme_costs.py",
     ),
     # schemes

@@ -274,12 +274,9 @@ class _Known(NamedTuple):
 
 def _enqueue(queue, now, moved):
     """Put a `Transfer` that is issued now behind what its axis has in flight."""
-    _, seconds, latency, queued = moved
-    if queue and queue[-1][1] > now:
-        begin = queue[-1][1]
-        queue.append((begin, begin + queued * seconds, queued * latency))
-    else:
-        queue.append((now, now + seconds, latency))
+    begin = queue[-1][1] if queue and queue[-1][1] > now else now
+    factor = moved.queued if begin > now else 1.0
+    queue.append((begin, begin + factor * moved.seconds, factor * moved.latency))
 
 
 def _axis(operation):

@@ -116,6 +116,17 @@ def test_collectives_run_under_kernels_queue_on_one_lane_and_share_links():
     assert abs(left.end - right.end) < 0.2 * model
 
 
+def test_a_collective_behind_another_takes_less_where_the_library_moves_several():
+    model = BOX.collective_time("all_reduce", 40_000, 2, BOX.link((0, 1), 2))
+    for _ in range(4):
+        trace = tv.launch(overlapping, replace(BOX, queued=0.5), world_size=2)[0]
+        _, first, second, *_ = list(trace.select(kind="comm"))
+        if second.end - first.end < 0.7 * model:
+            break
+    assert first.end - first.start >= 0.999 * model
+    assert 0.499 * model <= second.end - first.end < 0.7 * model
+
+
 def late_rank(cluster):
     if dist.get_rank() == 0:
         time.sleep(0.1)

@@ -124,8 +124,7 @@ def time_paced_rank(
 
 def _calls(axes, sizes, dtype, device):
     """{(kind, collective, bytes): a function that runs it} of all kinds and sizes."""
-    calls, largest = {}, max(sizes) // dtype.itemsize + dist.get_world_size()
-    part, full = torch.zeros(2, largest, dtype=dtype, device=device)
+    calls, (part, full) = {}, _buffers(max(sizes), dtype, device)
     for key in axes:
         group = _my_group(*key)
         for name in COLLECTIVES:
@@ -160,16 +159,28 @@ def _my_group(stride, size):
     return mine
 
 
+def _buffers(size, dtype, device):
+    """Two tensors of so many bytes, and what rounding up to equal parts takes."""
+    count = size // dtype.itemsize + dist.get_world_size()
+    return torch.zeros(2, count, dtype=dtype, device=device)
+
+
 def _collective(name, group, size, part, full):
-    """(a function that runs it, bytes of the full tensor): ``size`` rounded up to equal parts, of
-    the tensors' beginning."""
+    """(a function that runs it, bytes of the full tensor), as `_issue`."""
+    issue, payload = _issue(name, group, size, part, full)
+    return lambda: issue().wait(), payload
+
+
+def _issue(name, group, size, part, full):
+    """(a function that starts it and gives its handle, bytes of the full tensor): ``size`` rounded
+    up to equal parts, of the tensors' beginning."""
     ranks = dist.get_world_size(group)
     part = part[: -(-size // (full.itemsize * ranks))]
     full = full[: ranks * part.numel()]
     calls = {
-        "all_reduce": lambda: dist.all_reduce(full, group=group),
-        "all_gather": lambda: gather_first(part, group, full)[1].wait(),
-        "reduce_scatter": lambda: scatter_first(full, group, part)[1].wait(),
+        "all_reduce": lambda: dist.all_reduce(full, group=group, async_op=True),
+        "all_gather": lambda: gather_first(part, group, full)[1],
+        "reduce_scatter": lambda: scatter_first(full, group, part)[1],
     }
     return calls[name], full.nbytes
 
@@ -326,16 +337,8 @@ def _interrupted(workload, dtype, device):
 
 def _behind(name, size, dtype, device):
     """A function that gives how many times as long a collective takes behind another as alone:
-    several that are issued at once, and as many one by one."""
-    ranks = dist.get_world_size()
-    count = size // dtype.itemsize // ranks * ranks
-    part, full = torch.zeros(2, count, dtype=dtype, device=device)
-    part = part[: full.numel() // ranks]
-    issue = {
-        "all_reduce": lambda: dist.all_reduce(full, async_op=True),
-        "all_gather": lambda: gather_first(part, None, full)[1],
-        "reduce_scatter": lambda: scatter_first(full, None, part)[1],
-    }[name]
+    several that are issued at once, all of the same zeros, and as many one by one."""
+    issue, _ = _issue(name, None, size, *_buffers(size, dtype, device))
 
     def at_once():
         for work in [issue() for _ in range(BURST)]:
