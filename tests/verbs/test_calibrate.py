@@ -335,15 +335,14 @@ def test_the_calibrated_cluster_has_the_device_the_factors_and_the_cores():
     ranks, between = made_up(), (0.01, 0.03, 0.1, 0.2, 0.4)
     (alpha, bandwidth), (hops, volume) = TRUE[1, 4], cost("ring", "all_reduce", SMALL, 4)
     large = (cost("ring", "all_reduce", LARGE, 4)[1] - volume) / bandwidth
+    added = [0.05 + 0.01 * r for r in range(4)]
     ranks = [
         {**rank, "steps": steps_on(replace(TRUE_DEVICE, flops={"float32": 2.5e9}), MODELS)}
         | {
             "cores": 2,
             "core_share": 0.4 + 0.1 * r,
             "interrupted": [
-                (s, small, small + 3 * large)
-                for s in between
-                for small in (0.05 + 0.01 * r + 0.1 * s,)
+                (s, added[r] + 0.1 * s, added[r] + 0.1 * s + 3 * large) for s in between
             ]
             + [(0.05, 7.0, 1.0)],
             "queued": [0.6, 0.4, 0.55 + r, 0.5],

@@ -84,17 +84,18 @@ def time_rank(
     pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
     """
     device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), WARMUP + repeats + 2
-    dtype = _dtype(dtypes, device)
+    by_host, asked = _moved_by(device) == "gloo", _models(dtypes, device)
+    dtype = getattr(torch, asked[0].dtype) if asked else torch.float32  # of the training steps
     calls = _calls(axes, sizes, dtype, device)
     timed = [partial(_timed, call, device) for call in calls.values()]
-    by_host, asked = _moved_by(device) == "gloo", _models(dtypes, device)
-    pairs = [_interrupted(w, dtype, device) for w in INTERRUPTED[device]] if by_host else []
+    interrupted = INTERRUPTED[device] if by_host else ()
+    interrupted = [_interrupted(w, dtype, device) for w in interrupted]
     bursts = product(COLLECTIVES, BURST_SIZES if by_host else ())
     bursts = [_behind(name, size, dtype, device) for name, size in bursts]
     steps = {w: _step(w, device) for w in asked} if device == "cpu" else {}
-    taken = iter(_in_turn([*timed, *pairs, *bursts, *steps.values()], repeats, total))
+    taken = iter(_in_turn([*timed, *interrupted, *bursts, *steps.values()], repeats, total))
     found = {"points": dict(zip(calls, taken)), **_machine(device)}
-    found["interrupted"] = [tuple(map(median, zip(*of))) for _, of in zip(pairs, taken)]
+    found["interrupted"] = [tuple(map(median, zip(*of))) for _, of in zip(interrupted, taken)]
     found["queued"] = [median(of) for _, of in zip(bursts, taken)]
     found["steps"] = dict(zip(steps, map(median, taken))) or _alone(asked, repeats, device)
     found["gemm"] = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
@@ -239,12 +240,6 @@ def _copy(repeats, device):
     return 2 * COPY_BYTES[device] / _working(lambda: target.copy_(source), repeats, device)
 
 
-def _dtype(dtypes, device):
-    """Of what moves between the ranks: that of the training steps, else float32."""
-    steps = _models(dtypes, device)
-    return getattr(torch, steps[0].dtype) if steps else torch.float32
-
-
 def _models(dtypes, device):
     """`MODELS` or `GPU_MODELS`, in the first of the preferred dtypes that is asked for."""
     models, preferred = MODELS, ("float32", "float64")
@@ -300,16 +295,17 @@ def _interrupted(workload, dtype, device):
     It is longer than in a loop: ranks come at different times, whoever waits must be woken up, and
     then finds other caches. No strategy runs here: every rank trains the whole model.
     """
-    program, data = _program(workload, device), None
-    small, large = (
-        torch.zeros(size // dtype.itemsize, dtype=dtype, device=device) for size in (SMALL, LARGE)
+    program, nothing = _program(workload, device), lambda: None
+    reduce_small, reduce_large = (
+        _collective("all_reduce", None, size, *_buffers(size, dtype, device))[0]
+        for size in (SMALL, LARGE)
     )
+    between = nothing
     modules = program.module.named_modules()
     layers = [module for name, module in modules if name.endswith((".attention", ".mlp"))]
 
     def interrupt(*_):
-        if data is not None:
-            dist.all_reduce(data)
+        between()  # its result would replace the layer's
 
     for layer in layers:
         layer.register_forward_hook(interrupt)
@@ -321,14 +317,14 @@ def _interrupted(workload, dtype, device):
         with record() as recorder, recorder.step():
             return train_step(program, workload, 0, device)
 
-    def elapsed(reduced):
-        nonlocal data
-        data = reduced
+    def elapsed(call) -> float:
+        nonlocal between
+        between = call
         dist.barrier()
         return _seconds(step, device) / count
 
-    def three():
-        without, *longer = map(elapsed, (None, small, large))
+    def three() -> tuple[float, ...]:
+        without, *longer = map(elapsed, (nothing, reduce_small, reduce_large))
         return without, *(seconds - without for seconds in longer)
 
     count = 2 * len(layers)
@@ -340,15 +336,15 @@ def _behind(name, size, dtype, device):
     several that are issued at once, all of the same zeros, and as many one by one."""
     issue, _ = _issue(name, None, size, *_buffers(size, dtype, device))
 
-    def at_once():
+    def at_once() -> None:
         for work in [issue() for _ in range(BURST)]:
             work.wait()
 
-    def one_by_one():
+    def one_by_one() -> None:
         for _ in range(BURST):
             issue().wait()
 
-    def ratio():
+    def ratio() -> float:
         alone = _seconds(one_by_one, device) / BURST
         dist.barrier()
         return (_seconds(at_once, device) / alone - 1) / (BURST - 1)
