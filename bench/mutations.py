@@ -56,8 +56,8 @@ MUTATIONS = [
     Mutation("step.py", "each * repeats, payload", "each, payload", "tests/test_cost.py"),
     Mutation(
         "cost.py",
-        "begin = queue[-1][1] if queue and queue[-1][1] > now else now",
-        "begin = now",
+        "begin, factor = self.end, moved.queued",
+        "begin, factor = now, moved.queued",
         "tests/test_cost.py",
     ),
     Mutation(

@@ -13,13 +13,13 @@ The step's time is the sum of its segments.
 True
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import repeat
 from math import isclose
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .step import RING_SHIFT, Collective, Issue, Kernel, Repeat, Step, Wait, expanded
 
@@ -108,8 +108,11 @@ class Clock:
     """
 
     def __init__(self, seconds: Callable[[Kernel], float], moved: Callable[[Collective], Transfer]):
-        self.seconds, self.moved = cache(seconds), cache(moved)
-        self.now, self.queues, self.closed, self.expanded = 0.0, {}, {}, {}
+        self.seconds, self.moved, self.item = seconds, moved, cache(self._item)
+        self.now, self.queues, self.items = 0.0, defaultdict(_Queue), {}
+        self.known: dict[int, _Known | list[Any]] = {}
+        """{id of operations: what they do where their axes are idle; or their items, where kernels
+        wait for none of them, as for the reductions of buckets, of which there are hundreds}."""
 
     @classmethod
     def of(
@@ -126,19 +129,44 @@ class Clock:
         device = device or cluster.device
 
         def moved(move):
-            axis = parent_axis.get(move.axis, move.axis)
-            return transfer(cluster, mesh, axis, *move[1:])._replace(axis=move.axis)
+            if move.axis not in parent_axis:
+                return transfer(cluster, mesh, *move)
+            whole = transfer(cluster, mesh, parent_axis[move.axis], *move[1:])
+            return whole._replace(axis=move.axis)
 
         return cls(lambda kernel: device.time(kernel.flops, kernel.bytes, dtype), moved)
 
     def run(self, step: Step) -> list[Segment]:
-        """The step's segments. A part that takes no time and completes no gradient has none."""
+        """The step's segments. A part that takes no time and completes no gradient has none.
+
+        Operations that find their axes idle take as long each time, and leave as much in flight.
+        """
         segments: list[Segment] = []
+        segment, queues = Segment._make, self.queues
         for item in step:
             if isinstance(item, Repeat):
                 segments += self._repeat(item)
-            else:
-                self._part(item, segments)
+                continue
+            phase, layer, operations, ready = item
+            known, start = self.known.get(id(operations)), self.now
+            if isinstance(known, list):
+                for queue, _, sent, _ in known:
+                    queue.put(start, sent)
+                if ready:
+                    segments.append(Segment(phase, layer, ready=ready))
+                continue
+            if known is None or (known.axes and self._busy(known.axes)):
+                known = self._operations(operations)
+            compute, exposed, hidden, latency, took, axes, left = known
+            for queue, state in left:
+                queue.resume(state, start)
+            if took <= 0.0 and not ready:
+                continue
+            self.now = end = start + took
+            for axis, queue in queues.items():
+                if start < queue.end and start < end and axis not in axes:
+                    hidden = {**hidden, axis: queue.between(start, end)}
+            segments.append(segment((phase, layer, compute, exposed, hidden, latency, 0.0, ready)))
         return segments
 
     def _repeat(self, item):
@@ -157,145 +185,150 @@ class Clock:
 
     def _ahead(self):
         """{axis: how long its queue will take}."""
-        ends = {axis: queue[-1][1] - self.now for axis, queue in self.queues.items() if queue}
-        return {axis: end for axis, end in ends.items() if end > 0}
+        now = self.now
+        return {axis: queue.end - now for axis, queue in self.queues.items() if queue.end > now}
 
     def _shift(self, seconds):
         """Everything is as it is, so much later."""
         self.now += seconds
-        for axis, queue in self.queues.items():
-            self.queues[axis] = [(a + seconds, b + seconds, latency) for a, b, latency in queue]
+        for queue in self.queues.values():
+            queue.resume(queue.state, seconds)
 
-    def _part(self, part, segments):
-        """A part that no queue reaches into, and that leaves none, always takes as long."""
-        phase, layer, operations, ready = part
-        if len(operations) == 1 and operations[0].__class__ is Issue and not ready:
-            moved = self.moved(operations[0].move)  # a bucket's reduction: there are hundreds
-            if moved.seconds:
-                _enqueue(self.queues.setdefault(moved.axis, []), self.now, moved)
-            return
-        busy = []
-        for axis, queue in self.queues.items():
-            if queue and queue[-1][1] > self.now:
-                busy.append(axis)
-        known = self.closed.get(id(operations))
-        if known is None or not known.axes.isdisjoint(busy):
-            known = self._operations(operations, busy)
-        start, self.now = self.now, self.now + known.seconds
-        if known.seconds <= 0.0 and not ready:
-            return
-        hidden = known.hidden
-        for axis in busy:
-            if axis not in known.axes and (shared := self._shared(axis, start, self.now)) > 0:
-                hidden = {**hidden, axis: shared}
-        segments.append(
-            Segment(phase, layer, known.compute, known.exposed, hidden, known.latency, 0.0, ready)
-        )
+    def _busy(self, axes):
+        """Whether anything is in flight on one of them."""
+        now = self.now
+        for queue in axes.values():
+            if queue.end > now:
+                return True
+        return False
 
-    def _operations(self, operations, busy):
-        """The `_Known` of operations run now. Where no queue reaches into them, from 0 on, so that
-        the same operations always give the same numbers."""
-        if id(operations) not in self.expanded:  # kept with them, so that no other gets their id
-            todo = tuple(expanded(operations))
-            axes = frozenset(map(_axis, todo)) - {""}
-            self.expanded[id(operations)] = operations, todo, axes
-        _, todo, axes = self.expanded[id(operations)]
-        alone = axes.isdisjoint(busy)
+    def _item(self, operation):
+        """What to do: the seconds of a kernel, or (queue, axis, `Transfer` that is issued or None,
+        how many are left in flight when kernels go on: None where these do not wait); None where
+        it takes no time."""
+        kind = operation.__class__
+        if kind is Kernel:
+            return self.seconds(operation)
+        if kind is Wait:
+            return self.queues[operation.axis], operation.axis, None, operation.in_flight
+        move, in_flight = (operation.move, None) if kind is Issue else (operation, 0)
+        sent = self.moved(move)
+        return (self.queues[sent.axis], sent.axis, sent, in_flight) if sent.seconds else None
+
+    def _operations(self, operations):
+        """The `_Known` of operations run now. Where their axes are idle, from 0 on, so that the
+        same operations always give the same numbers."""
+        key = id(operations)
+        if key not in self.items:
+            items: list[Any] = [*filter(None, map(self.item, expanded(operations)))]
+            axes = {item[1]: item[0] for item in items if item.__class__ is tuple}
+            self.items[key] = items, axes, operations  # kept, so that no other gets their id
+        items, axes, _ = self.items[key]
+        alone = not self._busy(axes)
         start = now = 0.0 if alone else self.now
-        for axis in axes:
-            if alone or axis not in self.queues:
-                self.queues[axis] = []
-        queues, seconds, moved = self.queues, self.seconds, self.moved
+        for queue in axes.values():
+            queue.look_from(start, alone)
         compute, latency, exposed = 0.0, 0.0, {}
-        for operation in todo:
-            kind = operation.__class__
-            if kind is Kernel:
-                took = seconds(operation)
-                compute += took
-                now += took
+        for item in items:
+            if item.__class__ is not tuple:
+                compute += item
+                now += item
                 continue
-            if kind is not Wait:
-                sent = moved(operation[0] if kind is Issue else operation)
-                if not sent.seconds:
-                    continue
-                axis, queue = sent.axis, queues[sent.axis]
-                _enqueue(queue, now, sent)
-                if kind is Issue:
-                    continue
-                left = 0
-            else:
-                axis, left = operation
-                queue = queues[axis]
-            last = len(queue) - 1 - left
-            if last >= 0 and (end := queue[last][1]) > now:
+            queue, axis, sent, in_flight = item
+            if sent:
+                queue.put(now, sent)
+            if in_flight is None:
+                continue
+            end, hops = queue.until(in_flight, now)
+            if end > now:
                 exposed[axis] = exposed.get(axis, 0.0) + end - now
-                latency += _latency(queue, last, now)
+                latency += hops
                 now = end
-        hidden = {}
-        for axis in axes:
-            if queues[axis]:
+        hidden, left = {}, []
+        for axis, queue in axes.items():
+            if queue.end > start:
                 exposed.setdefault(axis, 0.0)
-                hidden[axis] = max(0.0, self._shared(axis, start, now) - exposed[axis])
-        known = _Known(compute, exposed, hidden, latency, now - start, axes)
-        if alone and all(not queues[axis] or queues[axis][-1][1] <= now for axis in axes):
-            self.closed[id(operations)] = known
-            self.queues |= {axis: [] for axis in axes}
+                hidden[axis] = max(0.0, queue.past + queue.between(start, now) - exposed[axis])
+                if alone and queue.end > now:
+                    left.append((queue, queue.state))
+        known = _Known(compute, exposed, hidden, latency, now - start, axes, left)
+        if all(item.__class__ is tuple and item[3] is None for item in items):
+            self.known[key] = items
         elif alone:
-            for axis in axes:
-                queues[axis] = [(a + self.now, b + self.now, hops) for a, b, hops in queues[axis]]
+            self.known[key] = known
         return known
 
-    def _shared(self, axis, start, end):
-        """Seconds from start to end in which the axis has a collective in flight; forgets those
-        that ended before."""
-        queue = self.queues[axis]
-        first = 0
-        while first < len(queue) and queue[first][1] <= start:
-            first += 1
-        del queue[:first]
-        shared = 0.0
-        for begin, stop, _ in queue:
-            if begin >= end:
+
+class _Queue:
+    """The collectives of an axis that are in flight one after another, since it was last idle."""
+
+    __slots__ = "begin", "end", "past", "sent"
+
+    def __init__(self):
+        self.begin = self.end = 0.0
+        self.past = 0.0  # seconds of the part that now runs, before `begin`
+        self.sent = []  # (begin, end, how much of it is hops)
+
+    def look_from(self, start, idle):
+        """A part begins. idle : nothing is in flight, and times start anew."""
+        self.past = 0.0
+        if idle or self.end <= start:
+            self.begin = self.end = start
+            self.sent = []
+        elif self.begin < start:
+            self.begin = start
+
+    def put(self, now, moved):
+        """A `Transfer` is issued now: it begins behind what is in flight."""
+        begin, factor = self.end, moved.queued
+        if begin <= now:
+            self.past += self.end - self.begin
+            self.begin = begin = now
+            self.sent = []
+            factor = 1.0
+        self.end = end = begin + factor * moved.seconds
+        self.sent.append((begin, end, factor * moved.latency))
+
+    def until(self, in_flight, now):
+        """(When all but the last ``in_flight`` have ended, seconds of hops from now to then)."""
+        last = len(self.sent) - 1 - in_flight
+        if last < 0 or (end := self.sent[last][1]) <= now:
+            return now, 0.0
+        hops = 0.0
+        for begin, stop, latency in self.sent[last::-1]:
+            if stop <= now:
                 break
-            shared += (stop if stop < end else end) - (begin if begin > start else start)
-        return shared
+            hops += latency * (stop - (begin if begin > now else now)) / (stop - begin)
+        return end, hops
+
+    def between(self, start, end):
+        """Seconds from start to end with something in flight, where nothing was issued since."""
+        begin, stop = self.begin, self.end
+        return (stop if stop < end else end) - (begin if begin > start else start)
+
+    @property
+    def state(self):
+        """What `resume` takes."""
+        return self.begin, self.end, self.sent
+
+    def resume(self, state, later):
+        """What was in flight is so again, so many seconds later."""
+        begin, end, sent = state
+        self.begin, self.end = begin + later, end + later
+        self.sent = [(a + later, b + later, hops) for a, b, hops in sent]
 
 
 class _Known(NamedTuple):
-    """What became of a part's operations; axes: those that they use."""
+    """What became of a part's operations. axes : the queues that they use. left : the state, from
+    the part's start, of those that it leaves with something in flight, where it found them idle."""
 
     compute: float
     exposed: dict[str, float]
     hidden: dict[str, float]
     latency: float
     seconds: float
-    axes: frozenset[str]
-
-
-def _enqueue(queue, now, moved):
-    """Put a `Transfer` that is issued now behind what its axis has in flight."""
-    begin = queue[-1][1] if queue and queue[-1][1] > now else now
-    factor = moved.queued if begin > now else 1.0
-    queue.append((begin, begin + factor * moved.seconds, factor * moved.latency))
-
-
-def _axis(operation):
-    """The axis an operation issues on or waits for, or ""."""
-    if isinstance(operation, (Collective, Wait)):
-        return operation.axis
-    return operation.move.axis if isinstance(operation, Issue) else ""
-
-
-def _latency(queue, last, start):
-    """From start to the end of collective ``last``, the seconds that those in flight spend on
-    hops."""
-    spent = 0.0
-    for number in range(last, -1, -1):
-        begin, stop, latency = queue[number]
-        if stop <= start:
-            break
-        spent += latency * (stop - max(begin, start)) / (stop - begin)
-    return spent
+    axes: dict[str, _Queue]
+    left: list[tuple[_Queue, Any]]
 
 
 def _close(a, b, now):
@@ -319,8 +352,10 @@ def on_shared_cores(
     A step takes at least its work over the cores (Graham 1966): the kernels of all ranks, and what
     their collectives take of a core, hidden ones too. What that adds lengthens kernels by a factor.
     """
+    if not cluster.cores or not cluster.core_share:
+        return segments
     moving = sum(sum(s.exposed.values()) + sum(s.hidden.values()) for s in segments)
-    if not cluster.cores or not cluster.core_share or not moving:
+    if not moving:
         return segments
     compute = sum(s.compute for s in segments)
     alone = compute / crowding(cluster, ranks)

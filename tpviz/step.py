@@ -210,6 +210,19 @@ def microbatch_of(step: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(p._replace(ready=()) for p in step if p.phase not in ("sync", "optimizer"))
 
 
+def interned(step: Step) -> Step:
+    """The step with equal operations as one tuple, so that what goes over them does it once."""
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def once(part: Part) -> Part:
+        return part._replace(operations=found.setdefault(part.operations, part.operations))
+
+    return tuple(
+        Repeat(tuple(map(once, item.parts)), item.count) if isinstance(item, Repeat) else once(item)
+        for item in step
+    )
+
+
 def ready_order(step: Step) -> list[str]:
     """Parameter names in the order in which the step completes their gradients."""
     return [name for part, _ in flat(step) for name in part.ready]

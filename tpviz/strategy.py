@@ -22,7 +22,7 @@ from .advice import changed, with_advice
 from .checks import divides, divisors, number, one_of, settle, some_of, whole_number
 from .cost import Clock
 from .mesh import Mesh
-from .step import count, ready_order
+from .step import count, interned, ready_order
 
 if TYPE_CHECKING:
     import torch
@@ -372,7 +372,7 @@ class Strategy:
 @lru_cache(maxsize=32)  # a large model's is thousands of tuples
 def step_of(strategy: Strategy, workload: "GPT") -> "Step":
     """`Strategy.step`, made once: the ledger and the cost, on any cluster, both ask for it."""
-    return strategy.step(workload)
+    return interned(strategy.step(workload))
 
 
 @lru_cache(maxsize=256)

@@ -73,5 +73,7 @@ def choose(
     latency in s, bandwidth in bytes/s. At equal times the ring.
     """
     names = NCCL.get(collective, ("ring",)) if algorithm == "auto" else (algorithm,)
+    if len(names) == 1:
+        return cost(names[0], collective, payload, size)
     found = [cost(name, collective, payload, size) for name in names]
     return min(found, key=lambda c: c[0] * latency + c[1] / bandwidth)

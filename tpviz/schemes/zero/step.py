@@ -121,8 +121,8 @@ class _Step:
             if self.zero >= 2:
                 self.made.wait(self.last)
             self.last = self.made.issue(self.sums[self.launched])
-            self._add("sync")
             self.launched += 1
+        self._add("sync")
 
     # -- parameters --------------------------------------------------------------------------------
     def _before(self, part):
