@@ -16,12 +16,12 @@ True
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from math import isclose
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .step import RING_SHIFT, Collective, Issue, Kernel, Repeat, Step, Wait, expanded
+from .step import RING_SHIFT, Collective, Composite, Issue, Kernel, Repeat, Step, Wait
 
 if TYPE_CHECKING:
     from .cluster import Cluster, Device
@@ -108,7 +108,7 @@ class Clock:
     """
 
     def __init__(self, seconds: Callable[[Kernel], float], moved: Callable[[Collective], Transfer]):
-        self.seconds, self.moved, self.item = seconds, moved, cache(self._item)
+        self.seconds, self.moved, self.items_of = seconds, moved, cache(self._items)
         self.now, self.queues, self.items = 0.0, defaultdict(_Queue), {}
         self.known: dict[int, _Known | list[Any]] = {}
         """{id of operations: what they do where their axes are idle; or their items, where kernels
@@ -202,25 +202,28 @@ class Clock:
                 return True
         return False
 
-    def _item(self, operation):
-        """What to do: the seconds of a kernel, or (queue, axis, `Transfer` that is issued or None,
-        how many are left in flight when kernels go on: None where these do not wait); None where
-        it takes no time."""
-        kind = operation.__class__
-        if kind is Kernel:
-            return self.seconds(operation)
-        if kind is Wait:
-            return self.queues[operation.axis], operation.axis, None, operation.in_flight
-        move, in_flight = (operation.move, None) if kind is Issue else (operation, 0)
-        sent = self.moved(move)
-        return (self.queues[sent.axis], sent.axis, sent, in_flight) if sent.seconds else None
+    def _items(self, operation):
+        """What to do, in turn: the seconds of a kernel, or (queue, axis, `Transfer` that is issued
+        or None, how many are left in flight when kernels go on: None where these do not wait)."""
+        if isinstance(operation, Composite):
+            return tuple(chain.from_iterable(map(self.items_of, operation.expand())))
+        if isinstance(operation, Kernel):
+            return (self.seconds(operation),)
+        if isinstance(operation, Wait):
+            queue = self.queues[operation.axis]
+            return ((queue, operation.axis, None, operation.in_flight),)
+        issued = isinstance(operation, Issue)
+        sent = self.moved(operation.move if issued else operation)
+        if not sent.seconds:
+            return ()
+        return ((self.queues[sent.axis], sent.axis, sent, None if issued else 0),)
 
     def _operations(self, operations):
         """The `_Known` of operations run now. Where their axes are idle, from 0 on, so that the
         same operations always give the same numbers."""
         key = id(operations)
         if key not in self.items:
-            items: list[Any] = [*filter(None, map(self.item, expanded(operations)))]
+            items: list[Any] = [*chain.from_iterable(map(self.items_of, operations))]
             axes = {item[1]: item[0] for item in items if item.__class__ is tuple}
             self.items[key] = items, axes, operations  # kept, so that no other gets their id
         items, axes, _ = self.items[key]
@@ -252,7 +255,7 @@ class Clock:
                 if alone and queue.end > now:
                     left.append((queue, queue.state))
         known = _Known(compute, exposed, hidden, latency, now - start, axes, left)
-        if all(item.__class__ is tuple and item[3] is None for item in items):
+        if now == start and all(item.__class__ is tuple and item[3] is None for item in items):
             self.known[key] = items
         elif alone:
             self.known[key] = known
@@ -295,10 +298,10 @@ class _Queue:
         if last < 0 or (end := self.sent[last][1]) <= now:
             return now, 0.0
         hops = 0.0
-        for begin, stop, latency in self.sent[last::-1]:
+        for begin, stop, latency in reversed(self.sent[: last + 1]):
             if stop <= now:
                 break
-            hops += latency * (stop - (begin if begin > now else now)) / (stop - begin)
+            hops += latency if begin >= now else latency * (stop - now) / (stop - begin)
         return end, hops
 
     def between(self, start, end):
