@@ -44,6 +44,9 @@ test_merak.py::test_ledgers_and_times_are_those_of_the_simulation
 test_merak.py::test_odd_microbatches_blocks_and_halves test_merak.py::test_stage_aware
 test_merak_bugs.py::test_verify_flags_every_fault
 test_merak_memory.py test_merak_partition_limits.py test_merak_repeated.py
+test_merak_zero.py::test_memory_equals_what_is_tracked
+test_microbatches.py::test_ledger_and_time_are_those_of_the_program
+test_microbatches.py::test_memory_is_what_is_tracked
 test_scheme_costs.py::test_equals_the_simulation_on_any_cluster
 test_t3.py::test_equals_one_process test_t3_cost.py::test_formula_and_simulation_agree
 test_t3_paper.py test_zoo.py
