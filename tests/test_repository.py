@@ -34,8 +34,8 @@ LONG_FILES = {}
 # 73,400 for a message of its own to each wrong answer to 24 exercises (350), and to foresee plain
 # runs of more ranks than cores (5); ranks that share a GPU without blocking (50), its device (40),
 # calibration in turn (15), its steps too (25), and, where a GPU is shared, interrupted ones (26);
-# collectives behind others, bytes among kernels, hops that take cores (79); predict in two thirds of
-# the time (54).
+# collectives behind others, bytes among kernels, hops that take cores (79); predict in two thirds
+# of the time (54).
 ALL_LINES = 73_741
 JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films
 VIEW_BYTES = 35_000  # of one view, with all that it imports
