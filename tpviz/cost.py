@@ -262,17 +262,20 @@ class Clock:
         return known
 
 
+_State = tuple[float, float, list[tuple[float, float, float]]]
+
+
 class _Queue:
     """The collectives of an axis that are in flight one after another, since it was last idle."""
 
     __slots__ = "begin", "end", "past", "sent"
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.begin = self.end = 0.0
         self.past = 0.0  # seconds of the part that now runs, before `begin`
-        self.sent = []  # (begin, end, how much of it is hops)
+        self.sent: list[tuple[float, float, float]] = []  # (begin, end, how much of it is hops)
 
-    def look_from(self, start, idle):
+    def look_from(self, start: float, idle: bool) -> None:
         """A part begins. idle : nothing is in flight, and times start anew."""
         self.past = 0.0
         if idle or self.end <= start:
@@ -281,7 +284,7 @@ class _Queue:
         elif self.begin < start:
             self.begin = start
 
-    def put(self, now, moved):
+    def put(self, now: float, moved: Transfer) -> None:
         """A `Transfer` is issued now: it begins behind what is in flight."""
         begin, factor = self.end, moved.queued
         if begin <= now:
@@ -292,7 +295,7 @@ class _Queue:
         self.end = end = begin + factor * moved.seconds
         self.sent.append((begin, end, factor * moved.latency))
 
-    def until(self, in_flight, now):
+    def until(self, in_flight: int, now: float) -> tuple[float, float]:
         """(When all but the last ``in_flight`` have ended, seconds of hops from now to then)."""
         last = len(self.sent) - 1 - in_flight
         if last < 0 or (end := self.sent[last][1]) <= now:
@@ -304,17 +307,17 @@ class _Queue:
             hops += latency if begin >= now else latency * (stop - now) / (stop - begin)
         return end, hops
 
-    def between(self, start, end):
+    def between(self, start: float, end: float) -> float:
         """Seconds from start to end with something in flight, where nothing was issued since."""
         begin, stop = self.begin, self.end
         return (stop if stop < end else end) - (begin if begin > start else start)
 
     @property
-    def state(self):
+    def state(self) -> _State:
         """What `resume` takes."""
         return self.begin, self.end, self.sent
 
-    def resume(self, state, later):
+    def resume(self, state: _State, later: float) -> None:
         """What was in flight is so again, so many seconds later."""
         begin, end, sent = state
         self.begin, self.end = begin + later, end + later
@@ -331,7 +334,7 @@ class _Known(NamedTuple):
     latency: float
     seconds: float
     axes: dict[str, _Queue]
-    left: list[tuple[_Queue, Any]]
+    left: list[tuple[_Queue, _State]]
 
 
 def _close(a, b, now):

@@ -38,8 +38,7 @@ def cost(algorithm: str, collective: str, payload: float, size: int) -> tuple[in
     Rabenseifner, Gropp (2005), as all rings and recursive doubling here).
     Raises ``ValueError`` for an unknown algorithm or collective.
     """
-    if algorithm not in ALGORITHMS:
-        one_of("algorithm", algorithm, ALGORITHMS)
+    one_of("algorithm", algorithm, ALGORITHMS)
     if collective in ("send", "recv"):
         return 1, float(payload)
     if size == 1:
@@ -74,7 +73,5 @@ def choose(
     latency in s, bandwidth in bytes/s. At equal times the ring.
     """
     names = NCCL.get(collective, ("ring",)) if algorithm == "auto" else (algorithm,)
-    if len(names) == 1:
-        return cost(names[0], collective, payload, size)
     found = [cost(name, collective, payload, size) for name in names]
     return min(found, key=lambda c: c[0] * latency + c[1] / bandwidth)
