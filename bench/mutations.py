@@ -55,9 +55,9 @@ MUTATIONS = [
     # the step, its clock and its ledger
     Mutation("step.py", "each * repeats, payload", "each, payload", "tests/test_cost.py"),
     Mutation(
-        "cost.py",
-        "begin, factor = self.end, moved.queued",
-        "begin, factor = now, moved.queued",
+        "queues.py",
+        "begin, alone = self.end, self.end <= now",
+        "begin, alone = now, self.end <= now",
         "tests/test_cost.py",
     ),
     Mutation(

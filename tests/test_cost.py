@@ -1,5 +1,7 @@
 """The clock: what is hidden and what is exposed, worked by hand; queues that overlap other axes."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from tpviz.step import (
     Repeat,
     Wait,
     count,
+    interned,
 )
 
 
@@ -146,6 +149,65 @@ def test_a_repeat_is_as_if_written_out(items, repeats):
         assert a.seconds == pytest.approx(b.seconds) and a.hidden == pytest.approx(b.hidden)
     written, repeated = count([*body * repeats], {"a": 4}), count([Repeat(body, repeats)], {"a": 4})
     assert written == repeated
+
+
+of_a_block = st.one_of(
+    times.map(kernel),
+    st.builds(move, st.sampled_from("ab"), times),
+    st.builds(Issue, st.builds(move, st.sampled_from("abc"), times)),
+    st.builds(Wait, st.sampled_from("ab"), st.integers(0, 3)),
+)
+
+
+@given(
+    st.lists(st.lists(of_a_block, max_size=4), min_size=1, max_size=4),
+    st.lists(of_a_block, max_size=3),
+    st.integers(3, 8),
+)
+def test_blocks_are_as_if_written_out(block, before, layers):
+    """Queues that are idle, drain, recur or grow (nobody waits for "c" until the end)."""
+    parts = [
+        Part("forward", f"{layer}.{k}", tuple(operations), (f"{layer}.{k}.weight",) * (k == 0))
+        for layer in range(layers)
+        for k, operations in enumerate(block)
+    ]
+    end = [Part("sync", "", (Wait(axis, left),)) for axis in "abc" for left in (2, 0)]
+    step = [Part("forward", "embed", tuple(before)), *parts, *end]
+    clocks = [
+        Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload, m.payload / 2, queued=0.8))
+        for _ in range(2)
+    ]
+    with patch("tpviz.step.FEWEST", 0):
+        made = interned(step)
+    short, full = (
+        [s for s in clock.run(one) if s.ready or s.seconds > 1e-9]  # a tie may be rounded away
+        for clock, one in zip(clocks, (made, step))
+    )
+    assert [(s.phase, s.layer, s.ready) for s in short] == [
+        (s.phase, s.layer, s.ready) for s in full
+    ]
+    for a, b in zip(short, full):
+        assert (a.compute, a.latency) == pytest.approx((b.compute, b.latency))
+        for axis in "abc":
+            mine, its = ((s.exposed.get(axis, 0), s.hidden.get(axis, 0)) for s in (a, b))
+            assert mine == pytest.approx(its, abs=1e-9)
+
+
+@pytest.mark.parametrize("moved", [1.0, 2.0, 3.0])
+def test_blocks_that_recur_are_not_walked_again(moved):
+    """An all-reduce issued in a block of 2 s ends in it, with it, or later than it."""
+    block = (kernel(2.0), Issue(move("dp", moved)))
+    step = interned([Part("backward", str(k), block) for k in range(48)])
+    (blocks,) = step.blocks
+    assert (blocks.count, blocks.waited) == (48, frozenset())
+    clock = Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload))
+    walked = []
+    clock._walk = lambda parts, walk=clock._walk: walked.append(parts) or walk(parts)
+    made = clock.run(step)
+    assert [s.layer for s in made] == [str(k) for k in range(48)] and len(walked) <= 3
+    assert made[-1].hidden == {"dp": min(moved, 2.0)}
+    (waiting,) = clock.run([Part("sync", "", (Wait("dp"),))])
+    assert waiting.exposed["dp"] == pytest.approx(moved if moved <= 2 else 48 * moved - 94)
 
 
 def test_memory_and_units():

@@ -82,6 +82,7 @@ LAYERS = [
         "cluster",
         "clusters",
         "step",
+        "queues",
         "cost",
         "strategy",
         "matrix",

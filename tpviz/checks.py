@@ -144,9 +144,10 @@ def number(name: str, value: Any, low: float, high: float) -> float:
 def one_of(name: str, value: _Value, choices: Collection[Any]) -> _Value:
     """``value`` if it is one of ``choices``, else ``ValueError``; 1 does not pass for True."""
     value = value.item() if isinstance(value, np.generic) else value  # pyright: ignore[reportAssignmentType]
-    if not any(type(value) is type(c) and value == c for c in choices):
-        raise ValueError(f"{name}={value!r} is not possible: use {_either(map(repr, choices))}")
-    return value
+    for choice in choices:
+        if type(value) is type(choice) and value == choice:
+            return value
+    raise ValueError(f"{name}={value!r} is not possible: use {_either(map(repr, choices))}")
 
 
 def some_of(name: str, value: Any, choices: Collection[Any]) -> tuple[Any, ...]:

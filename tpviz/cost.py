@@ -16,12 +16,25 @@ True
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import chain, repeat
-from math import isclose
+from itertools import chain, compress, cycle, repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .step import RING_SHIFT, Collective, Composite, Issue, Kernel, Repeat, Step, Wait
+from .queues import Queue, State, Transfer
+from .step import (
+    RING_SHIFT,
+    Blocks,
+    Collective,
+    Composite,
+    Interned,
+    Issue,
+    Issues,
+    Kernel,
+    Part,
+    Repeat,
+    Step,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from .cluster import Cluster, Device
@@ -30,16 +43,6 @@ if TYPE_CHECKING:
 PARTS = ("compute", "bandwidth wait", "latency wait", "bubble")
 """Of a step. The two waits are its exposed communication: kernels wait for bytes, or for hops."""
 ONCE = repeat(1)
-
-
-class Transfer(NamedTuple):
-    """One collective of a mesh axis, alone on its links: seconds, and how much of it is latency;
-    `Cluster.queued`, where it waits for another."""
-
-    axis: str
-    seconds: float
-    latency: float = 0.0
-    queued: float = 1.0
 
 
 def transfer(
@@ -109,7 +112,7 @@ class Clock:
 
     def __init__(self, seconds: Callable[[Kernel], float], moved: Callable[[Collective], Transfer]):
         self.seconds, self.moved, self.items_of = seconds, moved, cache(self._items)
-        self.now, self.queues, self.items = 0.0, defaultdict(_Queue), {}
+        self.now, self.queues, self.items = 0.0, defaultdict(Queue), {}
         self.known: dict[int, _Known | list[Any]] = {}
         """{id of operations: what they do where their axes are idle; or their items, where kernels
         wait for none of them, as for the reductions of buckets, of which there are hundreds}."""
@@ -142,18 +145,50 @@ class Clock:
         Operations that find their axes idle take as long each time, and leave as much in flight.
         """
         segments: list[Segment] = []
-        segment, queues = Segment._make, self.queues
-        for item in step:
-            if isinstance(item, Repeat):
+        for item in step.blocks if isinstance(step, Interned) else step:
+            if isinstance(item, Part):
+                segments += filter(None, self._walk([item]))
+            elif isinstance(item, Blocks) and item.count == 1:
+                segments += filter(None, self._walk(item.parts))
+            else:
                 segments += self._repeat(item)
-                continue
-            phase, layer, operations, ready = item
+        return segments
+
+    def _repeat(self, item):
+        """A pass that finds all queues as the one before found them takes as long, and so do all
+        that follow: they are not run again."""
+        each, same = len(item.parts) // max(1, item.count), isinstance(item, Repeat)
+        segments, made, found, now = [], [], {}, self.now
+        for done in range(item.count):
+            before, found = found, {axis: q.ahead(self.now) for axis, q in self.queues.items()}
+            start, now = now, self.now
+            waited = found if same else item.waited
+            if done and all(
+                a.recurs(before.get(axis), axis in waited) for axis, a in found.items()
+            ):
+                left = item.count - done
+                for axis, ahead in before.items():
+                    self.queues[axis].again(ahead, found[axis], left)
+                self.now += left * (now - start)
+                segments += made * left if same else _renamed(made, item.parts[done * each :])
+                break
+            if same:
+                made = self.run(item.parts)
+            else:
+                made = self._walk(item.parts[done * each : (done + 1) * each])
+            segments += filter(None, made)
+        return segments
+
+    def _walk(self, parts):
+        """The `Segment` of each part, None of one that has none."""
+        segments: list[Segment | None] = []
+        segment, queues = Segment._make, self.queues
+        for phase, layer, operations, ready in parts:
             known, start = self.known.get(id(operations)), self.now
             if isinstance(known, list):
                 for queue, _, sent, _ in known:
                     queue.put(start, sent)
-                if ready:
-                    segments.append(Segment(phase, layer, ready=ready))
+                segments.append(Segment(phase, layer, ready=ready) if ready else None)
                 continue
             if known is None or (known.axes and self._busy(known.axes)):
                 known = self._operations(operations)
@@ -161,6 +196,7 @@ class Clock:
             for queue, state in left:
                 queue.resume(state, start)
             if took <= 0.0 and not ready:
+                segments.append(None)
                 continue
             self.now = end = start + took
             for axis, queue in queues.items():
@@ -168,31 +204,6 @@ class Clock:
                     hidden = {**hidden, axis: queue.between(start, end)}
             segments.append(segment((phase, layer, compute, exposed, hidden, latency, 0.0, ready)))
         return segments
-
-    def _repeat(self, item):
-        """A pass that finds all queues as the one before found them takes as long, and so do all
-        that follow: they are not run again."""
-        segments, made, before, seconds = [], [], None, 0.0
-        for _ in range(item.count):
-            ahead = self._ahead()
-            if before is not None and _close(ahead, before, self.now):
-                self._shift(seconds)
-            else:
-                made, before = self.run(item.parts), ahead
-                seconds = sum(segment.seconds for segment in made)
-            segments += made
-        return segments
-
-    def _ahead(self):
-        """{axis: how long its queue will take}."""
-        now = self.now
-        return {axis: queue.end - now for axis, queue in self.queues.items() if queue.end > now}
-
-    def _shift(self, seconds):
-        """Everything is as it is, so much later."""
-        self.now += seconds
-        for queue in self.queues.values():
-            queue.resume(queue.state, seconds)
 
     def _busy(self, axes):
         """Whether anything is in flight on one of them."""
@@ -203,20 +214,24 @@ class Clock:
         return False
 
     def _items(self, operation):
-        """What to do, in turn: the seconds of a kernel, or (queue, axis, `Transfer` that is issued
-        or None, how many are left in flight when kernels go on: None where these do not wait)."""
+        """What to do, in turn: the seconds of a kernel, or (queue, axis, the `Transfer`s that are
+        issued, how many are left in flight when kernels go on: None where these do not wait)."""
+        if isinstance(operation, Issues):
+            moved = {move: self.moved(move) for move in set(operation.moves)}
+            sent = [moved[move] for move in operation.moves if moved[move].seconds]
+            return ((self.queues[sent[0].axis], sent[0].axis, sent, None),) if sent else ()
         if isinstance(operation, Composite):
             return tuple(chain.from_iterable(map(self.items_of, operation.expand())))
         if isinstance(operation, Kernel):
             return (self.seconds(operation),)
         if isinstance(operation, Wait):
             queue = self.queues[operation.axis]
-            return ((queue, operation.axis, None, operation.in_flight),)
+            return ((queue, operation.axis, (), operation.in_flight),)
         issued = isinstance(operation, Issue)
         sent = self.moved(operation.move if issued else operation)
         if not sent.seconds:
             return ()
-        return ((self.queues[sent.axis], sent.axis, sent, None if issued else 0),)
+        return ((self.queues[sent.axis], sent.axis, (sent,), None if issued else 0),)
 
     def _operations(self, operations):
         """The `_Known` of operations run now. Where their axes are idle, from 0 on, so that the
@@ -262,68 +277,6 @@ class Clock:
         return known
 
 
-_State = tuple[float, float, list[tuple[float, float, float]]]
-
-
-class _Queue:
-    """The collectives of an axis that are in flight one after another, since it was last idle."""
-
-    __slots__ = "begin", "end", "past", "sent"
-
-    def __init__(self) -> None:
-        self.begin = self.end = 0.0
-        self.past = 0.0  # seconds of the part that now runs, before `begin`
-        self.sent: list[tuple[float, float, float]] = []  # (begin, end, how much of it is hops)
-
-    def look_from(self, start: float, idle: bool) -> None:
-        """A part begins. idle : nothing is in flight, and times start anew."""
-        self.past = 0.0
-        if idle or self.end <= start:
-            self.begin = self.end = start
-            self.sent = []
-        elif self.begin < start:
-            self.begin = start
-
-    def put(self, now: float, moved: Transfer) -> None:
-        """A `Transfer` is issued now: it begins behind what is in flight."""
-        begin, factor = self.end, moved.queued
-        if begin <= now:
-            self.past += self.end - self.begin
-            self.begin = begin = now
-            self.sent = []
-            factor = 1.0
-        self.end = end = begin + factor * moved.seconds
-        self.sent.append((begin, end, factor * moved.latency))
-
-    def until(self, in_flight: int, now: float) -> tuple[float, float]:
-        """(When all but the last ``in_flight`` have ended, seconds of hops from now to then)."""
-        last = len(self.sent) - 1 - in_flight
-        if last < 0 or (end := self.sent[last][1]) <= now:
-            return now, 0.0
-        hops = 0.0
-        for begin, stop, latency in reversed(self.sent[: last + 1]):
-            if stop <= now:
-                break
-            hops += latency if begin >= now else latency * (stop - now) / (stop - begin)
-        return end, hops
-
-    def between(self, start: float, end: float) -> float:
-        """Seconds from start to end with something in flight, where nothing was issued since."""
-        begin, stop = self.begin, self.end
-        return (stop if stop < end else end) - (begin if begin > start else start)
-
-    @property
-    def state(self) -> _State:
-        """What `resume` takes."""
-        return self.begin, self.end, self.sent
-
-    def resume(self, state: _State, later: float) -> None:
-        """What was in flight is so again, so many seconds later."""
-        begin, end, sent = state
-        self.begin, self.end = begin + later, end + later
-        self.sent = [(a + later, b + later, hops) for a, b, hops in sent]
-
-
 class _Known(NamedTuple):
     """What became of a part's operations. axes : the queues that they use. left : the state, from
     the part's start, of those that it leaves with something in flight, where it found them idle."""
@@ -333,15 +286,16 @@ class _Known(NamedTuple):
     hidden: dict[str, float]
     latency: float
     seconds: float
-    axes: dict[str, _Queue]
-    left: list[tuple[_Queue, _State]]
+    axes: dict[str, Queue]
+    left: list[tuple[Queue, State]]
 
 
-def _close(a, b, now):
-    """Whether two states of the queues are the same but for rounding."""
-    return a.keys() == b.keys() and all(
-        isclose(a[axis], b[axis], rel_tol=1e-9, abs_tol=1e-12 * now) for axis in a
-    )
+def _renamed(segments, parts):
+    """A pass's segments (None: a part has none) for its parts, however often these are in it."""
+    times, kept = len(parts) // len(segments), [segment is not None for segment in segments]
+    names = [compress(column, cycle(kept)) for column in zip(*parts)]
+    columns = [column * times for column in zip(*filter(None, segments))]
+    return map(Segment._make, zip(columns[0], names[1], *columns[2:7], names[3]))
 
 
 def crowding(cluster: "Cluster", ranks: int) -> float:

@@ -13,6 +13,7 @@ tp    all_reduce  forward      2           8192       12288
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from .trace.ledger import Ledger
@@ -41,6 +42,16 @@ class Issue(NamedTuple):
 
     move: Collective
     phase: str = ""
+
+
+class Issues(NamedTuple):
+    """Several collectives of one axis start, one after another, and kernels go on."""
+
+    moves: tuple[Collective, ...]
+
+    def expand(self) -> "Iterator[Operation]":
+        """In collectives that start."""
+        return map(Issue, self.moves)
 
 
 class Wait(NamedTuple):
@@ -110,8 +121,8 @@ class Pipeline(NamedTuple):
         return made
 
 
-Composite = Overlapped, Chunks, Pipeline
-Operation = Kernel | Collective | Issue | Wait | Overlapped | Chunks | Pipeline
+Composite = Issues, Overlapped, Chunks, Pipeline
+Operation = Kernel | Collective | Issue | Wait | Issues | Overlapped | Chunks | Pipeline
 """What a part of a step is made of."""
 
 
@@ -128,7 +139,7 @@ class Part(NamedTuple):
 class Repeat(NamedTuple):
     """The same parts ``count`` times."""
 
-    parts: "tuple[Part, ...]"
+    parts: "Step"
     count: int
 
 
@@ -210,17 +221,83 @@ def microbatch_of(step: Iterable[Part]) -> tuple[Part, ...]:
     return tuple(p._replace(ready=()) for p in step if p.phase not in ("sync", "optimizer"))
 
 
-def interned(step: Step) -> Step:
-    """The step with equal operations as one tuple, so that what goes over them does it once."""
-    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+class Blocks(NamedTuple):
+    """Parts of a step that are ``count`` times the same but for the names of layers and parameters,
+    as those of a model's blocks are. waited : axes that kernels wait for in them."""
 
-    def once(part: Part) -> Part:
-        return part._replace(operations=found.setdefault(part.operations, part.operations))
+    parts: tuple[Part, ...]
+    count: int
+    waited: frozenset[str]
 
-    return tuple(
-        Repeat(tuple(map(once, item.parts)), item.count) if isinstance(item, Repeat) else once(item)
-        for item in step
-    )
+
+class Interned(tuple[Part | Repeat, ...]):
+    """A step with equal operations as one tuple, so that what goes over them does it once, and with
+    its ``blocks``: the same parts in the same order, by what repeats."""
+
+    blocks: tuple[Blocks | Repeat, ...]
+
+
+def interned(step: Step, found: dict[Any, Any] | None = None) -> Interned:
+    """The step as an `Interned` one. found : {operations: the tuple that stands for these}, where
+    several steps share them."""
+    known: dict[Any, Any] = {} if found is None else found
+
+    def once(item: Part | Repeat) -> Part | Repeat:
+        if isinstance(item, Repeat):
+            return Repeat(interned(item.parts, known), item.count)
+        same = known.setdefault(item.operations, item.operations)
+        return item if same is item.operations else item._replace(operations=same)
+
+    made = Interned(map(once, step))
+    made.blocks = tuple(_blocks_of(made))
+    return made
+
+
+LONGEST, FEWEST = 64, 30
+"""Parts of one block: repetitions that are further apart are not looked for. And of all blocks
+together: fewer are walked as fast."""
+
+
+def _blocks_of(step):
+    """What repeats, and the parts between as blocks that are there once."""
+    for _, group in groupby(step, type):
+        items = tuple(group)
+        yield from (item for item in items if isinstance(item, Repeat))
+        parts = tuple(item for item in items if isinstance(item, Part))
+        marks = [(part.phase, id(part.operations), not part.ready) for part in parts]
+        alone = start = 0
+        while start < len(parts):
+            length, count = _repetition(marks, start)
+            end = start + length * count
+            if count > 1 and alone < start:
+                yield _blocks(parts[alone:start], 1)
+            if count > 1:
+                yield _blocks(parts[start:end], count)
+                alone = end
+            start = end
+        if alone < start:
+            yield _blocks(parts[alone:], 1)
+
+
+def _blocks(parts, count):
+    distinct = {id(p.operations): p.operations for p in parts[: len(parts) // count]}
+    every = chain.from_iterable(map(expanded, distinct.values()))
+    waited = (o.axis for o in every if isinstance(o, (Collective, Wait)))
+    return Blocks(parts, count, frozenset(waited))
+
+
+def _repetition(marks, start):
+    """(length, count) of the repetition from ``start`` on that covers most; (1, 1) of none."""
+    best, left = (1, 1), len(marks) - start
+    for length in range(1, min(LONGEST, left // 3) + 1) if left > FEWEST else ():
+        if marks[start + length] != marks[start]:
+            continue
+        one, count = marks[start : start + length], 1
+        while one == marks[start + count * length : start + (count + 1) * length]:
+            count += 1
+        if count > 2 and count * length > max(FEWEST, best[0] * best[1]):
+            best = length, count
+    return best
 
 
 def ready_order(step: Step) -> list[str]:

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 import tpviz as tv
-from tpviz import cost
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cost import Clock
+from tpviz.queues import Ahead
 from tpviz.schemes.axonn.step import num_local_parameters
 
 W = tv.GPT(layers=2, hidden=32, heads=8, seq=8, batch=256, vocab=32)
@@ -43,7 +43,7 @@ def test_microbatches_that_are_not_run_again_take_what_they_would(monkeypatch):
         asked += strategy.accumulation + 1
         short = strategy.cost(W, cluster)
         with monkeypatch.context() as patch:
-            patch.setattr(cost, "_close", lambda *_: False)
+            patch.setattr(Ahead, "recurs", lambda *_: False)
             count = len(passes)
             full = strategy.cost(W, cluster)
             del passes[count:]

@@ -72,6 +72,7 @@ def choose(
 
     latency in s, bandwidth in bytes/s. At equal times the ring.
     """
-    names = NCCL.get(collective, ("ring",)) if algorithm == "auto" else (algorithm,)
-    found = [cost(name, collective, payload, size) for name in names]
+    if algorithm != "auto":
+        return cost(algorithm, collective, payload, size)
+    found = [cost(name, collective, payload, size) for name in NCCL.get(collective, ("ring",))]
     return min(found, key=lambda c: c[0] * latency + c[1] / bandwidth)

@@ -217,9 +217,9 @@ class Cluster:
         mesh : a `Mesh`, or its axes as {"dp": 2, "tp": 4}.
         """
         mesh = _mesh(mesh)
-        mesh.check_axis(axis)
         key = (mesh, axis)
         if key not in self._known:
+            mesh.check_axis(axis)
             self.check_mesh(mesh)
             self._known[key] = self._traffic(tuple(mesh.group(0, axis)), mesh.size).slowest()
         return self._known[key]

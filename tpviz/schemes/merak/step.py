@@ -19,7 +19,7 @@ from tpviz.mesh import Mesh
 from tpviz.schedules import Schedule, Timeline, timeline
 from tpviz.schemes.gpt.step import payloads, update
 from tpviz.schemes.ownership import local_shapes
-from tpviz.step import Collective, Part, Repeat, count
+from tpviz.step import Collective, Part, Repeat, count, interned
 
 from .microbatch import Microbatch
 from .p2p_plan import P2PPlan
@@ -88,13 +88,14 @@ def num_replicated_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], list[Part]]:
+def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], tuple[Part, ...]]:
     """{(kind of action, stage): `Part`s} of one microbatch."""
     schedule, num_recomputed = s.schedule_of(w), s.num_recomputed(w)
-    made, last, parts = {}, s.stages - 1, {}
+    made, last, parts, operations = {}, s.stages - 1, {}, {}
 
     def with_zero(stage, action, of):
-        return sharded(s, w, units_at(s, w, stage), action, of, num_recomputed[stage])
+        found = sharded(s, w, units_at(s, w, stage), action, of, num_recomputed[stage])
+        return interned(found, operations)
 
     again = s.recompute == "selective"
     for stage, mine in enumerate(s.blocks(w)):
@@ -117,9 +118,10 @@ def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], list[Part]]:
         parts["F", stage] = with_zero(stage, "forward", forward)
         parts["R", stage] = with_zero(stage, "recompute", again)
         parts["I", stage] = with_zero(stage, "backward", backward)
-        parts["W", stage] = m.weights(list(mine), stage == last) if split else []
-        parts["B", stage] = parts["I", stage] + parts["W", stage]
-        parts["RB", stage] = parts["R", stage] + parts["B", stage]
+        weights = m.weights(list(mine), stage == last) if split else []
+        parts["W", stage] = interned(weights, operations)
+        parts["B", stage] = (*parts["I", stage], *parts["W", stage])
+        parts["RB", stage] = (*parts["R", stage], *parts["B", stage])
     return parts
 
 

@@ -23,7 +23,17 @@ block's reduce-scatter queues behind that all-gather, and the next all-gather be
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.gpt.step import reference, update
-from tpviz.step import Collective, Operations, Part, Repeat, Step, Wait, accumulated, microbatch_of
+from tpviz.step import (
+    Collective,
+    Issues,
+    Operations,
+    Part,
+    Repeat,
+    Step,
+    Wait,
+    accumulated,
+    microbatch_of,
+)
 from tpviz.strategy import step_of
 
 if TYPE_CHECKING:
@@ -160,9 +170,7 @@ class _Step:
         numel = sum(bucket.numel for bucket in self.buckets) // self.strategy.dp
         self.parts.append(Part("optimizer", "", (update(self.workload, numel),)))
         if self.zero < 3:
-            for move in self.gathers:
-                self.made.issue(move)
-            self.made.append(Wait("dp"))
+            self.made += [Issues(tuple(self.gathers)), Wait("dp")]
             self._add("optimizer")
 
 
