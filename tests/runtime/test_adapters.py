@@ -1,6 +1,8 @@
 """What torch and programs ask of a recorded group, they are answered as on the plain backend."""
 
+import os
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,6 +43,24 @@ def test_get_backend_says_what_moves_the_bytes():
     assert tv.launch(_asked, world_size=2, device="cpu") == [[("gloo", True, True)] * 2] * 2
     plain = tv.launch(_asked, world_size=2, backend="gloo")
     assert plain == [[("gloo", True, False)] * 2] * 2
+
+
+def _policies():
+    """The policies of this thread, and of those of two groups."""
+    dist.new_group()
+    of_gloo = {
+        os.sched_getscheduler(int(thread.name))
+        for thread in Path("/proc/self/task").iterdir()
+        if "gloo" in (thread / "comm").read_text()
+    }
+    return os.sched_getscheduler(0), of_gloo
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="Linux has this policy")
+@pytest.mark.parametrize("backend", ["gloo", "tpviz"])
+def test_threads_of_gloo_take_no_core_from_others(backend):
+    for own, of_gloo in tv.launch(_policies, world_size=2, backend=backend, device="cpu"):
+        assert own == os.SCHED_OTHER and of_gloo == {os.SCHED_BATCH}
 
 
 def _replica(bucket_mb):

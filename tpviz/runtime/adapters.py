@@ -6,9 +6,10 @@ them alone, as it does gloo.
 """
 
 import functools
+import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 
 import torch
@@ -94,13 +95,37 @@ def _recording_gloo(make):
         asked = backend
         if global_ranks and _recorded_world() and inner_kind() == "gloo" and _only_gloo(asked):
             backend = NAME
-        made = make(group_size, group_rank, global_ranks, backend, *args, **kwargs)
+        with patient_threads():
+            made = make(group_size, group_rank, global_ranks, backend, *args, **kwargs)
         known = dist.distributed_c10d._world.pg_map.get(made[0])
         if known and backend is not asked:  # as asked, for get_backend
             dist.distributed_c10d._world.pg_map[made[0]] = (dist.Backend(asked), *known[1:])
         return made
 
     return make_recorded
+
+
+@contextmanager
+def patient_threads() -> Iterator[None]:
+    """Threads that start in here wait for a core, and take none from a thread that runs (Linux's
+    SCHED_BATCH).
+
+    Gloo has a thread that reads a group's sockets, and tries again and again while another thread
+    holds the lock of a connection. Woken by a message, it would take the core of just that thread,
+    which the kernel then lets wait for a whole time slice: a small all-reduce of 2 ranks on 2 cores
+    took 2 ms, and takes 0.4 (docs/adr/0033-threads-of-gloo.md).
+    """
+    normal = getattr(os, "SCHED_OTHER", None)
+    if normal is None or os.sched_getscheduler(0) != normal:  # no Linux, or somebody's own choice
+        yield
+        return
+    with suppress(OSError):  # forbidden
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setscheduler(0, normal, os.sched_param(0))
 
 
 def _recorded_world():
