@@ -56,6 +56,7 @@ def mesh_scene(
     squares, block = Mesh(outer), prod(within.values())
     axes = " x ".join(f"{name} {size}" for name, size in mesh.axes.items())
     places = [_place(squares, square) for square in range(squares.size)]
+    coords = [mesh.coords(rank) for rank in range(mesh.size)]
     scene = {
         "title": title or f"{axes}, {mesh.size:,} ranks",
         "badge": badge or "counted, not run",
@@ -79,7 +80,7 @@ def mesh_scene(
         "slices": _captions(squares),
         "rows": 1 + max(p[1] for p in places),
         "columns": 1 + max(p[2] for p in places),
-        "parameters": [_parameter(mesh, row) for row in ownership],
+        "parameters": [_parameter(mesh, row, coords) for row in ownership],
     }
     return scene | arranged(scene)
 
@@ -185,12 +186,15 @@ def _axes(row):
     return axes + [row[what]["axis"] for what in ("flat", "at") if row.get(what)]
 
 
-def _parameter(mesh, row):
+def _parameter(mesh, row, coords):
     """A parameter as blocks [x, y, width, height] of a unit matrix, and every rank's block."""
-    axes, owners = _axes(row), []
+    axes, owners, known = _axes(row), [], {}
     blocks: dict[tuple[float, ...], int] = {}
-    for rank in range(mesh.size):
-        owners.append(blocks.setdefault(_block(mesh, row, rank), len(blocks)))
+    for place in coords:
+        own = tuple(place[axis] for axis in axes)
+        if own not in known:
+            known[own] = _block(mesh, row, place)
+        owners.append(blocks.setdefault(known[own], len(blocks)))
     return {
         "name": row["name"],
         "notation": row["notation"],
@@ -205,12 +209,11 @@ def _parameter(mesh, row):
     }
 
 
-def _block(mesh, row, rank):
-    """The rank's part: dim 0 runs down, dim 1 across; a vector runs across.
+def _block(mesh, row, coords):
+    """The part at these coordinates: dim 0 runs down, dim 1 across; a vector runs across.
 
     A flat shard is drawn as a band of rows: exact in area, and in place up to part of a row.
     """
-    coords = mesh.coords(rank)
     if row.get("at") and coords[row["at"]["axis"]] not in row["at"]["indices"]:
         return 0.0, 0.0, 0.0, 0.0
     low, high = [0.0, 0.0], [1.0, 1.0]
