@@ -1,7 +1,9 @@
-"""No test counts as an attempt of whoever runs it: neither here nor in ranks and notebooks."""
+"""Of tests and notebooks: none counts as an attempt of whoever runs it, neither here nor in ranks,
+and those of a file stay in one process."""
 
 import os
 import tempfile
+from typing import Any
 
 import pytest
 
@@ -10,3 +12,18 @@ def pytest_configure(config: pytest.Config) -> None:  # noqa: D103
     folder = tempfile.TemporaryDirectory(prefix="tpviz-progress-")
     config.add_cleanup(folder.cleanup)
     os.environ["TPVIZ_PROGRESS"] = os.path.join(folder.name, "progress.json")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests share fixtures, those in JupyterLab a server: each stays in one process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            browser = file.startswith("tests/browser/") and not file.endswith("test_passed_on.py")
+            return "browser" if browser else file
+
+    config.option.loadscopereorder = False  # as sorted here, not by their number of tests
+    return Scheduling(config, log)

@@ -1,5 +1,4 @@
-"""What all tests share: their order, and which of them go to one process; CI skips no browser test;
-ranks are ended."""
+"""What all tests share: their order; CI skips no browser test; ranks are ended."""
 
 import os
 import signal
@@ -35,21 +34,6 @@ def _turn(item):
     """The tiny test is first; what looks at executed notebooks comes when they are."""
     folder, name = item.path.parent.name, item.path.name
     return name != "test_tiny.py", folder not in LONGEST or name == EXECUTED
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """A file's tests share fixtures, those in JupyterLab a server: each stays in one process."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            file = super()._split_scope(nodeid)
-            browser = file.startswith("tests/browser/") and not file.endswith(EXECUTED)
-            return "browser" if browser else file
-
-    config.option.loadscopereorder = False  # as sorted here, not by their number of tests
-    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # marked before the unwanted are left out
