@@ -90,7 +90,7 @@ def test_kernels_take_flops_over_rate_and_idleness_is_not_absorbed(box, seconds)
 def overlapping(cluster):
     """A collective under a kernel, then two on one group, then on two groups."""
     groups = [dist.new_group([0, 1], group_desc=f"mesh_{name}") for name in "ab"]
-    x, a = torch.ones(10_000), torch.ones(200, 200)
+    x, a = torch.ones(40_000), torch.ones(200, 200)
     with tv.record(cluster=cluster) as recorder:
         work = dist.all_reduce(x, group=groups[0], async_op=True)
         a @ a
@@ -103,7 +103,7 @@ def overlapping(cluster):
 
 
 def test_collectives_run_under_kernels_queue_on_one_lane_and_share_links():
-    model = BOX.collective_time("all_reduce", 40_000, 2, BOX.link((0, 1), 2))
+    model = BOX.collective_time("all_reduce", 160_000, 2, BOX.link((0, 1), 2))
     for _ in range(4):  # whatever else the machine does may hold one of the two back
         trace = tv.launch(overlapping, BOX, world_size=2)[0]
         kernel = trace.select(kind="compute")
@@ -117,7 +117,7 @@ def test_collectives_run_under_kernels_queue_on_one_lane_and_share_links():
 
 
 def test_a_collective_behind_another_takes_less_where_the_library_moves_several():
-    model = BOX.collective_time("all_reduce", 40_000, 2, BOX.link((0, 1), 2))
+    model = BOX.collective_time("all_reduce", 160_000, 2, BOX.link((0, 1), 2))
     for _ in range(4):
         trace = tv.launch(overlapping, replace(BOX, queued=0.5), world_size=2)[0]
         _, first, second, *_ = list(trace.select(kind="comm"))
@@ -130,7 +130,7 @@ def test_a_collective_behind_another_takes_less_where_the_library_moves_several(
 def late_rank(cluster):
     if dist.get_rank() == 0:
         time.sleep(0.1)
-    x = torch.ones(1000)
+    x = torch.ones(40_000)
     with tv.record(cluster=cluster) as recorder:
         a = torch.ones(200, 200)
         if dist.get_rank() == 0:
