@@ -1,4 +1,5 @@
 """From nothing to the first all-reduce done on 8 ranks: our pool beside its peers; memory of each.
+And what ``import tpviz`` takes in a new interpreter, beside ``import torch``.
 
 Warm means that the pool's fork server is there already, as it is from the second start of a
 notebook on. Peers: ``torch.multiprocessing.spawn`` and
@@ -6,16 +7,18 @@ notebook on. Peers: ``torch.multiprocessing.spawn`` and
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as dist
-from harness import report, row, seconds, timing
+from harness import interleaved, ratio, report, row, seconds, timing
 
 import tpviz as tv
 
@@ -118,6 +121,11 @@ def pss(pid):
     return next((1024 * int(x.split()[1]) for x in rollup.splitlines() if x.startswith("Pss:")), 0)
 
 
+def start_python(module):
+    """A new interpreter that imports one module."""
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+
+
 def main():
     os.environ["OMP_NUM_THREADS"] = "1"
     cold = seconds(start_pool)
@@ -137,6 +145,7 @@ def main():
             ("elastic_launch", start_elastic),
         ]
     }
+    imports = interleaved({name: partial(start_python, name) for name in ("tpviz", "torch")}, 5)
     report(
         "start",
         f"Start of {RANKS} ranks, to the first all-reduce done",
@@ -151,6 +160,8 @@ def main():
                 row(f"PSS of all, {name}", size / 2**20, "MiB", 300 if name == "pool" else None)
                 for name, size in memory.items()
             ),
+            timing("Python and import tpviz", imports["tpviz"], "s", bound=0.3),
+            row("import tpviz / import torch", ratio(imports, "tpviz", "torch"), "x"),
         ],
         starts_s=pool,
     )

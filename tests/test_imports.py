@@ -1,9 +1,9 @@
-"""What imports what: nouns, traces and figures need no torch and no widgets, and load fast."""
+"""What imports what: nouns, traces and figures need no torch and no widgets. How long ``import
+tpviz`` takes: ``bench/bench_start.py``."""
 
 import ast
 import subprocess
 import sys
-import time
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -55,17 +55,6 @@ def test_every_light_submodule_loads_without_torch():
     loaded = python(f"import sys, {', '.join(names)}; print(*sorted(sys.modules))").split()
     assert set(names) <= set(loaded)
     assert not set(HEAVY) & set(loaded)
-
-
-def test_import_takes_at_most_a_third_of_a_second():
-    """The best of several, so that a busy machine does not decide; Python's own start counts."""
-
-    def seconds():
-        started = time.perf_counter()
-        python("import tpviz")
-        return time.perf_counter() - started
-
-    assert min(seconds() for _ in range(7)) <= 0.3
 
 
 # Lower layers first; a module may import from its own layer and from those before it.

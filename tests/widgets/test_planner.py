@@ -4,7 +4,6 @@ in small."""
 import subprocess
 import sys
 from dataclasses import replace
-from time import thread_time
 
 import pytest
 from emulated_runs import emulated
@@ -18,7 +17,6 @@ from tpviz.widgets.in_small import in_small, shrunk
 from tpviz.widgets.planner import cluster_for, first_plan, model_names, preset
 
 SMALL = tv.GPT(layers=8, hidden=1024, heads=16, seq=512, batch=64, vocab=1024, dtype="bfloat16")
-REDRAW = 0.1  # s of CPU, of a move on a quiet machine
 
 
 @pytest.fixture
@@ -104,17 +102,14 @@ def test_replicas_take_the_gpus_that_are_left(view):
 
 
 def test_a_move_is_a_prediction_alone(view, monkeypatch):
-    """Nothing is searched and nothing runs, in time for the next move."""
+    """Nothing is searched and nothing runs (bench/bench_views.py has the time)."""
     monkeypatch.setattr("tpviz.widgets.plans.search", lambda *a, **k: 1 / 0)
     view._runner = lambda *a, **k: 1 / 0
     moves = [("tp", 4), ("pp", 8), ("microbatches", 16), ("tp", 8), ("pp", 4)]
-    took = []
     for name, value in moves:
-        start, before = thread_time(), view.prediction
+        before = view.prediction
         view._inner.controls[name].value = value
-        took.append(thread_time() - start)
         assert view.prediction is not before and view.error == ""
-    assert sorted(took)[2] < REDRAW
 
 
 def test_hardware_changes_the_prediction_and_the_band(view):

@@ -1,0 +1,107 @@
+"""A knob of a view is moved: Python's time until the new picture, beside plotly's.
+
+The peer is what a notebook with ``ipywidgets.interact`` would do at each move: predict, and make
+plotly's figure and JSON of the prediction's segments, one bar trace for each part. Our views also
+fit the other knobs, and draw mesh, memory and words. Also: T3's simulated hardware. Nothing of it
+needs a browser.
+"""
+
+import random
+from functools import partial
+from itertools import cycle
+
+import plotly.graph_objects as go
+import torch
+from harness import interleaved, ratio, report, row, seconds, timing
+from torch import nn
+
+import tpviz as tv
+from tpviz.partition import partition_of, shard, trace
+from tpviz.schemes.t3.hardware import Gemm, simulate
+from tpviz.widgets import TileView
+
+REPEATS = 30
+
+
+def plotly_bars(prediction):
+    """A prediction's segments as plotly's figure, in JSON."""
+    figure = go.Figure(layout={"barmode": "stack"})
+    names = [f"{i} {s.phase} {s.layer}" for i, s in enumerate(prediction.segments)]
+    for part, of in {
+        "compute": lambda s: s.compute,
+        "exposed": lambda s: sum(s.exposed.values()),
+        "hidden": lambda s: sum(s.hidden.values()),
+        "bubble": lambda s: s.bubble,
+    }.items():
+        figure.add_bar(name=part, y=names, x=[*map(of, prediction.segments)])
+    return figure.to_json()
+
+
+def beside_plotly(what, move, view, bound):
+    """Rows of one view: its time, and its ratio to the peer's for the same strategies."""
+
+    def peer():
+        p = view.prediction
+        plotly_bars(tv.predict(p.strategy, p.workload, p.cluster))
+
+    times = interleaved({"view": move, "plotly": peer}, REPEATS)
+    if view.error:
+        raise RuntimeError(f"{what}: {view.error}")
+    yield timing(what, times["view"], "ms", bound)
+    yield row(f"{what}: tpviz / plotly", ratio(times, "view", "plotly"), "x")
+
+
+def turned(knob, stops):
+    """Moves one knob around its stops."""
+    values = cycle(stops)
+    return lambda: setattr(knob, "value", next(values))
+
+
+def any_knob(view):
+    """Moves knobs of the model and of the strategy, each in turn to another of its stops."""
+    controls, draw = view._sizes.controls | view._inner.controls, random.Random(0)
+    names = cycle(sorted(controls.keys() & view._fitting.stops.keys()))
+
+    def move():
+        name = next(names)
+        stops = {*view._fitting.stops[name]} - {controls[name].value}
+        if stops:
+            controls[name].value = draw.choice(sorted(stops))
+
+    return move
+
+
+def traced():
+    """A small Transformer of torch's own layers."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+    return trace(model, (torch.zeros(2, 8, 16),))
+
+
+def rows():
+    """Every view in turn."""
+    for name in ("Megatron", "ATP", "AxoNN", "Merak", "T3"):
+        view = tv.explore(tv.GPT(), tv.clusters.nvlink_pairs(), strategy=tv.strategies()[name]())
+        yield from beside_plotly(f"explore, {name}", any_knob(view), view, 80)
+
+    planner = tv.explore("llama2-70B", gpus=512)
+    move = turned(planner._inner.controls["tp"], (4, 8))
+    yield from beside_plotly("planner, 70B on 512 GPUs, tp", move, planner, 100)
+
+    graph = traced()
+    partition = tv.PartitionView(partition_of(graph, 3, shard(graph, "finest"), "flops"))
+    tiles = TileView()
+    for what, knob, stops, bound in (
+        ("partition of 6 layers, stages", partition.controls["stages"], (4, 5, 6), 50),
+        ("tiles, K", tiles.knobs.controls["k"], (1152, 1280, 1408), 200),
+    ):
+        move = turned(knob, stops)
+        yield timing(what, [seconds(move) for _ in range(REPEATS)], "ms", bound)
+
+    for mode, bound in (("mirror", 2), ("full", 20)):  # the paper's T-NLG, FC-2
+        taken = seconds(partial(simulate, Gemm(8192, 4256, 2128), 8, mode=mode))
+        yield row(f"T3's simulated hardware, 8 GPUs, {mode}", taken, "s", bound)
+
+
+if __name__ == "__main__":
+    report("views", "Views: what a knob costs, without a browser", [*rows()])
