@@ -93,7 +93,7 @@ def rows():
     tiles = TileView()
     for what, knob, stops, bound in (
         ("partition of 6 layers, stages", partition.controls["stages"], (4, 5, 6), 50),
-        ("tiles, K", tiles.knobs.controls["k"], (1152, 1280, 1408), 200),
+        ("tiles, K", tiles.knobs.controls["k"], (1152, 1280, 1408), 200),  # pyright: ignore[reportAttributeAccessIssue]
     ):
         move = turned(knob, stops)
         yield timing(what, [seconds(move) for _ in range(REPEATS)], "ms", bound)
