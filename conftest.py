@@ -1,5 +1,5 @@
-"""Of tests and notebooks: none counts as an attempt of whoever runs it, neither here nor in ranks,
-and those of a file stay in one process."""
+"""No test or notebook counts as an attempt of whoever runs it, neither here nor in ranks; those of
+one file stay in one process."""
 
 import os
 import tempfile
@@ -22,8 +22,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
-            browser = file.startswith("tests/browser/") and not file.endswith("test_passed_on.py")
+            waits = file.endswith("test_passed_on.py")  # EXECUTED in tests/conftest.py
+            browser = file.startswith("tests/browser/") and not waits
             return "browser" if browser else file
 
-    config.option.loadscopereorder = False  # as sorted here, not by their number of tests
+    config.option.loadscopereorder = False  # as collected, not by their number of tests
     return Scheduling(config, log)

@@ -139,7 +139,7 @@ def test_a_repeat_is_as_if_written_out(items, repeats):
         for k, (seconds, moved, sends) in enumerate(items)
     )
     clocks = [
-        Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload, m.payload / 2))
+        Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload, min(m.payload, 0.3)))
         for _ in range(2)
     ]
     short = clocks[0].run([Repeat(body, repeats), Part("sync", "", (Wait("a"),))])
@@ -147,6 +147,7 @@ def test_a_repeat_is_as_if_written_out(items, repeats):
     assert [s[:2] for s in short] == [s[:2] for s in full]
     for a, b in zip(short, full):
         assert a.seconds == pytest.approx(b.seconds) and a.hidden == pytest.approx(b.hidden)
+        assert a.latency == pytest.approx(b.latency)
     written, repeated = count([*body * repeats], {"a": 4}), count([Repeat(body, repeats)], {"a": 4})
     assert written == repeated
 
@@ -163,18 +164,20 @@ of_a_block = st.one_of(
     st.lists(st.lists(of_a_block, max_size=4), min_size=1, max_size=4),
     st.lists(of_a_block, max_size=3),
     st.integers(3, 8),
+    st.integers(0, 4),
 )
-def test_blocks_are_as_if_written_out(block, before, layers):
-    """Queues that are idle, drain, recur or grow (nobody waits for "c" until the end)."""
+def test_blocks_are_as_if_written_out(block, before, layers, ready):
+    """Queues that are idle, drain, recur or grow (nobody waits for "c" until the end), in blocks of
+    which the part ``ready`` completes a gradient, where there is one."""
     parts = [
-        Part("forward", f"{layer}.{k}", tuple(operations), (f"{layer}.{k}.weight",) * (k == 0))
+        Part("forward", f"{layer}.{k}", tuple(operations), (f"{layer}.{k}.weight",) * (k == ready))
         for layer in range(layers)
         for k, operations in enumerate(block)
     ]
     end = [Part("sync", "", (Wait(axis, left),)) for axis in "abc" for left in (2, 0)]
     step = [Part("forward", "embed", tuple(before)), *parts, *end]
     clocks = [
-        Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload, m.payload / 2, queued=0.8))
+        Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload, min(m.payload, 0.3), 0.8))
         for _ in range(2)
     ]
     with patch("tpviz.step.FEWEST", 0):

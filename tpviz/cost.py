@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .queues import Queue, State, Transfer
 from .step import (
     RING_SHIFT,
-    Blocks,
     Collective,
     Composite,
     Interned,
@@ -148,21 +147,20 @@ class Clock:
         for item in step.blocks if isinstance(step, Interned) else step:
             if isinstance(item, Part):
                 segments += filter(None, self._walk([item]))
-            elif isinstance(item, Blocks) and item.count == 1:
-                segments += filter(None, self._walk(item.parts))
             else:
                 segments += self._repeat(item)
         return segments
 
     def _repeat(self, item):
-        """A pass that finds all queues as the one before found them takes as long, and so do all
-        that follow: they are not run again."""
-        each, same = len(item.parts) // max(1, item.count), isinstance(item, Repeat)
+        """The segments of `Blocks`, or of a `Repeat`, whose parts are there once. A pass that finds
+        all queues as the one before found them takes as long, and so do all that follow: they are
+        not run again."""
+        once, each = isinstance(item, Repeat), len(item.parts) // max(1, item.count)
         segments, made, found, now = [], [], {}, self.now
         for done in range(item.count):
             before, found = found, {axis: q.ahead(self.now) for axis, q in self.queues.items()}
             start, now = now, self.now
-            waited = found if same else item.waited
+            waited = found if once else item.waited
             if done and all(
                 a.recurs(before.get(axis), axis in waited) for axis, a in found.items()
             ):
@@ -170,9 +168,9 @@ class Clock:
                 for axis, ahead in before.items():
                     self.queues[axis].again(ahead, found[axis], left)
                 self.now += left * (now - start)
-                segments += made * left if same else _renamed(made, item.parts[done * each :])
+                segments += made * left if once else _renamed(made, item.parts[done * each :])
                 break
-            if same:
+            if once:
                 made = self.run(item.parts)
             else:
                 made = self._walk(item.parts[done * each : (done + 1) * each])
@@ -217,9 +215,11 @@ class Clock:
         """What to do, in turn: the seconds of a kernel, or (queue, axis, the `Transfer`s that are
         issued, how many are left in flight when kernels go on: None where these do not wait)."""
         if isinstance(operation, Issues):
-            moved = {move: self.moved(move) for move in set(operation.moves)}
-            sent = [moved[move] for move in operation.moves if moved[move].seconds]
-            return ((self.queues[sent[0].axis], sent[0].axis, sent, None),) if sent else ()
+            moved, of_axis = {move: self.moved(move) for move in set(operation.moves)}, {}
+            for sent in map(moved.get, operation.moves):
+                if sent.seconds:
+                    of_axis.setdefault(sent.axis, []).append(sent)
+            return tuple((self.queues[axis], axis, sent, None) for axis, sent in of_axis.items())
         if isinstance(operation, Composite):
             return tuple(chain.from_iterable(map(self.items_of, operation.expand())))
         if isinstance(operation, Kernel):
@@ -291,8 +291,10 @@ class _Known(NamedTuple):
 
 
 def _renamed(segments, parts):
-    """A pass's segments (None: a part has none) for its parts, however often these are in it."""
+    """A pass's segments (None: a part has none) for the parts of the passes that follow."""
     times, kept = len(parts) // len(segments), [segment is not None for segment in segments]
+    if not any(kept):
+        return ()
     names = [compress(column, cycle(kept)) for column in zip(*parts)]
     columns = [column * times for column in zip(*filter(None, segments))]
     return map(Segment._make, zip(columns[0], names[1], *columns[2:7], names[3]))

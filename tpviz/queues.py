@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Iterable
+from itertools import chain
 from math import isclose
 from typing import NamedTuple
 
@@ -81,7 +82,8 @@ class Queue:
         return Ahead(now, self.end, self.sent, len(self.sent))
 
     def again(self, before: "Ahead", found: "Ahead", times: int) -> None:
-        """So many times more what happened between the two, the second of which `recurs`."""
+        """As if what happened between the two, the second of which `recurs`, happened so many times
+        more."""
         if not found.grows(before):
             self.resume(self.state, times * (found.now - before.now))
             return
@@ -120,13 +122,15 @@ class Ahead(NamedTuple):
             return True
         mine, its = self.pending(), before.pending()
         return len(mine) == len(its) and all(
-            isclose(a, b, rel_tol=1e-9, abs_tol=1e-12 * self.now) for a, b in zip(mine, its)
+            isclose(a, b, rel_tol=1e-9, abs_tol=1e-12 * self.now)
+            for a, b in zip(chain(*mine), chain(*its))
         )
 
     def grows(self, before: "Ahead") -> bool:
         """Whether it was busy all the time since then, and has more to do now."""
         return self.sent is before.sent and self.end - self.now > before.end - before.now > 0.0
 
-    def pending(self) -> list[float]:
-        """In how many seconds each that is in flight will end."""
-        return [end - self.now for _, end, _ in self.sent[: self.count] if end > self.now]
+    def pending(self) -> list[tuple[float, float, float]]:
+        """Of each that is in flight: in how many seconds it begins and ends, its hops."""
+        now, sent = self.now, self.sent[: self.count]
+        return [(begin - now, end - now, hops) for begin, end, hops in sent if end > now]

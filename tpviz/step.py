@@ -45,7 +45,7 @@ class Issue(NamedTuple):
 
 
 class Issues(NamedTuple):
-    """Several collectives of one axis start, one after another, and kernels go on."""
+    """Several collectives start, those of an axis one after another, and kernels go on."""
 
     moves: tuple[Collective, ...]
 
@@ -236,6 +236,11 @@ class Interned(tuple[Part | Repeat, ...]):
 
     blocks: tuple[Blocks | Repeat, ...]
 
+    def __new__(cls, items: Iterable[Part | Repeat]) -> "Interned":  # noqa: D102
+        made = super().__new__(cls, items)
+        made.blocks = tuple(_blocks_of(made))
+        return made
+
 
 def interned(step: Step, found: dict[Any, Any] | None = None) -> Interned:
     """The step as an `Interned` one. found : {operations: the tuple that stands for these}, where
@@ -248,30 +253,29 @@ def interned(step: Step, found: dict[Any, Any] | None = None) -> Interned:
         same = known.setdefault(item.operations, item.operations)
         return item if same is item.operations else item._replace(operations=same)
 
-    made = Interned(map(once, step))
-    made.blocks = tuple(_blocks_of(made))
-    return made
+    return Interned(map(once, step))
 
 
 LONGEST, FEWEST = 64, 30
-"""Parts of one block: repetitions that are further apart are not looked for. And of all blocks
-together: fewer are walked as fast."""
+"""How many parts the longest block has that is looked for; and a repetition of how many parts, at
+most, is walked part by part, which is as fast."""
 
 
 def _blocks_of(step):
     """What repeats, and the parts between as blocks that are there once."""
-    for _, group in groupby(step, type):
-        items = tuple(group)
-        yield from (item for item in items if isinstance(item, Repeat))
-        parts = tuple(item for item in items if isinstance(item, Part))
+    for kind, items in groupby(step, type):
+        if kind is Repeat:
+            yield from items
+            continue
+        parts = tuple(items)
         marks = [(part.phase, id(part.operations), not part.ready) for part in parts]
         alone = start = 0
         while start < len(parts):
             length, count = _repetition(marks, start)
             end = start + length * count
-            if count > 1 and alone < start:
-                yield _blocks(parts[alone:start], 1)
             if count > 1:
+                if alone < start:
+                    yield _blocks(parts[alone:start], 1)
                 yield _blocks(parts[start:end], count)
                 alone = end
             start = end

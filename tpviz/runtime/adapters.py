@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from operator import attrgetter
 
 import torch
@@ -95,7 +95,8 @@ def _recording_gloo(make):
         asked = backend
         if global_ranks and _recorded_world() and inner_kind() == "gloo" and _only_gloo(asked):
             backend = NAME
-        with patient_threads():
+        by_gloo = inner_kind() == "gloo" if backend == NAME else _only_gloo(backend)
+        with patient_threads() if by_gloo else nullcontext():
             made = make(group_size, group_rank, global_ranks, backend, *args, **kwargs)
         known = dist.distributed_c10d._world.pg_map.get(made[0])
         if known and backend is not asked:  # as asked, for get_backend
@@ -110,22 +111,22 @@ def patient_threads() -> Iterator[None]:
     """Threads that start in here wait for a core, and take none from a thread that runs (Linux's
     SCHED_BATCH).
 
-    Gloo has a thread that reads a group's sockets, and tries again and again while another thread
-    holds the lock of a connection. Woken by a message, it would take the core of just that thread,
-    which the kernel then lets wait for a whole time slice: a small all-reduce of 2 ranks on 2 cores
-    took 2 ms, and takes 0.4 (docs/adr/0033-threads-of-gloo.md).
+    Gloo has a thread that reads a group's sockets, and asks again and again while another thread
+    holds the lock of a connection. Woken by a message, a normal thread takes the core of the one
+    that runs, often just the one with the lock, which then waits for a whole time slice
+    (docs/adr/0033-threads-of-gloo.md).
     """
-    normal = getattr(os, "SCHED_OTHER", None)
-    if normal is None or os.sched_getscheduler(0) != normal:  # no Linux, or somebody's own choice
-        yield
-        return
-    with suppress(OSError):  # forbidden
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    changed = False
+    with suppress(AttributeError, OSError):  # not Linux; forbidden
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # else it is somebody's own choice
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            changed = True
     try:
         yield
     finally:
-        with suppress(OSError):
-            os.sched_setscheduler(0, normal, os.sched_param(0))
+        if changed:
+            with suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _recorded_world():

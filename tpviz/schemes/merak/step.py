@@ -38,7 +38,7 @@ def ledger(s: "Merak", w: "GPT", place: int) -> "Ledger":
     """The `Ledger` of one step of a rank whose index along pp is ``place``."""
     schedule, actions = s.schedule_of(w), stage_parts(s, w)
     step: list[Part | Repeat] = [
-        Repeat(tuple(actions[kind, stage]), s.microbatches)
+        Repeat(actions[kind, stage], s.microbatches)
         for stage in schedule.stages_of(place)
         for kind in ("F", "RB")
     ]
