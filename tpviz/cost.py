@@ -216,7 +216,7 @@ class Clock:
         issued, how many are left in flight when kernels go on: None where these do not wait)."""
         if isinstance(operation, Issues):
             moved, of_axis = {move: self.moved(move) for move in set(operation.moves)}, {}
-            for sent in map(moved.get, operation.moves):
+            for sent in (moved[move] for move in operation.moves):
                 if sent.seconds:
                     of_axis.setdefault(sent.axis, []).append(sent)
             return tuple((self.queues[axis], axis, sent, None) for axis, sent in of_axis.items())
