@@ -3,15 +3,19 @@ cluster, where the parts of a prediction and of a comparison add up to one expos
 
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tpviz as tv
+from tpviz.advice import fits
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import ALGORITHMS
 from tpviz.cost import by_axis, parts
+from tpviz.schemes.merak.step import stage_parts
+from tpviz.strategy import step_of
 from tpviz.verbs.compare import Comparison
 
 SMALL = tv.GPT(layers=1, hidden=8, heads=2, seq=4, batch=2, vocab=16)
@@ -201,3 +205,35 @@ def test_an_axis_counts_its_neighbours_traffic():
     seconds = by_axis((inner * tv.DataParallel(dp=2, bucket_mb=25.0)).cost(w, nic), "exposed")["dp"]
     held = sum(s.numel for s in tv.DataParallel(dp=2, bucket_mb=25.0, inner=inner).buckets(w)) * 4
     assert seconds == pytest.approx(held / (1e3 / 2), rel=1e-6)  # 2 ranks: 2 (n-1)/n = 1
+
+
+def _many_layers():
+    """(strategy, workload) of 12 layers, ZeRO around what has no data parallelism of its own."""
+    w = tv.GPT(layers=12, hidden=16, heads=4, seq=8, batch=16, vocab=16)
+    for name, scheme in tv.strategies().items():
+        inner = [s for s in scheme.space(w, 4) if fits(s, w)][::7]
+        yield from ((s, w) for s in inner)
+        if not scheme.shares_batch and name != "DataParallel":
+            for zero, s in enumerate(inner[:4]):
+                yield s * tv.DataParallel(dp=2, zero=zero, bucket_mb=0.001), w
+
+
+@pytest.mark.parametrize("bandwidth", [1e5, 1e8])  # collectives hide kernels, or the reverse
+def test_layers_alike_are_as_if_timed_one_by_one(bandwidth):
+    level = Level("link", 8, bandwidth, bandwidth, 1e-6)
+    box = Cluster("box", Device({"float32": 1e9}, 1e9, 1e11), (level,))
+    cases = [*_many_layers()]
+    forget = lambda: (step_of.cache_clear(), stage_parts.cache_clear())
+    forget()
+    made = [s.cost(w, box) for s, w in cases]
+    with patch("tpviz.step._blocks_of", iter):  # every part alone
+        forget()
+        alone = [s.cost(w, box) for s, w in cases]
+    forget()
+    for (strategy, _), found, truth in zip(cases, made, alone):
+        assert len(found) == len(truth), strategy
+        for a, b in zip(found, truth):
+            assert (a.phase, a.layer, a.ready) == (b.phase, b.layer, b.ready), strategy
+            assert a.latency == pytest.approx(b.latency, abs=1e-12), strategy
+            assert a.exposed == pytest.approx(b.exposed, abs=1e-12), strategy
+            assert sum(a.hidden.values()) == pytest.approx(sum(b.hidden.values()), abs=1e-12)
