@@ -1,4 +1,4 @@
-"""Twenty mutations of the package: does a test fail for each?
+"""Mutations of the package: does a test fail for each?
 
     python bench/mutations.py [number ...]
 
@@ -58,6 +58,18 @@ MUTATIONS = [
         "queues.py",
         "begin, alone = self.end, self.end <= now",
         "begin, alone = now, self.end <= now",
+        "tests/test_cost.py",
+    ),
+    Mutation(
+        "queues.py",
+        "if not waited and self.grows(before):",
+        "if self.grows(before):",
+        "tests/test_cost.py",
+    ),
+    Mutation(
+        "queues.py",
+        "(begin - now, end - now, hops) for",
+        "(end - now, end - now, 0.0) for",
         "tests/test_cost.py",
     ),
     Mutation(

@@ -230,3 +230,26 @@ def test_memory_and_units():
         "80 GB",
         "3 TB",
     ]
+
+
+SENT = Issue(move("dp", 2.0))
+
+
+@pytest.mark.parametrize(
+    "before, block, latency",
+    [  # half of a collective of 4 s is left, then the whole of one of 2 s, each with 0.1 s of hops
+        ((Issue(move("dp", 4.0)), kernel(2.0)), (Wait("dp"), kernel(1.0), SENT), 0.05 + 39 * 0.1),
+        # more and more are in flight; from the seventh block on kernels wait for half of one
+        ((), (SENT, kernel(1.0), Wait("dp", in_flight=3)), 34 * 0.05),
+    ],
+)
+def test_blocks_that_seem_to_recur(before, block, latency):
+    step = [
+        Part("forward", "", before),
+        *(Part("backward", str(k), block) for k in range(40)),
+    ]
+    hops = []
+    for one in (interned(step), step):
+        clock = Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload, 0.1))
+        hops.append([s.latency for s in clock.run(one)])
+    assert hops[0] == pytest.approx(hops[1]) and sum(hops[0]) == pytest.approx(latency)
