@@ -19,6 +19,10 @@ STRATEGIES = [
     tv.DataParallel(dp=8),
     tv.DataParallel(dp=8, zero=3),
     tv.Megatron(tp=4) * tv.DataParallel(dp=2, zero=1),
+    tv.ATP(mesh=(4, 2)),
+    tv.AxoNN(x=2, z=4),
+    tv.Merak(pp=2, tp=2, dp=2, microbatches=4),
+    tv.T3(tp=8),
 ]
 REPEATS = 50
 
