@@ -8,7 +8,7 @@ mesh, memory and words. Also: T3's simulated hardware. Nothing of it needs a bro
 
 import random
 from functools import partial
-from itertools import cycle
+from itertools import cycle, islice
 
 import plotly.graph_objects as go
 import torch
@@ -49,10 +49,11 @@ def beside_plotly(what, view, bound):
     yield row(f"{what}: tpviz / plotly", ratio(times, "view", "plotly"), "x")
 
 
-def turned(knob, stops):
-    """Moves one knob around its stops."""
-    values = cycle(stops)
-    return lambda: setattr(knob, "value", next(values))
+def turn(view, knob, value):
+    """Moves one knob; raises ``RuntimeError`` where the view has no picture of that."""
+    knob.value = value
+    if view.error:
+        raise RuntimeError(f"{view!r}: {view.error}")
 
 
 def any_knob(view):
@@ -65,9 +66,7 @@ def any_knob(view):
         while not others:
             name = next(names)
             others = sorted({*view._fitting.stops[name]} - {controls[name].value})
-        controls[name].value = draw.choice(others)
-        if view.error:
-            raise RuntimeError(f"{name}: {view.error}")
+        turn(view, controls[name], draw.choice(others))
 
     return move
 
@@ -91,12 +90,14 @@ def rows():
     graph = traced()
     partition = tv.PartitionView(partition_of(graph, 3, shard(graph, "finest"), "flops"))
     tiles = TileView()
-    for what, knob, stops, bound in (
-        ("partition of 6 layers, stages", partition.controls["stages"], (4, 5, 6), 50),
-        ("tiles, K", tiles.knobs.controls["k"], (1152, 1280, 1408), 200),  # pyright: ignore[reportAttributeAccessIssue]
+    k = tiles.knobs.controls["k"]  # pyright: ignore[reportAttributeAccessIssue]
+    for what, view, knob, stops, bound in (
+        ("partition of 6 layers, stages", partition, partition.controls["stages"], (4, 5, 6), 50),
+        ("tiles, K", tiles, k, (1152, 1280, 1408), 200),
     ):
-        move = turned(knob, stops)
-        yield timing(what, [seconds(move) for _ in range(REPEATS)], "ms", bound)
+        values = islice(cycle(stops), REPEATS)
+        samples = [seconds(partial(turn, view, knob, value)) for value in values]
+        yield timing(what, samples, "ms", bound)
 
     for mode, bound in (("mirror", 2), ("full", 20)):  # the paper's T-NLG, FC-2
         taken = seconds(partial(simulate, Gemm(8192, 4256, 2128), 8, mode=mode))

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .queues import Queue, State, Transfer
 from .step import (
     RING_SHIFT,
+    Blocks,
     Collective,
     Composite,
     Interned,
@@ -147,6 +148,8 @@ class Clock:
         for item in step.blocks if isinstance(step, Interned) else step:
             if isinstance(item, Part):
                 segments += filter(None, self._walk([item]))
+            elif isinstance(item, Blocks) and item.count == 1:
+                segments += filter(None, self._walk(item.parts))
             else:
                 segments += self._repeat(item)
         return segments
@@ -170,10 +173,8 @@ class Clock:
                 self.now += left * (now - start)
                 segments += made * left if once else _renamed(made, item.parts[done * each :])
                 break
-            if once:
-                made = self.run(item.parts)
-            else:
-                made = self._walk(item.parts[done * each : (done + 1) * each])
+            parts = item.parts if once else item.parts[done * each : (done + 1) * each]
+            made = self.run(parts) if once else self._walk(parts)
             segments += filter(None, made)
         return segments
 
@@ -216,8 +217,8 @@ class Clock:
         issued, how many are left in flight when kernels go on: None where these do not wait)."""
         if isinstance(operation, Issues):
             moved, of_axis = {move: self.moved(move) for move in set(operation.moves)}, {}
-            for sent in (moved[move] for move in operation.moves):
-                if sent.seconds:
+            for move in operation.moves:
+                if (sent := moved[move]).seconds:
                     of_axis.setdefault(sent.axis, []).append(sent)
             return tuple((self.queues[axis], axis, sent, None) for axis, sent in of_axis.items())
         if isinstance(operation, Composite):

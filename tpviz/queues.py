@@ -82,8 +82,7 @@ class Queue:
         return Ahead(now, self.end, self.sent, len(self.sent))
 
     def again(self, before: "Ahead", found: "Ahead", times: int) -> None:
-        """As if what happened between the two, the second of which `recurs`, happened so many times
-        more."""
+        """As if what happened from one to the other, which `recurs`, did so many times more."""
         if not found.grows(before):
             self.resume(self.state, times * (found.now - before.now))
             return

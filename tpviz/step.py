@@ -261,7 +261,7 @@ LONGEST, FEWEST = 64, 30
 most, is walked part by part, which is as fast."""
 
 
-def _blocks_of(step: Any) -> "Iterator[Blocks | Repeat]":
+def _blocks_of(step: Any) -> Iterator[Blocks | Repeat]:
     """What repeats, and the parts between as blocks that are there once."""
     for kind, items in groupby(step, type):
         if kind is Repeat:
