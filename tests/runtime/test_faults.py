@@ -221,6 +221,25 @@ def test_an_interrupt_in_the_caller(gone):
     assert "\n" not in said and caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
+def test_ranks_ended_late_are_not_those_of_the_next_launch(monkeypatch):
+    """An interrupt while failed ranks are being ended: a thread does that, maybe after the next
+    launch has started new ones."""
+    module, left = sys.modules["tpviz.runtime.launch"], []
+
+    def leave(work):
+        left.append(work)
+        raise KeyboardInterrupt
+
+    tv.launch(os.getpid, world_size=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "shielded", leave)
+        with pytest.raises(KeyboardInterrupt):
+            tv.launch(lambda: 1 / 0, world_size=2)
+    new = tv.launch(os.getpid, world_size=2)
+    left.pop()()
+    assert tv.launch(os.getpid, world_size=2) == new and not left
+
+
 def test_a_fork_server_that_died_is_replaced():
     tv.shutdown()
     (parent,) = set(tv.launch(os.getppid))

@@ -113,7 +113,7 @@ def _run(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
             if isinstance(error, KeyboardInterrupt):
                 raise interrupted(pool.states()) from None
         finally:
-            shielded(lambda: _end_ranks([key]))
+            shielded(lambda: _end_ranks(pool))
         raise
 
 
@@ -143,9 +143,10 @@ def _make_room(ranks: int):
         _end_pools([min(_pools, key=lambda key: _pools[key].used)])
 
 
-def _end_ranks(keys: Iterable[_Key] | None = None):
+def _end_ranks(pool: Pool | None = None):
+    """All, or this pool alone: when a launch did not wait for this, another may have its key."""
     with _changing:
-        _end_pools(keys)
+        _end_pools([key for key, there in _pools.items() if pool in (None, there)])
 
 
 def _end_pools(keys: Iterable[_Key] | None = None):

@@ -39,10 +39,8 @@ def machine(devices: int, ideal: bool = False) -> Cluster:
 
 
 @lru_cache(maxsize=64)
-def fastest(
-    name: str, devices: int, batch: int = WEAK, order: str = "xyz", ideal: bool = False
-) -> Choice:
-    """The grid with the shortest predicted step, of those that fit."""
+def fastest(name: str, devices: int, batch: int, order: str, ideal: bool) -> Choice:
+    """The grid with the shortest predicted step that fits. (A default would miss the cache.)"""
     on = lambda n: machine(n, ideal)
     found = scaling(name, on, [devices], batch, order=order).at(devices).fastest
     assert found is not None  # else `scaling` raises
@@ -50,7 +48,7 @@ def fastest(
 
 
 @lru_cache(maxsize=64)
-def rival(name: str, devices: int, batch: int = WEAK, ideal: bool = False) -> tuple[float, Merak]:
+def rival(name: str, devices: int, batch: int, ideal: bool) -> tuple[float, Merak]:
     """(seconds, Megatron-LM's fastest plan that fits): pp stages under 1F1B or interleaved, tp in a
     node or two, dp with ZeRO 1, microbatches of one to four sequences, recomputing every block."""
     w, cluster, best = paper_models(batch)[name], machine(devices, ideal), None
@@ -97,7 +95,7 @@ def over_megatron(
         return 100 * (theirs / fastest(name, devices, batch, order, ideal).step - 1)
 
     found = _finding(ours, name, devices, sensitivity, batch)
-    words = f"{found.setting}; Megatron-LM: {rival(name, devices, batch)[1].short}"
+    words = f"{found.setting}; Megatron-LM: {rival(name, devices, batch, False)[1].short}"
     return found._replace(setting=words)
 
 
@@ -106,7 +104,10 @@ def utilisation(
 ) -> Finding:
     """Hardware FLOP/s of the fastest grid: "percent" of the vendor's peak, or "PFLOP/s" of all."""
     scale = 100.0 if what == "percent" else NOMINAL["A100"] * devices / 1e15
-    ours = lambda **given: scale * fastest(name, devices, **given).used.hfu
+
+    def ours(batch=WEAK, order="xyz", ideal=False):
+        return scale * fastest(name, devices, batch, order, ideal).used.hfu
+
     return _finding(ours, name, devices, sensitivity)
 
 
@@ -138,7 +139,7 @@ def top_ten(name: str = "20B", devices: int = 32, sensitivity: bool = True) -> F
 
 
 def _finding(ours: Any, name: str, devices: int, sensitivity: bool, batch: int = WEAK):
-    grid = grid_of(fastest(name, devices, batch).strategy)
+    grid = grid_of(fastest(name, devices, batch, "xyz", False).strategy)
     recalled = " (recalled)" * (batch == WEAK)
     setting = (
         f"{name}, {devices} A100s of Perlmutter, batch {batch}{recalled}, recomputing every "
