@@ -4,29 +4,36 @@ tv.exercises()                                  # the table of all, with your pr
 tv.exercise("mean_over_ranks")                  # shows the task
 tv.check("mean_over_ranks", mean_over_ranks)    # runs it on real ranks and answers with a hint
 tv.hint("mean_over_ranks")                      # where to look, the idea, the shape of the answer
+
+Names load when first used: a rank, which runs answers, needs few of the modules.
 """
 
 import sys
+from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from .catalogue import find
-from .course import Exercises, exercises
-from .grade import Result, check, hint
-from .task import Exercise
+if TYPE_CHECKING:
+    from .catalogue import exercise
+    from .course import Exercises, exercises
+    from .grade import Result, check, hint
+    from .task import Exercise
 
 __all__ = ["Exercise", "Exercises", "Result", "check", "exercise", "exercises", "hint"]
+_HOMES = {"Exercise": "task", "exercise": "catalogue", "Exercises": "course", "exercises": "course"}
 
 
-def exercise(name: str) -> Exercise:
-    """The exercise called ``name``, which shows its task. Raises ValueError for an unknown name."""
-    return find(name)
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES.get(name, 'grade')}", __name__), name)
 
 
 class _Callable(ModuleType):
     """This module, which ``tpviz.exercises`` is once it is imported: called, it is the function."""
 
-    def __call__(self, notebook: str | None = None, topic: str | None = None) -> Exercises:
-        return exercises(notebook, topic)
+    def __call__(self, notebook: str | None = None, topic: str | None = None) -> "Exercises":
+        return self.exercises(notebook, topic)
 
 
 sys.modules[__name__].__class__ = _Callable

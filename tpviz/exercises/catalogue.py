@@ -150,8 +150,8 @@ EXERCISES: dict[str, Exercise] = {
 }
 
 
-def find(name: str) -> Exercise:
-    """The exercise called ``name``. Raises ValueError with the names there are."""
+def exercise(name: str) -> Exercise:
+    """The exercise called ``name``, which shows its task. Raises ValueError for other names."""
     if name not in EXERCISES:
         raise ValueError(f"no exercise is called {name!r}; there are {', '.join(EXERCISES)}")
     return EXERCISES[name]

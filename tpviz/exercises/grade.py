@@ -21,8 +21,7 @@ import numpy as np
 from ..checks import whole_number
 from ..runtime.rank_errors import RankError, RankTimeoutError, listed
 from ..trace import Ledger, Trace
-from . import progress
-from .catalogue import find
+from . import catalogue, progress
 from .checks import Attempt, Case, RankProgram
 from .formula import Formula, Question
 from .marks import Marks, Plan
@@ -105,7 +104,7 @@ def check(
     asks for a plan it chooses the cluster, 0 unless said, and there is no time-out. Raises
     ValueError for an unknown name, an ``fn`` that is no function, a seed that is no whole number.
     """
-    exercise = find(name)
+    exercise = catalogue.exercise(name)
     if not callable(fn):
         raise ValueError(
             f"check({name!r}, fn) needs the function itself, without calling it; "
@@ -172,7 +171,7 @@ def hint(name: str, step: int | None = None) -> Hint:
 
     Raises ValueError for an unknown name, and for a step that is none of the three.
     """
-    exercise = find(name)
+    exercise = catalogue.exercise(name)
     last = len(exercise.hints)
     if step is None:
         step = min(_hints_given[name] + 1, last)

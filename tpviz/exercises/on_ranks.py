@@ -98,10 +98,7 @@ def ask(fn: Callable[..., Any], questions: Sequence[Question], timeout: float) -
 
 
 def _in_rank_0(fn, questions):
-    answers = []
-    for arguments in questions if dist.get_rank() == 0 else ():
-        answers.append(_bare(fn(*arguments)))
-    return answers
+    return [_bare(fn(*arguments)) for arguments in questions if dist.get_rank() == 0]
 
 
 def _bare(value):
