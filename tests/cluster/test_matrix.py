@@ -3,7 +3,6 @@
 from dataclasses import replace
 from math import inf
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -208,25 +207,6 @@ def test_the_rule_is_what_emulated_ranks_measure(cluster, world_size):
     assert (measured.p2p() == derived.p2p()).all()
     assert found.cluster.device == slow.device and "emulated and measured" in repr(measured)
     assert found.cluster.slow_motion == slow_motion
-
-
-def test_a_calibration_of_this_machine():
-    found = tv.calibrate(
-        4,
-        sizes=(64, 1001, 4096),
-        repeats=2,
-        dtypes=["float64"],
-        gemm=16,
-        device="cpu",
-        progress=False,
-    )
-    matrix = tv.communication_matrix(found)
-    assert matrix.badge == found.badge == "measured: this machine, gloo"
-    assert {key: (e.latency, e.bandwidth) for key, e in matrix.entries.items()} == {
-        kind: fit for kind, fit in found.fits.items() if kind != "message"
-    }
-    assert {e.source for e in matrix.entries.values()} == {"measured"}
-    assert np.isinf(matrix.p2p()).sum() == 4
 
 
 def test_of_an_emulated_cluster_the_shortest_repeat_counts():

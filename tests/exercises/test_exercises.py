@@ -4,6 +4,7 @@ hint."""
 import ast
 import inspect
 import re
+import sys
 import textwrap
 from collections import Counter
 from itertools import product
@@ -17,6 +18,7 @@ from tpviz.exercises import check, exercise, exercises, grade, hint
 from tpviz.exercises.checks import Attempt, RankProgram
 from tpviz.exercises.on_ranks import _bare
 from tpviz.exercises.task import HINT_KINDS
+from tpviz.runtime.launch import launch, shutdown
 
 RIGHT = [(name, fn) for name, fns in solutions.RIGHT.items() for fn in fns]
 HINTED = "13_t3", "08_beat_the_cluster"
@@ -133,6 +135,14 @@ def test_hints_end_before_the_answer(task):
             line = "".join(ast.unparse(value).split())
             if len(list(ast.walk(value))) > 8 and line not in known:
                 assert line not in text
+
+
+def test_a_rank_that_runs_an_answer_imports_no_other_exercise():
+    """All of them took each new rank half a second."""
+    shutdown()
+    assert check("mean_over_ranks", solutions_start.mean)
+    (names,) = set(launch(lambda: " ".join(name for name in sys.modules if "exercises" in name)))
+    assert "tpviz.exercises.on_ranks" in names and "catalogue" not in names
 
 
 def test_the_task_shows_itself():

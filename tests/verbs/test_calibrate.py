@@ -200,12 +200,7 @@ def test_what_it_says_of_itself():
 
 # -- real ranks ----
 @pytest.mark.parametrize(
-    "world_size, axes, kinds",
-    [
-        (4, None, [(1, 2), (1, 4), (2, 2)]),
-        (3, {"tp": 3}, [(1, 3)]),
-        (4, [{"dp": 2, "tp": 2}], [(1, 2), (2, 2)]),
-    ],
+    "world_size, axes, kinds", [(4, None, [(1, 2), (1, 4), (2, 2)]), (3, {"tp": 3}, [(1, 3)])]
 )
 def test_on_real_ranks(world_size, axes, kinds):
     said = []
@@ -235,6 +230,13 @@ def test_on_real_ranks(world_size, axes, kinds):
     assert device.pointwise == "eager" and device.startup > 0 and found.cluster.cores
     assert tv.simulate(tv.DataParallel(dp=world_size), tv.GPT(batch=12), found.cluster).step_time
     ElementTree.fromstring(found.to_svg())
+    matrix = tv.communication_matrix(found)
+    assert matrix.badge == found.badge
+    assert {key: (e.latency, e.bandwidth) for key, e in matrix.entries.items()} == {
+        kind: fit for kind, fit in found.fits.items() if kind != "message"
+    }
+    assert {entry.source for entry in matrix.entries.values()} == {"measured"}
+    assert np.isinf(matrix.p2p()).sum() == world_size
 
 
 def test_a_measured_cluster_serves_the_other_verbs():
@@ -282,6 +284,7 @@ def test_no_rank_starts_for_a_bad_argument(monkeypatch):
 
 def test_axes_of_eight_ranks_when_left_out():
     assert calibrate_module._keys(8, None) == [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (4, 2)]
+    assert calibrate_module._keys(4, [{"dp": 2, "tp": 2}]) == [(1, 2), (2, 2)]
     assert calibrate_module._keys(6, tv.Mesh({"dp": 3, "one": 1, "tp": 2})) == [(1, 2), (2, 3)]
 
 

@@ -4,8 +4,6 @@ tv.exercises()                                  # the table of all, with your pr
 tv.exercise("mean_over_ranks")                  # shows the task
 tv.check("mean_over_ranks", mean_over_ranks)    # runs it on real ranks and answers with a hint
 tv.hint("mean_over_ranks")                      # where to look, the idea, the shape of the answer
-
-Names load when first used: a rank, which runs answers, needs few of the modules.
 """
 
 import sys
@@ -23,7 +21,7 @@ __all__ = ["Exercise", "Exercises", "Result", "check", "exercise", "exercises", 
 _HOMES = {"Exercise": "task", "exercise": "catalogue", "Exercises": "course", "exercises": "course"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # when first used: ranks, which run answers, need few
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_HOMES.get(name, 'grade')}", __name__), name)
