@@ -61,8 +61,7 @@ _HOMES = {
     "tpviz.labs.claims": ["Claims", "claims"],
     "tpviz.validation.rows": ["published"],
     "tpviz.validation.validate": ["Validation", "validate"],
-    "tpviz.exercises.catalogue": ["exercise"],
-    "tpviz.exercises.grade": ["check", "hint"],
+    "tpviz.exercises": ["check", "exercise", "hint"],
     "tpviz.exercises.leaderboard": ["leaderboard"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -7,9 +7,10 @@ tv.hint("mean_over_ranks")                      # where to look, the idea, the s
 """
 
 import sys
-from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .. import _load  # pyright: ignore[reportAttributeAccessIssue]
 
 if TYPE_CHECKING:
     from .catalogue import exercise
@@ -24,7 +25,7 @@ _HOMES = {"Exercise": "task", "exercise": "catalogue", "Exercises": "course", "e
 def __getattr__(name: str) -> Any:  # when first used: ranks, which run answers, need few
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES.get(name, 'grade')}", __name__), name)
+    return getattr(_load(f"{__name__}.{_HOMES.get(name, 'grade')}"), name)
 
 
 class _Callable(ModuleType):
