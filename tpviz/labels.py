@@ -33,7 +33,7 @@ def current() -> Label:
 
 @contextmanager
 def label(**fields: str | int) -> Generator[None, None, None]:
-    """Label everything issued inside; fields not given keep their value.
+    """Label everything issued in the ``with`` block; fields not given keep their value.
 
     Parameters: ``phase`` ("forward", "backward", "sync", "recompute", "optimizer"), ``layer``
     (str), ``microbatch`` and ``chunk`` (int). Raises ``ValueError`` (from namedtuple) on an unknown

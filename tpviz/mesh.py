@@ -93,15 +93,15 @@ class Mesh:
             raise ValueError(f"no axis {axis!r} in this mesh: use {' or '.join(self.names)}")
 
     def groups(self, axis: str) -> list[list[int]]:
-        """All groups of an axis, by their first rank."""
+        """All groups of an axis, ordered by their first rank."""
         return [g for r in range(self.size) if (g := self.group(r, axis))[0] == r]
 
     def device_mesh(self, device_type: str = "cpu") -> "DeviceMesh":
         """The torch ``DeviceMesh`` with these axes; to be called on every rank of the world.
 
         Each axis gets a group of its own named ``mesh_<axis>``, even where it spans the whole world
-        (there ``init_device_mesh`` would hand out the nameless default group and the axis could not
-        be told).
+        (there ``init_device_mesh`` would return the unnamed default group, so the axis would be
+        unknown).
         """
         import torch.distributed as dist
 
@@ -118,9 +118,10 @@ class Mesh:
     def second_group(
         self, axis: str, name: str, places: tuple[int, ...] | None = None, device_type: str = "cpu"
     ) -> "ProcessGroup | None":
-        """This rank's group of an axis once more, with a queue of its own, seen as axis ``name``.
+        """A second group of this rank's ranks along an axis, with its own queue, recorded as
+        ``name``.
 
-        With ``places`` of those ranks alone that have these indices along the axis; None on others.
+        With ``places``, only the ranks with these indices along the axis; None on the others.
         To be called on every rank of the world, after `device_mesh`.
         """
         import torch.distributed as dist

@@ -138,26 +138,26 @@ class Strategy:
     check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.
     step(workload) : one step of rank 0 as data, `tpviz.step`.
     ledger(workload) : the `Ledger` of one step of rank 0, from it. ledger_of(workload, rank) :
-    of any rank, the same unless said.
+    of any rank; by default the same.
     cost(workload, cluster, mesh) : the `tpviz.cost.Segment` list of one step of one rank, from it;
     ``mesh`` is the strategy's own unless another strategy is around it.
     memory(workload) : the `tpviz.cost.Memory` of one rank, by formula.
     held(workload, rank) : the `tpviz.schemes.gpt.pointwise.Held` of a rank.
-    communication(workload, cluster, mesh) : seconds by the scheme's own formula of its blocks'
-    communication alone, which is all that its paper weighs.
-    space(workload, world_size) : the strategies of this class that `search` is to try.
+    communication(workload, cluster, mesh) : seconds of the blocks' communication alone, by the
+    formula that the scheme's paper ranks by.
+    space(workload, world_size) : the strategies of this class that `search` tries.
     build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
     needs no group.
-    clip : largest norm of the gradient, larger ones are scaled down to it; 0 for any.
+    clip : gradients of a larger norm are scaled down to this one; 0: no clipping.
     accumulation : microbatches of a step. recompute : of `RECOMPUTE`, for a GPT's blocks.
     local(workload) : the workload of one microbatch of one rank.
-    shares_batch : the knob by which it cuts the batch itself, so that no `DataParallel` goes around
-    it; "" if it does not.
-    parent_axis : {axis of the ledger that is none of the mesh: the mesh's axis it is a part of}.
+    shares_batch : the knob by which it splits the batch itself, so that no `DataParallel` is put
+    around it; "" if it does not.
+    parent_axis : {ledger axis that is not a mesh axis: the mesh axis it is part of}.
     scheme : the package of the scheme's files; one that derives from another has that one's.
     alike : True if all ranks run the same program but for their place in the mesh, so that
-    `tpviz.capture` needs to see one of them; or the axes along which they do; False: not known.
+    `tpviz.capture` records only one; or the axes along which they do; False: not known.
     """
 
     shares_batch, alike, scheme = "", False, ""
@@ -175,7 +175,7 @@ class Strategy:
         settle_knobs(self)
 
     def check(self, workload: "GPT") -> None:
-        """Any workload will do, where a scheme does not say otherwise."""
+        """Accepts any workload; schemes override it."""
 
     def local(self, workload: "GPT") -> "GPT":
         """The workload of one microbatch of one rank."""
@@ -198,8 +198,8 @@ class Strategy:
 
     @property
     def short(self) -> str:
-        """As its code would be written: axes, and the other knobs that are not at their default; of
-        a schedule of one's own that it is one.
+        """As code: axes, and other knobs that are not at their default; of a user's own schedule
+        that it is one.
 
         ``Megatron(tp=2) * DataParallel(dp=4, zero=1)``
         """
@@ -219,7 +219,7 @@ class Strategy:
 
     @property
     def caption(self) -> str:
-        """In short words, for titles: its classes, each with its axes of more than one rank.
+        """A short title: its classes, each with its axes of more than one rank.
         "Megatron tp 2, DataParallel dp 4"."""
         inner = getattr(self, "inner", None)
         axes = {a: n for a, n in self.axes.items() if n > 1 and not (inner and a in inner.axes)}
@@ -239,11 +239,11 @@ class Strategy:
         return f"{self.caption}: {' '.join(' '.join(texts).replace('``', '').split())}"
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
-        """{parameter name: [(dim, axis)]} of the parameters that are cut; none unless said."""
+        """{parameter name: [(dim, axis)]} of the sharded parameters; none by default."""
         return {}
 
     def partial(self, workload: "GPT") -> Collection[str]:
-        """Names of parameters whose gradient is not whole when backward ends; none unless said."""
+        """Parameters whose gradients are still partial sums when backward ends; none by default."""
         return ()
 
     def step(self, workload: "GPT") -> "Step":
@@ -256,7 +256,7 @@ class Strategy:
         return _ledger(self, workload)
 
     def ledger_of(self, workload: "GPT", rank: int) -> "Ledger":
-        """The `Ledger` of one step of a rank; a scheme whose ranks differ says how."""
+        """The `Ledger` of one step of a rank; schemes whose ranks differ override it."""
         return self.ledger(workload)
 
     def cost(
@@ -268,8 +268,8 @@ class Strategy:
         return clock.run(step_of(self, workload))
 
     def device(self, workload: "GPT", cluster: "Cluster", rank: int = 0) -> "Device":
-        """The cluster's device as the kernels of a rank find it: with memory-bound kernels spread
-        over the others, unless they are free. Raises ``ValueError`` where `held` is not said."""
+        """The cluster's device as a rank's kernels see it: the time of memory-bound kernels is
+        spread over the others, unless they are free. Raises ``ValueError`` where `held` does."""
         if cluster.device.pointwise == "free":
             return cluster.device
         return import_module("tpviz.schemes.gpt.pointwise").spread(
@@ -277,8 +277,8 @@ class Strategy:
         )
 
     def held(self, workload: "GPT", rank: int = 0) -> "Held":
-        """What a rank has of the tensors that memory-bound kernels pass over. Raises
-        ``ValueError`` where a scheme does not say."""
+        """A rank's share of the tensors that memory-bound kernels read and write. Raises
+        ``ValueError`` where a scheme has none."""
         raise ValueError(
             f"{type(self).__name__} does not say what its memory-bound kernels are: "
             'use a device with pointwise="free"'
@@ -289,7 +289,7 @@ class Strategy:
         raise NotImplementedError(f"{type(self).__name__} has no formula of its memory")
 
     def least_memory(self, workload: "GPT") -> float:
-        """Bytes that a rank needs at least, where these are found faster than `memory`; else 0."""
+        """A lower bound of a rank's bytes, where one is found faster than `memory`; else 0."""
         return 0
 
     def communication(
@@ -302,8 +302,8 @@ class Strategy:
         )
 
     def variants(self, name: str, value: int) -> "list[Callable[[], Strategy]]":
-        """Functions that make this strategy with a knob, or the product of several, changed to
-        ``value``: of what `tpviz.advice` tries."""
+        """Functions that return this strategy with a knob, or the product of several, changed to
+        ``value``: what `tpviz.advice` tries."""
         return changed(self, name, value)
 
     @property
@@ -341,8 +341,8 @@ class Strategy:
     def space(cls, workload: "GPT", world_size: int) -> Iterator[Self]:
         """Every combination of the knobs that takes all ranks.
 
-        Menus and check boxes in all their values, whole numbers by the divisors of ``world_size``
-        within their bounds, other numbers as they are by default.
+        Menus and check boxes take all their values, whole numbers the divisors of ``world_size``
+        within their bounds, other numbers their defaults.
         """
         knobs = [f for f in fields(cls) if f.metadata]
         for chosen in product(*(_values(f, world_size) for f in knobs)):

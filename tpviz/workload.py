@@ -42,15 +42,14 @@ class GPT:
     tied : the output head uses the token embedding's matrix.
     mlp_ratio : width of the MLP over ``hidden``, where ``ffn`` does not give the width.
     dtype : "float32", "float64" or "bfloat16".
-    seed : of the initial parameters and of the choice of text.
+    seed : for the initial parameters and the choice of text.
     ffn : width of the MLP; None: ``mlp_ratio * hidden``.
-    kv_heads : heads of keys and values, each shared by heads / kv_heads queries (Ainslie et al.
-    2023, arXiv 2305.13245); divides ``heads``; None: as many.
-    gated : SwiGLU, down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv 2002.05202), and not GELU.
+    kv_heads : key and value heads, each shared by heads / kv_heads query heads (Ainslie et al.
+    2023, arXiv 2305.13245); divides ``heads``; None: as many as ``heads``.
+    gated : SwiGLU, down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv 2002.05202), instead of GELU.
     norm : "layer", or "rms" (Zhang and Sennrich 2019, arXiv 1910.07467), which has no bias.
-    rotary : queries and keys turned by position (Su et al. 2021, arXiv 2104.09864) in place of
-    learned positions.
-    bias : of every linear layer but the head, and of LayerNorm.
+    rotary : rotary position embeddings (Su et al. 2021, arXiv 2104.09864) instead of learned ones.
+    bias : whether LayerNorm and all linear layers but the head have one.
 
     Raises ``ValueError`` with the sizes that clash and the nearest that work.
     """
@@ -89,7 +88,7 @@ class GPT:
 
     @property
     def short(self) -> str:
-        """As its code would be written: the sizes of model and batch, and what else is not at its
+        """As code: the sizes of model and batch, and other arguments that are not at their
         default."""
         words = [
             f"{f.name}={value!r}"
@@ -100,7 +99,7 @@ class GPT:
 
     @property
     def words(self) -> str:
-        """In short words, for titles."""
+        """A short description, for titles."""
         return f"GPT of {self.layers} layer{'s' * (self.layers > 1)}, hidden size {self.hidden}"
 
     @property
@@ -109,7 +108,7 @@ class GPT:
         return DTYPES[self.dtype]
 
     def with_batch(self, batch: int) -> "GPT":
-        """The same workload with another batch: made once, for costs ask often."""
+        """The same workload with another batch size (cached)."""
         return _with_batch(self, batch)
 
     @property
@@ -139,8 +138,8 @@ class GPT:
 
     @property
     def divisible(self) -> dict[str, tuple[int, int]]:
-        """{name: (size, what the size itself divides, or 0)} of the sizes that ranks must divide
-        that split the features inside attention and MLP."""
+        """{name: (size, a size that it divides itself, or 0)} of the sizes that the number of ranks
+        must divide where features inside attention and MLP are split."""
         heads = {"heads": (self.heads, self.hidden)}
         if self.kv_heads:
             heads = {"kv_heads": (self.kv_heads, self.heads)}
@@ -155,9 +154,9 @@ class GPT:
     def block_shapes(self) -> dict[str, tuple[int, ...]]:
         """{name: shape} of a block's parameters, in the order of use; weights are (out, in).
 
-        Rows that belong together are neighbours, so that a contiguous slice of whole groups is a
-        rank's part of the layer. In ``qkv`` a group is a head of keys: its queries, its key, its
-        value. In a gated ``up`` it is a feature: its up row, its gate row.
+        Rows are grouped so that a contiguous slice of whole groups is one rank's shard. In ``qkv``
+        a group is a key head: its queries, its key and its value. In a gated ``up`` it is a
+        feature: its up row and its gate row.
         """
         h, f = self.hidden, self.mlp_width
 
@@ -187,7 +186,7 @@ class GPT:
 
     @property
     def num_tensors(self) -> int:
-        """Number of parameters' tensors."""
+        """Number of parameter tensors."""
         ends = 3 - self.tied - self.rotary + len(self.norm_shapes(""))
         return ends + self.layers * len(self.block_shapes())
 

@@ -47,17 +47,17 @@ class Cluster:
     table : {(stride, size): bandwidth} measured with all groups of that kind active: overrides the
         rule for groups of ``size`` ranks that lie ``stride`` apart.
     latencies : {(stride, size): seconds of one hop}, likewise.
-    factors : {collective: (latency, bytes)}, as measured: how many times as long its hops, and its
-        bytes, take as by the closed form.
-    overhead : seconds that every collective and message takes besides: of a host, waking up the
-        processes that wait, and their caches afterwards.
-    queued : how many times as long a collective takes that was issued while its group was at
-        another: 1.0 where that does one at a time, less where it moves the bytes of several.
-    cores : of the host whose processes the devices are: kernels, and ranks that move bytes, share
+    factors : {collective: (latency, bytes)}, measured ratios of its latency and its bandwidth term
+        to those of the closed form.
+    overhead : extra seconds of every collective and message: on a host, waking the processes that
+        wait, and refilling their caches.
+    queued : relative duration of a collective issued while another of its group is in flight: 1.0
+        if the library runs one at a time, less if it moves the bytes of several at once.
+    cores : of the host, if the devices are its processes: kernels and the moving of bytes share
         them. 0: every device computes by itself.
-    core_share : how busy a collective keeps a core meanwhile, hops too, for each rank of its group.
+    core_share : fraction of a core that a collective keeps busy for each rank of its group.
     source : where the numbers come from.
-    hidden_scale, slow_motion, float32_for : what `scale_model` has done to it.
+    hidden_scale, slow_motion, float32_for : set by `scale_model`.
 
     Raises ``ValueError`` with the numbers that clash.
     """
@@ -234,11 +234,11 @@ class Cluster:
     def collective_cost(
         self, collective: str, payload: float, size: int, link: "Link"
     ) -> tuple[float, float]:
-        """(hops, volume) of a collective on a link, by this cluster's algorithm, times its factors.
+        """(hops, volume) of a collective on a link, by this cluster's algorithm and factors.
 
-        The hops include the ``overhead``, as how many hops it is. The volume is what passes at the
-        link's full bandwidth in the time that the bytes take: more than these where a level's
-        ``curve`` says that so few do not reach it.
+        The ``overhead`` is counted in hops. The volume is the bytes that take as long at full
+        bandwidth: more than the real ones where a level's ``curve`` says that messages of this size
+        do not reach it.
         """
         alone = (link.latency, link.bandwidth) if self.algorithm == "auto" else (0.0, 1.0)
         hops, volume = choose(self.algorithm, collective, payload, size, *alone)
@@ -261,7 +261,7 @@ class Cluster:
     def scale_model(self, hidden: float = 1, slow_motion: float = 1, dtype: str = "") -> "Cluster":
         """This cluster for a model whose hidden sizes are divided by ``hidden``, in slow motion.
 
-        Every ratio of durations stays; see `tpviz.cluster.scale`. With ``dtype`` ("bfloat16" or
+        Every ratio of durations is kept; see `tpviz.cluster.scale`. With ``dtype`` ("bfloat16" or
         "float16") the model's float32 stands for that. Raises ``ValueError`` for scales that cannot
         be and for a dtype that the device has no rate for.
         """

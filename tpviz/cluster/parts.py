@@ -29,28 +29,27 @@ ATTENTION = ("flash", "softmax")
 class Device:
     """One accelerator: FLOP/s of GEMMs, per dtype; memory (bytes) and its bandwidth.
 
-    flops : {dtype: FLOP/s} by torch's names of dtypes. One that is not listed runs at the rate of
-        the slowest that is.
+    flops : {dtype: FLOP/s} by torch's names of dtypes. One that is not listed runs at the slowest
+        rate that is.
 
-    An ideal device reaches all of that in kernels of any size. One that is not says how far it is
-    from there; see `time` and docs/adr/0021:
+    An ideal device reaches these rates in kernels of any size. These arguments describe one that
+    does not; see `time` and docs/adr/0021:
 
     gemm_efficiency, memory_efficiency : the shares of ``flops`` and of ``memory_bandwidth`` that
         kernels reach at most.
     unhidden : share of a kernel's memory traffic that its arithmetic does not hide, 0 to 1.
     startup : seconds in which a kernel fills and drains the device.
-    launch : seconds from one kernel to the next at least: what the host takes to launch one.
-    check : seconds of the host to check a collective before its launch, for each rank of the group,
-        in pipelines: what debugging costs; where memory-bound kernels count.
-    pointwise : what memory-bound kernels cost: nothing ("free"), or that of PyTorch's own operators
-        ("eager"), or of kernels fused as far as Megatron-LM and Transformer Engine have them
-        ("fused"); see `tpviz.schemes.gpt.pointwise`.
-    attention : "flash" (Dao et al. 2022), or "softmax" on scores that pass through memory.
-    spread : seconds of memory-bound kernels for each FLOP of others: of a device as the kernels of
-        a rank find it (`Strategy.device`).
+    launch : least seconds from one kernel to the next: the host's time to launch one.
+    check : host seconds per rank of the group to check a collective before its launch, as debug
+        modes do, in pipelines; only where memory-bound kernels count.
+    pointwise : the cost of memory-bound kernels: none ("free"), that of PyTorch's own operators
+        ("eager"), or of kernels fused as in Megatron-LM and Transformer Engine ("fused"); see
+        `tpviz.schemes.gpt.pointwise`.
+    attention : "flash" (Dao et al. 2022), or "softmax" with the scores in memory.
+    spread : seconds of memory-bound kernels per FLOP of the other kernels; set by
+        `Strategy.device`.
 
-    Raises ``ValueError`` for unknown dtypes, for rates that are not above 0 and for shares that are
-    none.
+    Raises ``ValueError`` for unknown dtypes, rates that are not above 0 and shares that are none.
     """
 
     flops: dict[str, float]
@@ -112,7 +111,7 @@ class Device:
 
     @property
     def losses(self) -> str:
-        """What keeps it from being ideal, in words; "" of an ideal one."""
+        """What keeps it from being ideal, in words; "" if it is."""
         said = {
             "GEMM efficiency": self.gemm_efficiency != 1 and f"{100 * self.gemm_efficiency:.3g} %",
             "memory efficiency": self.memory_efficiency != 1
@@ -145,17 +144,16 @@ class Device:
 class Level:
     """One level of a hierarchy: ``units`` of the level below, joined by these links.
 
-    p2p : between two devices of different units, nobody else sending: one NIC, if there are NICs.
-    group : out of ONE unit of the level below when all its devices send at once; ``nics`` x p2p
-        when left out (p2p without ``nics``).
-    latency : seconds of one hop. message : more that one between two devices takes, beside it.
-    nics : of one unit of the level below; ``group`` may then say less than all of them together,
-        not more.
-    direct : every unit has links of its own to every other unit (as NVLink between the four A100s
-        of a node), so a ring over k units drives k - 1 of them; without, units meet in a switch.
-    curve : ((bytes, share), ...) growing in bytes: the share of the bandwidth that collectives
-        reach whose outermost level this is, by the bytes that pass a rank's port. As measured;
-        between the points by the logarithm of the bytes, beyond them as at the last one.
+    p2p : between two devices of different units while no other sends: one NIC, if there are NICs.
+    group : out of ONE unit of the level below while all its devices send; by default ``nics`` x p2p
+        (p2p without ``nics``).
+    latency : seconds of one hop. message : extra seconds of a message between two devices.
+    nics : of one unit of the level below; ``group`` is then at most what all of them reach.
+    direct : every unit has its own links to every other unit (as NVLink between the four A100s of a
+        node), so a ring over k units drives k - 1 of them; otherwise a switch joins the units.
+    curve : ((bytes, share), ...), sorted by bytes: the measured share of the bandwidth that
+        collectives reach whose outermost level this is, by the bytes through a rank's port;
+        interpolated in the logarithm of the bytes, constant beyond the points.
 
     Raises ``ValueError`` with the numbers that contradict one another.
     """

@@ -31,7 +31,7 @@ def microscope(
     cluster: Cluster | None = None,
     timeout: float | None = 60,
 ) -> Microscope:
-    """Do a collective over send and receive on real ranks, and look at every message.
+    """Run a collective made of sends and receives on real ranks, and record every message.
 
     Parameters
     ----------
@@ -43,8 +43,7 @@ def microscope(
     into one chunk per rank.
     cluster : a `Cluster` to emulate, with a predicted time for each step; None is this machine.
 
-    Returns a `Microscope`. Raises ValueError for an algorithm that there is not, or sizes that do
-    not fit.
+    Returns a `Microscope`. Raises ValueError for an unknown algorithm, or sizes that do not fit.
     """
     found = find(collective, algorithm, world_size)
     algorithm = next(name for (c, name), a in ALGORITHMS.items() if a is found and c == collective)

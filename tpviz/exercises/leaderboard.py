@@ -117,7 +117,8 @@ class Leaderboard:
 def leaderboard(path: str | PathLike[str]) -> Leaderboard:
     """The `Leaderboard` in a file, which need not exist yet.
 
-    Whoever can write the file can write any number into it: it is for a class that trusts itself.
+    Whoever can write the file can enter any score: it is for a class whose members trust each
+    other.
     Lines that are no submission are skipped, each with a note. Raises ``ValueError`` for what is no
     file or is larger than `tpviz.limits.FILE_BYTES`, ``OSError`` where it cannot be read.
     """

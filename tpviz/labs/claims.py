@@ -248,8 +248,8 @@ def claims(
     ----------
     systems : of "ATP", "AxoNN", "Merak" and "T3", one or several; or keys of single claims, such as
         "merak-20B".
-    sensitivity : also computes ours at the ends of the unknowns that matter most: a minute for all;
-        without, rows that miss cannot say whether an unknown would carry them.
+    sensitivity : also compute ours at the ends of the unknowns that matter most, a minute for all;
+        without it, rows that miss cannot say whether an unknown explains that.
     progress : as `tpviz.launch` takes it.
 
     Raises ``ValueError`` for another system.

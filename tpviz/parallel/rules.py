@@ -24,14 +24,14 @@ FUSED = (None, "blocks", "heads")
 
 @dataclass(frozen=True)
 class Pair:
-    """Where first and second layers are, by module path, and how features lie between them.
+    """Paths of first and second layers, and how the features between them are grouped.
 
     first, second : patterns of paths; ``*`` stands for the same text in all of them, ``*.`` at the
     start also for nothing.
     kind : "mlp": every feature on its own; "attention": whole heads stay together.
-    heads, head_size : of attention one of the two, a number or the name of an attribute of the
+    heads, head_size : for attention one of the two, a number or the name of an attribute of the
     module that holds the first layer; a named number of heads is divided there. Key and value
-    layers may be narrower (group-query heads).
+    layers may be narrower (grouped-query attention).
     fused : how one first layer does the work of several: "blocks", as [q | k | v] or [gate | up];
     "heads", as [q, k, v] of each head.
     divide : further attributes of the holder of the first layer that count heads or features of a

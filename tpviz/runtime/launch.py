@@ -57,15 +57,15 @@ def launch(
 
     Parameters
     ----------
-    fn : any function, also one from a notebook cell; it travels by value, as do its results.
+    fn : any function, also one from a notebook cell; it is sent by value, as are its results.
     world_size : number of ranks; 4 when left out, or all of a torchrun world. At most
         ``TPVIZ_MAX_RANKS`` (environment; 16 when unset).
     timeout : seconds the job may take, None for no limit. In a torchrun world the limit is that
         of each collective, since no process stands outside of the ranks.
     device : "cuda" or "cpu"; None takes cuda where there is a GPU.
     backend : "tpviz" (None), "gloo" or "nccl". Ranks of the plain two are new for each launch.
-    progress : None shows that ranks start and ``tpviz.progress`` reports in the way that suits this
-        place, False hides them, a function ``(done, total, text)`` receives them.
+    progress : None shows the start of ranks and the reports of ``tpviz.progress`` as suits a
+        notebook or a terminal, False hides them, a function ``(done, total, text)`` receives them.
 
     Raises
     ------

@@ -271,15 +271,15 @@ def record(
 ) -> Recorder:
     """Record this rank's events while the ``with`` block runs; ``.trace`` holds them afterwards.
 
-    memory: also follow every allocation (parameters, gradients, optimizer, activations); this slows
-    the program, so times of such a recording are not to be trusted. detail: "kernels" (GEMMs,
+    memory: also track every allocation (parameters, gradients, optimizer, activations); this slows
+    the program, so do not trust the times of such a recording. detail: "kernels" (GEMMs,
     convolutions, attention, fused optimizers: what carries the FLOPs, cheap) or "all" (every
-    operator, slower). cluster: a `Cluster` to emulate: kernels and collectives really run, and last
-    as long as the cluster says (of kernels those seen; what else is memory-bound counts in
-    `tpviz.run`, which knows the workload); every rank of the world enters together, all on one
-    host, and marks the same steps. faults: `Faults` of that cluster. Collectives are seen on groups
-    of the "tpviz" backend, which `tpviz.launch` starts ranks with; with another backend only
-    compute is seen, and a warning says so.
+    operator, slower). cluster: a `Cluster` to emulate: recorded kernels and collectives really run,
+    and last as long as the cluster says (memory-bound kernels count in `tpviz.run` alone, which
+    knows the workload); all ranks of the world are on one host, enter together and mark the same
+    steps. faults: `Faults` of that cluster. Collectives are recorded on groups of the "tpviz"
+    backend, the default of `tpviz.launch`; with another backend only compute is recorded, and a
+    warning says so.
     """
     if not isinstance(cluster, Cluster | None) or not isinstance(faults, Faults | None):
         raise ValueError(

@@ -15,11 +15,11 @@ from tpviz.checks import number, whole_number
 
 @dataclass(frozen=True)
 class Faults:
-    """What is wrong with a cluster.
+    """Faults to inject into a cluster.
 
-    stragglers : {rank: factor}: every kernel of that rank takes so many times as long.
+    stragglers : {rank: factor}: every kernel of that rank takes this many times as long.
     slow_links : {rank: factor}: so does every collective that the rank takes part in.
-    jitter : 0.1 makes every kernel longer by up to 10 %, drawn evenly and reproducibly.
+    jitter : 0.1 makes every kernel longer by up to 10 %, uniformly distributed and reproducible.
     seed : of the jitter.
 
     Raises ``ValueError`` on factors that are not positive, finite numbers.

@@ -91,7 +91,7 @@ class Trace:
 
     @property
     def badge(self) -> str:
-        """Where the numbers come from, and what is wrong with them, as every picture says it."""
+        """Where the numbers come from, and what is wrong with them, as every figure shows it."""
         text = self.fact("badge") or "origin unknown"
         text += badge_words(self.fact("late"))
         groups = [
@@ -115,7 +115,7 @@ class Trace:
         return Trace(columns, meta)
 
     def fact(self, name: str) -> Any:
-        """What ``meta`` says under a known key, an empty value where that has another shape."""
+        """The value of a known key of ``meta``, or an empty one where it is malformed."""
         return fact(self.meta, name)
 
     def __len__(self):

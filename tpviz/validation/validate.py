@@ -184,7 +184,7 @@ COLUMNS: Columns = (
 
 
 def validate(rows: Any = None) -> Validation:
-    """Predict published runs, and set what was measured beside it: see `Checked`.
+    """Predict published runs and compare with what was measured: see `Checked`.
 
     rows : `published` rows; or the path of a CSV file, or mappings, in the columns of the
     published ones (steps, failed configurations or memory peaks); all published steps when left

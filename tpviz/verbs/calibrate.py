@@ -303,29 +303,29 @@ def calibrate(
     timeout: float | None = 300,
     progress: Callable[[int, int, str], Any] | bool | None = None,
 ) -> Calibration:
-    """Measure what groups, devices and memory of this machine do; a `Calibration`.
+    """Measure collectives, messages, GEMMs, copies and training steps here: a `Calibration`.
 
     For every mesh axis, all its groups run all-reduces (and, as a check, all-gathers and
-    reduce-scatters) at once; of several repeats the median counts, and of the groups the slowest.
+    reduce-scatters) at once; the median of the repeats counts, and the slowest group.
     A line T = hops * alpha + volume / B is fitted to the all-reduces. Neighbours exchange messages,
     every rank multiplies matrices, copies memory and trains small models, all at the same time.
 
-    From whole training steps come the shares of these rates that a model's kernels reach and what a
-    launch takes (docs/adr/0021); from all-gathers and reduce-scatters how much longer they take
-    than by the all-reduces' line; from steps with small all-reduces between layers the ``overhead``
-    of each, and how much longer kernels take there; and ranks share the ``cores`` of this host. So
-    `tpviz.predict` and `tpviz.simulate` on ``.cluster`` foresee plain runs here, which no model
-    paces: see `tpviz.compare` with ``emulate=False``.
+    Training steps give the efficiency of a model's kernels and the cost of a launch
+    (docs/adr/0021); all-gathers and reduce-scatters, how much longer they take than the
+    all-reduces' line says; steps with small all-reduces between layers, the ``overhead`` of each
+    and how much it slows kernels. The ranks share this host's ``cores``. So `tpviz.predict` and
+    `tpviz.simulate` on ``.cluster`` predict plain runs on this machine, which no model paces: see
+    `tpviz.compare` with ``emulate=False``.
 
     Parameters
     ----------
-    axes : the meshes whose axes matter, as {"dp": 2, "tp": 2} or a list of such; every axis that a
-        mesh of ``world_size`` ranks can have when left out.
+    axes : meshes whose axes to measure, as {"dp": 2, "tp": 2} or a list of these; by default every
+        axis that a mesh of ``world_size`` ranks can have.
     sizes : bytes of the full tensor, three or more.
-    repeats : of each measurement, after two that do not count.
-    dtypes, gemm : of the matrix products, and their size (512, on GPUs 4096, when left out).
-    cluster : a `Cluster` to emulate meanwhile: what is measured is then its links (the shortest of
-        the repeats counts, since nothing ends early), and its device stays as described.
+    repeats : of each measurement, after two warm-ups.
+    dtypes, gemm : dtypes and size of the GEMMs (512 by default, 4096 on GPUs).
+    cluster : a `Cluster` to emulate: then its links are measured (the shortest repeat counts, since
+        nothing ends early), and its device stays as described.
     device, timeout (s), progress : as `tpviz.launch` takes them.
 
     Raises ``ValueError`` before any rank starts if something does not fit.

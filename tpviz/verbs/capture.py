@@ -41,13 +41,13 @@ _lock = threading.Lock()  # a process has one torch.distributed world
 
 
 def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -> Capture:
-    """The `Capture` of one training step under ``strategy``: no process, no bytes, no numbers.
+    """Record one training step with a fake process group: a `Capture`, without ranks or numbers.
 
-    Where the strategy says that all ranks are ``alike``, one is recorded; where it says so of some
-    axes, one for each index on the others. Otherwise the first, the last along each mesh axis and
-    the last of all. Where these do the same but for their place in the mesh, they stand for all
-    (what lies between is not looked at); along an axis where they differ every index is recorded,
-    each with its own ends along the other axes.
+    If the strategy says that all ranks are ``alike``, one is recorded; if along some axes only, one
+    for each index on the others. Otherwise the first, the last along each mesh axis and the last of
+    all. If these run the same program but for their place in the mesh, they stand for all (ranks
+    between are not checked); along an axis where they differ, every index is recorded, with the
+    first and last along the other axes.
     detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit,
     or the program needs the numbers that its tensors hold; ``RuntimeError`` inside a rank.
     """

@@ -49,7 +49,7 @@ def compare(
     timeout: float | None = 120,
     progress: Callable[[int, int, str], Any] | bool | None = None,
 ) -> "Comparison":
-    """The `Comparison` of what formula, replay and real ranks say of ``strategy`` on ``cluster``.
+    """Compare formula, simulation and real ranks for ``strategy`` on ``cluster``: a `Comparison`.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def compare(
     run : False leaves the real ranks out.
     emulate : False runs at this machine's own speed, paced by no model: then ``cluster`` is that of
         `tpviz.calibrate`, and the comparison shows how well it describes this machine.
-    faults : `Faults` that only the run suffers; the residual has to find them.
+    faults : `Faults` injected into the run alone; the residual should find them.
 
     Raises ``ValueError`` where sizes do not fit each other or the cluster, and for faults without
     an emulated run.
@@ -100,7 +100,7 @@ def _foreseen(strategy: "Strategy", workload: "GPT", cluster: "Cluster"):
 
 
 class Comparison:
-    """A `Prediction`, a simulated and a measured `Trace` of one step, and what sets them apart.
+    """A `Prediction`, a simulated and a measured `Trace` of one step, and how they differ.
 
     prediction is None for a strategy without a formula; measured is None where nothing has run,
     and ``residual`` then splits the simulated step. ``strategy``, ``workload`` and ``cluster`` say
@@ -134,7 +134,7 @@ class Comparison:
     ) -> Self:
         """From existing results; ``capture`` avoids capturing the program again.
 
-        simulated None: simulated here. Raises ``ValueError`` where they are of different
+        simulated None: it is simulated here. Raises ``ValueError`` if they belong to different
         strategies, workloads or clusters.
         """
         made = cls(

@@ -48,8 +48,8 @@ class Prediction:
 
     @cached_property
     def badge(self) -> str:
-        """ "predicted"; where the cluster has fitted numbers, also what of this run is outside of
-        the range that they were fitted in."""
+        """ "predicted"; if the cluster has fitted numbers, also what of this run is outside of the
+        range that they were fitted in."""
         words = "; ".join(self.outside)
         return f"predicted, outside of the fitted range ({words})" if words else "predicted"
 
@@ -60,8 +60,8 @@ class Prediction:
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """{part: seconds} of `tpviz.cost.PARTS`; their sum is the step, that of its two waits the
-        exposed communication: kernels wait for bytes to pass, or for the latency of hops."""
+        """{part: seconds} of `tpviz.cost.PARTS`, which sum to the step. The two waits, for
+        bandwidth and for latency, sum to the exposed communication."""
         return parts(*self._counted)
 
     @cached_property
@@ -75,7 +75,7 @@ class Prediction:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all ranks together."""
+        """Tokens per second of all ranks together."""
         return self.workload.batch * self.workload.seq / self.step_time
 
     @property
@@ -167,11 +167,11 @@ class Prediction:
 
 
 def predict(strategy: Strategy, workload: GPT, cluster: Cluster) -> Prediction:
-    """The `Prediction` of one step of ``strategy`` on ``workload``, one rank on each device.
+    """Predict one step of ``strategy`` on ``workload``, one rank per device: a `Prediction`.
 
-    Where ranks are more than the ``cores`` that they share, kernels take ranks / cores times as
-    long, as if all computed at once: in a pipeline's bubbles, where others wait, that is too much.
-    What moving bytes takes of the cores adds by `tpviz.cost.on_shared_cores`.
+    With more ranks than shared ``cores``, kernels take ranks / cores times as long, as if all ranks
+    computed all the time: too long in pipeline bubbles, where others wait. The cores' time for
+    moving bytes is added by `tpviz.cost.on_shared_cores`.
 
     Memory that exceeds the device is no error here: see ``.fits`` and `check_memory`. Raises
     ``ValueError`` where sizes do not divide, or the cluster has fewer devices than ranks.

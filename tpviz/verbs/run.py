@@ -48,7 +48,7 @@ def run(
     timeout: float | None = 120,
     progress: Callable[[int, int, str], Any] | bool | None = None,
 ) -> Trace:
-    """Train on ``strategy.world_size`` real ranks; the recorded steps of all ranks as one `Trace`.
+    """Train on ``strategy.world_size`` real ranks; returns the steps of all ranks as one `Trace`.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def run(
     steps, warmup : training steps that are recorded, and steps before them that are not.
     lr : learning rate of AdamW.
     device, timeout (s, of the whole call), progress : as `tpviz.launch` takes them.
-    memory : follow allocations too, in one more step of its own, since that slows the step.
+    memory : also track allocations, in an extra step, since tracking slows it.
     detail : "kernels" or "all", as `tpviz.record` takes it.
 
     ``trace.meta`` has ``losses`` (one a training step, warm-up included; the mean over the whole

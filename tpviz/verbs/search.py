@@ -64,26 +64,25 @@ def search(
 ) -> Search:
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
-    Every strategy of the space is ranked by formula. The simulations follow in that order, until
-    the time is over; so a slow machine simulates fewer, and `Search.describe` says which not, and
-    how many strategies it did not come to at all.
+    Every strategy of the space is ranked by formula, then the first are simulated in that order,
+    until the time is up. A slow machine simulates fewer: `Search.describe` says which were left
+    out, and how many strategies were not ranked at all.
 
     Parameters
     ----------
-    strategies : classes (all their space, and their products with a DataParallel among them), names
-        of classes, or single strategies; one of these, or several in a list; None: every registered
+    strategies : classes (their whole space, and products with DataParallel if it is among them),
+        names of classes, or single strategies; one of these, or a list; None: every registered
         class.
     top : how many of the fastest predictions are simulated; so is the best of other kinds.
-    objective : "step", the time of a whole step, or "communication", what `Strategy.communication`
-        says and nothing else, as papers choose a mesh (at equal times the strategy with the fewest
+    objective : "step", the time of a whole step, or "communication", only what
+        `Strategy.communication` says, as papers choose a mesh (ties: the strategy with the fewest
         copies of hidden activations). Strategies without that formula are rejected.
     simulate : False leaves the ranking to the formulas. By default the top is simulated where the
         objective is the step; simulations never change a ranking by communication.
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
-    seconds : of computing (this thread's CPU time, so that other programs do not matter) from the
-        start of the search, after which no simulation goes on and no other strategy is looked at;
-        None: no limit.
+    seconds : this thread's CPU time (so that other programs do not matter) after which the search
+        simulates and ranks nothing more; None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
 

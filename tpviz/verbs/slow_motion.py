@@ -59,10 +59,10 @@ def auto_slow_motion(name: str, shortest: float, step: float) -> SlowMotion:
 def in_slow_motion(
     strategies: Strategy | Iterable[Strategy], workload: GPT, cluster: Cluster
 ) -> Cluster:
-    """``cluster``, so many times slower that real ranks can emulate it faithfully, all strategies
-    alike: `auto_slow_motion` of that which needs most, no step much longer than `LONGEST_STEP`.
+    """``cluster``, slowed down so that real ranks can emulate it faithfully, for all strategies by
+    the largest `auto_slow_motion`, with no step much longer than `LONGEST_STEP`.
 
-    A cluster that is in slow motion stays as it is, and so does one on which no strategy has a
+    A cluster already in slow motion is returned as it is, like one on which no strategy has a
     formula. Raises what `tpviz.predict` does.
     """
     strategies = [strategies] if isinstance(strategies, Strategy) else strategies

@@ -86,7 +86,7 @@ class LayoutPicture(View):
 
 
 class LayoutView(Framed):
-    """Choose how to split a model over a cluster, among the layouts that somebody measured.
+    """Choose how to split a model over a cluster, among published, measured layouts.
 
     Parameters
     ----------

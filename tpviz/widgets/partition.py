@@ -15,7 +15,7 @@ from .knobs import WRAPPED, control
 
 
 class PartitionView(Framed):
-    """A user's model in stages: its shards in order, their balance, the tensors that cross.
+    """A user's model in stages: its shards in order, their balance, and what stages send.
     Columns are stages, rows the shards between which the traced graph may be cut, with the paths
     of the original modules. Knobs cut the same graph again without tracing.
 

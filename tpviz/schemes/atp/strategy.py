@@ -95,7 +95,7 @@ class ATP(Strategy):
 
     @property
     def layout(self) -> Layout:
-        """Which axis does what: the `Layout`."""
+        """The `Layout`: the role of each axis."""
         return Layout.of(self)
 
     def check(self, workload: GPT) -> None:
@@ -182,8 +182,8 @@ class ATP(Strategy):
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
-        """All meshes in both orders, those that come to the same once; A1 where the heads ask for
-        it. Of each also 2 and 4 chunks (of the batch where it divides, else of its tokens), and
+        """All meshes in both orders, equivalent ones once; attention A1 where the heads require it.
+        Each also with 2 and 4 chunks (of the batch if it divides, else of its tokens), and with
         sequence parallelism."""
         for strategy in cls.meshes(workload, world_size):
             yield strategy
@@ -198,7 +198,7 @@ class ATP(Strategy):
     def meshes(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """The search space of the paper as we read it: ordered factorisations x two orders.
 
-        A mesh of one axis in column order is the other one in row order: kept once.
+        A mesh of one axis in column order equals the other one in row order: one is kept.
         """
         for d1 in reversed(divisors(world_size)):
             d2 = world_size // d1

@@ -174,8 +174,8 @@ class AxoNN(Strategy):
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
-        """Every grid (x, y, z, data) of all ranks, with all overlaps and weights kept, each
-        gathered by itself: messages of a block are no other grid, and the bytes are the same."""
+        """Every grid (x, y, z, data) of all ranks, with all overlaps, weights kept and gathered one
+        by one: gathering whole blocks changes neither the grid nor the bytes."""
         for x, y, z in product(divisors(world_size), repeat=3):
             if world_size % (x * y * z) == 0:
                 grid = {"x": x, "y": y, "z": z, "data": world_size // (x * y * z)}

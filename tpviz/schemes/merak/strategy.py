@@ -316,8 +316,9 @@ class Merak(Strategy):
         )
 
     def device(self, workload: GPT, cluster: "Cluster", rank: int = 0) -> "Device":
-        """As `Strategy.device`. Where the host holds the device up and there is no pipeline, it
-        launches on while the device waits for tp's collectives; in one it waits at each message."""
+        """As `Strategy.device`. If the host limits the device and there is no pipeline, it keeps
+        launching while the device waits for tp's collectives; in a pipeline it waits at each
+        message."""
         from .step import seconds_waiting
 
         given, found = cluster.device, super().device(workload, cluster, rank)
