@@ -118,8 +118,8 @@ class Mesh:
     def second_group(
         self, axis: str, name: str, places: tuple[int, ...] | None = None, device_type: str = "cpu"
     ) -> "ProcessGroup | None":
-        """A second group of this rank's ranks along an axis, with its own queue, recorded as
-        ``name``.
+        """Another group of the ranks of this rank's group of an axis, with its own queue, recorded
+        as ``name``.
 
         With ``places``, only the ranks with these indices along the axis; None on the others.
         To be called on every rank of the world, after `device_mesh`.

@@ -144,7 +144,7 @@ class Strategy:
     memory(workload) : the `tpviz.cost.Memory` of one rank, by formula.
     held(workload, rank) : the `tpviz.schemes.gpt.pointwise.Held` of a rank.
     communication(workload, cluster, mesh) : seconds of the blocks' communication alone, by the
-    formula that the scheme's paper ranks by.
+    scheme's own formula; the papers of ATP and AxoNN rank by it.
     space(workload, world_size) : the strategies of this class that `search` tries.
     build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
@@ -198,8 +198,8 @@ class Strategy:
 
     @property
     def short(self) -> str:
-        """As code: axes, and other knobs that are not at their default; of a user's own schedule
-        that it is one.
+        """As code: axes, and other knobs that are not at their default; a schedule that the user
+        wrote is "own".
 
         ``Megatron(tp=2) * DataParallel(dp=4, zero=1)``
         """
@@ -278,7 +278,7 @@ class Strategy:
 
     def held(self, workload: "GPT", rank: int = 0) -> "Held":
         """A rank's share of the tensors that memory-bound kernels read and write. Raises
-        ``ValueError`` where a scheme has none."""
+        ``ValueError`` where a scheme does not define it."""
         raise ValueError(
             f"{type(self).__name__} does not say what its memory-bound kernels are: "
             'use a device with pointwise="free"'

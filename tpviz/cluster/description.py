@@ -51,8 +51,8 @@ class Cluster:
         to those of the closed form.
     overhead : extra seconds of every collective and message: on a host, waking the processes that
         wait, and refilling their caches.
-    queued : relative duration of a collective issued while another of its group is in flight: 1.0
-        if the library runs one at a time, less if it moves the bytes of several at once.
+    queued : time of a collective issued while another of its group is in flight, from the end of
+        that, over its time alone: 1.0 if one runs at a time, less if bytes of several move at once.
     cores : of the host, if the devices are its processes: kernels and the moving of bytes share
         them. 0: every device computes by itself.
     core_share : fraction of a core that a collective keeps busy for each rank of its group.

@@ -29,8 +29,8 @@ ATTENTION = ("flash", "softmax")
 class Device:
     """One accelerator: FLOP/s of GEMMs, per dtype; memory (bytes) and its bandwidth.
 
-    flops : {dtype: FLOP/s} by torch's names of dtypes. One that is not listed runs at the slowest
-        rate that is.
+    flops : {dtype: FLOP/s} by torch's names of dtypes. An unlisted one runs at the slowest listed
+        rate.
 
     An ideal device reaches these rates in kernels of any size. These arguments describe one that
     does not; see `time` and docs/adr/0021:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Exercise", "Exercises", "Result", "check", "exercise", "exercises", "hint"]
 _HOMES = {"Exercise": "task", "exercise": "catalogue", "Exercises": "course", "exercises": "course"}
+__dir__ = lambda: __all__
 
 
 def __getattr__(name: str) -> Any:  # when first used: ranks, which run answers, need few

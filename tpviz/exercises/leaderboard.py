@@ -118,9 +118,9 @@ def leaderboard(path: str | PathLike[str]) -> Leaderboard:
     """The `Leaderboard` in a file, which need not exist yet.
 
     Whoever can write the file can enter any score: it is for a class whose members trust each
-    other.
-    Lines that are no submission are skipped, each with a note. Raises ``ValueError`` for what is no
-    file or is larger than `tpviz.limits.FILE_BYTES`, ``OSError`` where it cannot be read.
+    other. Lines that are no submission are skipped, each with a note. Raises ``ValueError`` for
+    what is no file or is larger than `tpviz.limits.FILE_BYTES`, ``OSError`` where it cannot be
+    read.
     """
     path = Path(path)
     if not path.exists():

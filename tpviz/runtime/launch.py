@@ -18,7 +18,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from numbers import Real
 from operator import index
@@ -139,8 +139,11 @@ def _new_ranks(key: _Key):
 
 def _make_room(ranks: int):
     """End the pools least recently used until so many more ranks are within `max_ranks`."""
-    while _pools and ranks + sum(pool.world_size for pool in _pools.values()) > max_ranks():
-        _end_pools([min(_pools, key=lambda key: _pools[key].used)])
+    oldest = sorted(_pools, key=lambda key: _pools[key].used)
+    ended = 0
+    while oldest[ended:] and ranks + sum(size for size, *_ in oldest[ended:]) > max_ranks():
+        ended += 1
+    _end_pools(oldest[:ended])
 
 
 def _end_ranks(pool: Pool | None = None):
@@ -149,12 +152,10 @@ def _end_ranks(pool: Pool | None = None):
         _end_pools([key for key, there in _pools.items() if pool in (None, there)])
 
 
-def _end_pools(keys: Iterable[_Key] | None = None):
-    """End these pools, as far as they are there; None: all."""
-    for key in list(_pools) if keys is None else keys:
-        if key in _pools:
-            _pools[key].kill()
-            del _pools[key]
+def _end_pools(keys: Container[_Key] | None = None):
+    """End these pools, as far as they are there, or all; first no launch can take one any more."""
+    for pool in [_pools.pop(key) for key in list(_pools) if keys is None or key in keys]:
+        pool.kill()
 
 
 def pool_info() -> dict[str, Any]:

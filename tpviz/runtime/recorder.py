@@ -276,8 +276,8 @@ def record(
     convolutions, attention, fused optimizers: what carries the FLOPs, cheap) or "all" (every
     operator, slower). cluster: a `Cluster` to emulate: recorded kernels and collectives really run,
     and last as long as the cluster says (memory-bound kernels count in `tpviz.run` alone, which
-    knows the workload); all ranks of the world are on one host, enter together and mark the same
-    steps. faults: `Faults` of that cluster. Collectives are recorded on groups of the "tpviz"
+    knows the workload); all ranks of the world must be on one host, enter together and mark the
+    same steps. faults: `Faults` of that cluster. Collectives are recorded on groups of the "tpviz"
     backend, the default of `tpviz.launch`; with another backend only compute is recorded, and a
     warning says so.
     """

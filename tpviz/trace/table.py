@@ -115,7 +115,7 @@ class Trace:
         return Trace(columns, meta)
 
     def fact(self, name: str) -> Any:
-        """The value of a known key of ``meta``, or an empty one where it is malformed."""
+        """The value of a known key of ``meta``; an empty one where it is missing or malformed."""
         return fact(self.meta, name)
 
     def __len__(self):

@@ -82,7 +82,7 @@ def search(
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
     seconds : this thread's CPU time (so that other programs do not matter) after which the search
-        simulates and ranks nothing more; None: no limit.
+        simulates nothing more, and ranks no more once it has found something; None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
 

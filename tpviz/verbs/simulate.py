@@ -47,7 +47,7 @@ def simulate(
     capture : the program, if `tpviz.capture` has it already.
 
     Raises ``ValueError`` where sizes do not fit each other or the cluster, or a rank needs more
-    memory than its device has (not checked for scale models, whose memory does not scale).
+    memory than its device has (not checked with scaled hidden sizes: no one factor fits memory).
     """
     steps, detail = whole_number("steps", steps), one_of("detail", detail, DETAILS)
     contention = one_of("contention", contention, (True, False))
