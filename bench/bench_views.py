@@ -9,6 +9,7 @@ mesh, memory and words. Also: T3's simulated hardware. Nothing of it needs a bro
 import random
 from functools import partial
 from itertools import cycle, islice
+from typing import Any
 
 import plotly.graph_objects as go
 import torch
@@ -49,7 +50,7 @@ def beside_plotly(what, view, bound):
     yield row(f"{what}: tpviz / plotly", ratio(times, "view", "plotly"), "x")
 
 
-def turn(view, knob, value):
+def turn(view: Any, knob: Any, value: Any) -> None:
     """Moves one knob; raises ``RuntimeError`` where the view has no picture of that."""
     knob.value = value
     if view.error:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from .task import Exercise
 
 __all__ = ["Exercise", "Exercises", "Result", "check", "exercise", "exercises", "hint"]
-_HOMES = {"Exercise": "task", "exercise": "catalogue", "Exercises": "course", "exercises": "course"}
+_HOME = {"Exercise": "task", "exercise": "catalogue", "Exercises": "course", "exercises": "course"}
 __dir__ = lambda: __all__
 
 
 def __getattr__(name: str) -> Any:  # when first used: ranks, which run answers, need few
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_load(f"{__name__}.{_HOMES.get(name, 'grade')}"), name)
+    return getattr(_load(f"{__name__}.{_HOME.get(name, 'grade')}"), name)
 
 
 class _Callable(ModuleType):

@@ -139,11 +139,10 @@ def _new_ranks(key: _Key):
 
 def _make_room(ranks: int):
     """End the pools least recently used until so many more ranks are within `max_ranks`."""
-    oldest = sorted(_pools, key=lambda key: _pools[key].used)
-    ended = 0
-    while oldest[ended:] and ranks + sum(size for size, *_ in oldest[ended:]) > max_ranks():
-        ended += 1
-    _end_pools(oldest[:ended])
+    kept, ended = sorted(_pools, key=lambda key: _pools[key].used), []
+    while kept and ranks + sum(size for size, *_ in kept) > max_ranks():
+        ended.append(kept.pop(0))
+    _end_pools(ended)
 
 
 def _end_ranks(pool: Pool | None = None):
