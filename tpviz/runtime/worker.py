@@ -6,6 +6,7 @@ by all ranks. Importing it must not start threads nor touch a GPU: both are lost
 
 import faulthandler
 import gc
+import multiprocessing.popen_forkserver  # noqa: F401
 import os
 import pickle
 import signal
@@ -41,6 +42,10 @@ _job = 0  # number of the current job; every message bears it
 _pipe_lock = threading.Lock()
 _last_progress = 0.0
 
+# What a rank does first, done here once: it caches, imports and frees, and a rank that did so by
+# itself would write to, and so copy, pages that ranks share (docs/adr/0001).
+torch._dynamo.trace_rules.clear_lru_cache()
+state.State()
 gc.collect()
 forkserver_hooks.give_back_memory()
 gc.freeze()  # a collection in a rank would otherwise write to, and so copy, every shared page
