@@ -30,10 +30,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup  ## train a small GPT on 4 real ranks, check it, and write the pictures to out/demo
 	$(BIN)/python -m tpviz.demo
 
-test: setup  ## run the suite: unit, rank, notebook and browser tests; ALL=1: the slow ones too
-	$(BIN)/python -m pytest -n $(JOBS) $(if $(ALL),-m "")
+test: setup  ## run the suite: unit, rank, notebook and browser tests; ALL=1: what CI runs
+	$(BIN)/python -m pytest -n $(JOBS) $(if $(ALL),-m "not sweep")
 
-sweep: setup  ## before a release: every strategy of up to 8 ranks against one process (an hour or more)
+sweep: setup  ## before a release: all slow tests, every strategy of up to 8 ranks (hours)
+	$(BIN)/python -m pytest -n $(JOBS) -m sweep
 	for file in bench/sweep_*.py; do $(BIN)/python $$file || exit 1; done
 
 lab: setup  ## open JupyterLab on the first notebook

@@ -1,5 +1,6 @@
-"""What all tests share: their order; CI skips no browser test; ranks are ended."""
+"""What all tests share: their order, which are slow; CI skips no browser test; ranks are ended."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from chromium import CHROMIUM, CHROMIUM_FLAGS
 from hypothesis import HealthCheck, settings
-from slow import SLOW
+from slow import ALWAYS, SHARE, SLOW, draw, drawn
 
 # A busy machine makes examples slowly: no fault of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +31,21 @@ def pytest_configure(config):
         config.pluginmanager.register(Recorder())
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Nothing that collecting tests makes is garbage, and looking for it takes 2 s."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def pytest_report_header():
+    """Which of the slow tests are drawn."""
+    return f"slow tests: CI runs {SHARE:.0%} of them, TPVIZ_DRAW={draw()}"
+
+
 def _turn(item):
     """The tiny test is first; what looks at executed notebooks comes when they are."""
     folder, name = item.path.parent.name, item.path.name
@@ -38,10 +54,14 @@ def _turn(item):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # marked before the unwanted are left out
 def pytest_collection_modifyitems(items):
+    of = draw()
     for item in items:
         file, function = item.path.as_posix(), getattr(item, "originalname", "")
-        if file.endswith(SLOW) or f"{file}::{function}".endswith(SLOW):
+        name = f"{file}::{function}" if function else file
+        if file.endswith(SLOW) or name.endswith(SLOW):
             item.add_marker("slow")
+            if not name.endswith(ALWAYS) and not drawn(item.nodeid, of):
+                item.add_marker("sweep")
     if not CHROMIUM.exists():
         for item in items:
             if item.get_closest_marker("browser"):
