@@ -42,8 +42,7 @@ _job = 0  # number of the current job; every message bears it
 _pipe_lock = threading.Lock()
 _last_progress = 0.0
 
-# What a rank does first, done here once: it caches, imports and frees, and a rank that did so by
-# itself would write to, and so copy, pages that ranks share (docs/adr/0001).
+# What ranks do first, done here once: each would write to, and so copy, pages that all share.
 torch._dynamo.trace_rules.clear_lru_cache()
 state.State()
 gc.collect()

@@ -56,7 +56,9 @@ def start_rank(
         _redirect(os.path.join(spec.folder, f"out-{spec.rank}"))
     except FileNotFoundError:  # the pool was given up before this rank has begun
         os._exit(1)
-    _set_environment({**spec.env, **_own_environment(spec)})
+    os.environ.clear()
+    os.environ.update(spec.env)
+    os.environ.update(_own_environment(spec))
     sys.path[:] = spec.path
     if spec.cwd:
         os.chdir(spec.cwd)
@@ -64,13 +66,6 @@ def start_rank(
     from tpviz.runtime import worker
 
     worker.main(spec, pipe, preloaded)
-
-
-def _set_environment(wanted):
-    # Only what differs: each variable that is set writes to memory that ranks would share.
-    for name in os.environ.keys() - wanted.keys():
-        del os.environ[name]
-    os.environ.update(wanted.items() - os.environ.items())
 
 
 def _own_environment(spec):
@@ -82,7 +77,7 @@ def _own_environment(spec):
         **dict.fromkeys(THREADS, 1),
     }
     # Ranks of one machine talk over loopback, whatever the machine's name resolves to.
-    if os.path.exists("/sys/class/net/lo") and "GLOO_SOCKET_IFNAME" not in spec.env:
+    if os.path.exists("/sys/class/net/lo") and "GLOO_SOCKET_IFNAME" not in os.environ:
         own["GLOO_SOCKET_IFNAME"] = "lo"
     return {name: str(value) for name, value in own.items()}
 
