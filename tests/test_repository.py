@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from slow import SLOW
+from slow import SHARE, SLOW, drawn
 
 import tpviz
 from tpviz.figures.assets import module
@@ -209,6 +209,13 @@ def test_slow_tests_are_there():
         name, _, function = entry.partition("::")
         [path] = [path for file, path in tests.items() if f"/{file}".endswith(f"/{name}")]
         assert f"def {function}" in path.read_text() or not function, entry
+
+
+def test_every_slow_test_has_its_turn():
+    tests = {f"tests/test_any.py::test_of_something[{number}]" for number in range(300)}
+    draws = [{test for test in tests if drawn(test, f"commit {n}")} for n in range(100)]
+    assert set.union(*draws) == tests
+    assert all(0.5 < len(found) / (SHARE * len(tests)) < 1.5 for found in draws)
 
 
 def test_what_a_mutation_changes_is_there_once():
