@@ -117,8 +117,7 @@ def check(
         grade = _on_questions if isinstance(exercise, Formula) else _on_all_worlds
         result = None if seed is None else grade(exercise, fn, timeout, seed)
         if result is None or result.passed:
-            unpredictable = int(np.random.default_rng().integers(2**31))
-            result = grade(exercise, fn, timeout, unpredictable)
+            result = grade(exercise, fn, timeout, _fresh())
     if _is_starter(exercise, fn):
         return result
     return replace(result, note=progress.record(name, result.passed))
@@ -131,6 +130,11 @@ def _is_starter(exercise, fn):
     except (OSError, TypeError, SyntaxError):
         return False
     return ast.dump(written) == ast.dump(exercise.function)
+
+
+def _fresh():
+    """An unpredictable seed."""
+    return int(np.random.default_rng().integers(2**31))
 
 
 def _on_all_worlds(exercise, fn, timeout, seed):

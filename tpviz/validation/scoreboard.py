@@ -26,6 +26,7 @@ DISTURBED = 0.01
 GEMMS = 18
 """Matrix products of a layer in a step: 6 forward, with attention's two, and 12 backward."""
 AXES = ("tp", "pp", "dp", "vpp", "micro_batch")
+TOGETHER = "source", "model", "n_gpus", "gpu", "seq", "global_batch"
 
 
 class Point(NamedTuple):
@@ -105,9 +106,7 @@ def by_source(points: Iterable[Point]) -> dict[str, Errors]:
 def groups(points: Iterable[Point]) -> dict[tuple[Any, ...], list[Point]]:
     """{(source, model, number of GPUs, GPU, tokens, sequences): its points}, of those with `LEAST`
     or more. BigScience gives one name to models of several shapes and one size."""
-    found = by(
-        points, lambda p: (p.row.source, p.row.model, p.row.n_gpus, p.row.gpu, *_batch(p.row))
-    )
+    found = by(points, lambda p: tuple(getattr(p.row, name) for name in TOGETHER))
     return {key: own for key, own in found.items() if len(own) >= LEAST}
 
 
@@ -119,11 +118,6 @@ def rankings(points: Iterable[Point]) -> list[Ranking]:
         values = spearman(*times), regret(*times)
         found.append(Ranking(source, model, n_gpus, gpu, len(own), *values))
     return found
-
-
-def _batch(row: PublishedRow):
-    """What all layouts of a group train on."""
-    return row.seq, row.global_batch
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
