@@ -34,7 +34,7 @@ OPTIONS = [
     "-p",
     "no:cacheprovider",
     "--durations=5",
-    "-k not Llama and not shared_gpu",  # variants, which the suite has
+    "-k not Llama and not shared_gpu and not those_of_the_program",  # variants, which the suite has
 ]
 CORE = """
 tests/test_tiny.py tests/test_conformance.py tests/test_peers.py tests/trace/test_table.py

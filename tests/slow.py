@@ -2,7 +2,7 @@
 variations of what faster tests of the same thing show (`test_conformance.py` has some points of
 each scheme), and what mostly waits.
 
-CI runs the notebooks, the seeded bugs and one in six of the others, drawn anew for each commit so
+CI runs the notebooks, the seeded bugs and one in ten of the others, drawn anew for each commit so
 that all have their turn; `make sweep` runs all, before a release. pytest's first lines name the
 draw: TPVIZ_DRAW=<that> draws the same ones again.
 """
@@ -91,7 +91,7 @@ test_t3_bugs.py::test_verify_flags_every_fault
 
 ALWAYS = ".ipynb", "::test_verify_flags_every_fault"
 """Ends of those that CI does not draw."""
-SHARE = 1 / 6
+SHARE = 1 / 10
 
 
 def draw() -> str:

@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ may be right as well: `tv.check` judges what the code does. This file is made by
 
 def code_of(fn: Callable[..., Any], name: str) -> str:
     """The function, called ``name``, below what it needs of its module."""
-    module = inspect.getmodule(fn)
-    tree = ast.parse(inspect.getsource(module))
+    tree, lines = _parsed(inspect.getmodule(fn))
     defined, imported = {}, {}
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -41,12 +41,17 @@ def code_of(fn: Callable[..., Any], name: str) -> str:
         used = dict.fromkeys(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
         wanted += [n for n in used if n in defined and n not in wanted]
         imports |= {n: imported[n] for n in used if n in imported}
-    lines = inspect.getsource(module).splitlines()
     parts = [
         "\n".join(lines[n.lineno - 1 : n.end_lineno]) for n in sorted(nodes, key=lambda n: n.lineno)
     ]
     code = "\n\n\n".join(parts).replace(f"def {fn.__name__}(", f"def {name}(")
     return "\n".join([*sorted(map(_imported, imports.values())), "\n", code]).strip()
+
+
+@cache
+def _parsed(module):
+    source = inspect.getsource(module)
+    return ast.parse(source), source.splitlines()
 
 
 def _imported(found):
