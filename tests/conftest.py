@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items):
         name = f"{file}::{function}" if function else file
         if file.endswith(SLOW) or name.endswith(SLOW):
             item.add_marker("slow")
-            if not name.endswith(ALWAYS) and not drawn(item.nodeid, of):
+            if not name.endswith(ALWAYS) and not drawn(item.nodeid.partition("[")[0], of):
                 item.add_marker("sweep")
     if not CHROMIUM.exists():
         for item in items:

@@ -2,9 +2,10 @@
 variations of what faster tests of the same thing show (`test_conformance.py` has some points of
 each scheme), and what mostly waits.
 
-CI runs the notebooks, the seeded bugs and one in ten of the others, drawn anew for each commit so
-that all have their turn; `make sweep` runs all, before a release. pytest's first lines name the
-draw: TPVIZ_DRAW=<that> draws the same ones again.
+CI runs the notebooks, the seeded bugs and one in ten of the other functions, with all cases, which
+often run as one batch; they are drawn anew for each commit so that all have their turn.
+`make sweep` runs all, before a release. pytest's first lines name the draw: TPVIZ_DRAW=<that>
+repeats it.
 """
 
 import os
@@ -101,6 +102,6 @@ def draw() -> str:
     return os.environ.get("TPVIZ_DRAW") or said or "no commit"
 
 
-def drawn(test: str, of: str) -> bool:
-    """Whether the draw ``of`` a commit has this slow test."""
-    return random.Random(f"{of} {test}").random() < SHARE
+def drawn(function: str, of: str) -> bool:
+    """Whether the draw ``of`` a commit has this slow test, path::function."""
+    return random.Random(f"{of} {function}").random() < SHARE
