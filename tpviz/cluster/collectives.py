@@ -49,19 +49,14 @@ def cost(algorithm: str, collective: str, payload: float, size: int) -> tuple[in
     if collective in ("gather", "scatter", "all_to_all"):
         return size - 1, part
     if collective == "all_reduce":
-        return {
-            "ring": (2 * (size - 1), 2 * part),
-            "tree": (2 * log, 2.0 * payload),
-            "recursive_doubling": (log, float(log * payload)),
-        }[algorithm]
+        if algorithm == "ring":
+            return 2 * (size - 1), 2 * part
+        return (2 * log, 2.0 * payload) if algorithm == "tree" else (log, float(log * payload))
     if collective in ("all_gather", "reduce_scatter"):
         return (size - 1 if algorithm == "ring" else log), part
     if collective in ("broadcast", "reduce"):
-        return {
-            "ring": (size - 1, float(payload)),
-            "tree": (log, float(payload)),
-            "recursive_doubling": (log, float(log * payload)),
-        }[algorithm]
+        hops = size - 1 if algorithm == "ring" else log
+        return hops, float(log * payload if algorithm == "recursive_doubling" else payload)
     raise ValueError(f"collective {collective!r} is not known here")
 
 

@@ -218,11 +218,13 @@ class Cluster:
         """
         mesh = _mesh(mesh)
         key = (mesh, axis)
-        if key not in self._known:
+        found = self._known.get(key)
+        if found is None:
             mesh.check_axis(axis)
             self.check_mesh(mesh)
-            self._known[key] = self._traffic(tuple(mesh.group(0, axis)), mesh.size).slowest()
-        return self._known[key]
+            found = self._traffic(tuple(mesh.group(0, axis)), mesh.size).slowest()
+            self._known[key] = found
+        return found
 
     def bandwidth(self, mesh: Mesh | Mapping[str, int], axis: str) -> float:
         """Bytes/s of one rank's port while all groups of the axis communicate (bus bandwidth).
