@@ -144,14 +144,14 @@ def crossings(
     cluster: "Cluster", members: Iterable[int]
 ) -> Iterator[tuple[int, int, dict[int, int]]]:
     """Where a group leaves units: (level's number, devices in a unit, {unit: its members})."""
-    inner = 1
+    inner, below = 1, dict.fromkeys(members, 1)  # unit: how many members are in it
     for number, level in enumerate(cluster.levels):
-        outer, inside = inner * level.units, {}  # unit of this level -> {unit below: its members}
-        for rank in members:
-            units = inside.setdefault(rank // outer, {})
-            units[rank // inner] = units.get(rank // inner, 0) + 1
+        inside = {}  # unit of this level -> {unit below: its members}
+        for unit, count in below.items():
+            inside.setdefault(unit // level.units, {})[unit] = count
         yield from ((number, inner, units) for units in inside.values() if len(units) > 1)
-        inner = outer
+        inner *= level.units
+        below = {unit: sum(units.values()) for unit, units in inside.items()}
 
 
 def rings(cluster: "Cluster", level: "Level", units: Mapping[int, int]) -> int:

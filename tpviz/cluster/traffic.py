@@ -89,7 +89,7 @@ class Traffic:
             held = shared if shared <= limit else 0.0
             limit, ports = bandwidth, [_as_measured(port, bandwidth, held) for port in ports]
         latency = self.cluster.latencies.get(self.key, latency)  # pyright: ignore[reportCallIssue, reportArgumentType]
-        outer = max(port.key[0] for port in ports)
+        outer = ports[-1].key[0]  # routes pass levels from the inside out
         curve = self.cluster.levels[outer].curve if self.cluster.levels else ()
         return Link(bandwidth, latency, limit, tuple(ports), self.groups[0], curve)
 
