@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NoReturn
 import cloudpickle
 import numpy  # noqa: F401
 import torch
-import torch._dynamo
 import torch.distributed as dist
+from torch._dynamo import trace_rules
 
 import tpviz.runtime.recorder  # noqa: F401
 from tpviz.runtime import adapters, board, forkserver_hooks, output, state
@@ -43,7 +43,7 @@ _pipe_lock = threading.Lock()
 _last_progress = 0.0
 
 # What ranks do first, done here once: each would write to, and so copy, pages that all share.
-torch._dynamo.trace_rules.clear_lru_cache()
+trace_rules.clear_lru_cache()
 state.State()
 gc.collect()
 forkserver_hooks.give_back_memory()
