@@ -97,9 +97,11 @@ SHARE = 1 / 10
 
 def draw() -> str:
     """What is drawn hangs on this alone: TPVIZ_DRAW, or the commit."""
+    if chosen := os.environ.get("TPVIZ_DRAW"):
+        return chosen
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-    said = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    return os.environ.get("TPVIZ_DRAW") or said or "no commit"
+    done = subprocess.run(git, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "no commit"
 
 
 def drawn(function: str, of: str) -> bool:

@@ -206,9 +206,8 @@ class Cluster:
         self.check_world(world_size)
         if not members or len(set(members)) < len(members):
             raise ValueError(f"a group has every rank once, and at least one: not {members}")
-        if {*map(type, members)} != {int} or min(members) < 0 or max(members) >= world_size:
-            for rank in members:
-                whole_number("rank", rank, 0, world_size - 1)
+        for rank in members:
+            whole_number("rank", rank, 0, world_size - 1)
         if shift is not None and members != (members[0], members[0] + shift):
             raise ValueError(f"a message by shift={shift} goes between two ranks, not {members}")
 
