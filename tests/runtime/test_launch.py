@@ -250,7 +250,7 @@ def test_restart_replaces_the_server_and_shows_edited_modules(tmp_path, monkeypa
 def test_ranks_share_what_is_large():
     """What a rank imports by itself costs memory and time in each: only our small modules."""
     script = """
-    import sys
+    import subprocess, sys
     import tpviz as tv
     def loaded():
         return set(sys.modules)
@@ -258,7 +258,10 @@ def test_ranks_share_what_is_large():
         import torch.distributed as dist
         dist.all_reduce(x)
         return x / dist.get_world_size()
+    server = "import sys, multiprocessing.forkserver, tpviz.runtime.worker; print(*sys.modules)"
+    of_server = subprocess.check_output([sys.executable, "-c", server], text=True).split()
     preloaded = tv.launch(loaded, world_size=2)[0]
+    print("imported by a new rank:", preloaded - set(of_server))
     assert tv.check("mean_over_ranks", mean).passed
     tv.verify(tv.Merak(pp=2), tv.GPT(), progress=False)
     tv.run(tv.AxoNN(x=2), tv.GPT(), progress=False)
@@ -266,7 +269,7 @@ def test_ranks_share_what_is_large():
            if not name.startswith("tpviz")]
     print("torch._dynamo" in preloaded, len(own) <= 25, {"IPython", "sympy", "plotly"} & set(own))
     """
-    assert run_script(script) == "True True set()\n"
+    assert run_script(script) == "imported by a new rank: set()\nTrue True set()\n"
 
 
 def test_a_forked_child_starts_its_own_ranks_and_leaves_ours_alone():

@@ -16,7 +16,7 @@ import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import cloudpickle
 import numpy  # noqa: F401
@@ -27,9 +27,7 @@ from torch._dynamo import trace_rules
 import tpviz.runtime.recorder  # noqa: F401
 from tpviz.runtime import adapters, board, forkserver_hooks, output, state
 from tpviz.runtime.devices import choose_device
-
-if TYPE_CHECKING:
-    from tpviz.runtime.worker_bootstrap import RankSpec
+from tpviz.runtime.worker_bootstrap import RankSpec
 
 # The caller's time-out ends a job; the group's own must never come first.
 _NEVER = timedelta(days=7)
@@ -51,7 +49,7 @@ gc.freeze()  # a collection in a rank would otherwise write to, and so copy, eve
 forkserver_hooks.loaded()
 
 
-def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
+def main(spec: RankSpec, pipe: Connection, preloaded: bool) -> NoReturn:
     """Serve one rank until the caller hangs up; ``spec`` is a `worker_bootstrap.RankSpec`."""
     global rank, _pipe, _owner, _job
     rank, _pipe, _owner = spec.rank, pipe, os.getpid()
@@ -84,7 +82,8 @@ def _join(spec):
             f"backend='nccl' needs a GPU per rank: {torch.cuda.device_count()} GPUs, "
             f"{spec.world_size} ranks; use backend='gloo' or leave it out"
         )
-    os.environ.update(TPVIZ_INNER=inner, TPVIZ_DEVICE=device)
+    # By update() with names, or `_pipe.send`, a rank would look at many classes, and copy their pages.
+    os.environ |= {"TPVIZ_INNER": inner, "TPVIZ_DEVICE": device}
     dist.init_process_group(
         spec.backend,
         init_method=f"file://{spec.folder}/rendezvous",
@@ -163,7 +162,7 @@ def _send(kind, content):
         os._exit(0)
     with _pipe_lock:
         try:
-            _pipe.send((kind, _job, content))  # pyright: ignore[reportOptionalMemberAccess]
+            _pipe.send_bytes(pickle.dumps((kind, _job, content)))  # pyright: ignore[reportOptionalMemberAccess]
         except OSError:
             _await_the_end()
 
