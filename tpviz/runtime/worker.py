@@ -82,7 +82,7 @@ def _join(spec):
             f"backend='nccl' needs a GPU per rank: {torch.cuda.device_count()} GPUs, "
             f"{spec.world_size} ranks; use backend='gloo' or leave it out"
         )
-    # By update() with names, or `_pipe.send`, a rank would look at many classes, and copy their pages.
+    # update() with names, as `_pipe.send`, looks at many classes, and so copies their pages.
     os.environ |= {"TPVIZ_INNER": inner, "TPVIZ_DEVICE": device}
     dist.init_process_group(
         spec.backend,
