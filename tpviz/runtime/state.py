@@ -32,6 +32,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import _C
+from torch._C._dynamo.guards import dict_version
 from torch.nn.modules import module as module_hooks
 from torch.optim import optimizer as optimizer_hooks  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -292,9 +293,14 @@ class _Functions:
         self.saved = {name: value for name, value in vars(owner).items() if callable(value)}
         # Modules load parts of theirs when these are first needed; classes do not.
         self.names = set(vars(owner)) if isinstance(owner, type) or owner is builtins else None
+        # A class shows a proxy of its dictionary.
+        self.dict = gc.get_referents(vars(owner))[0] if isinstance(owner, type) else vars(owner)
+        self.version = dict_version(self.dict)
 
     def restore(self):
         """Put back what was replaced, and take away what was added to a class."""
+        if dict_version(self.dict) == self.version:
+            return  # looking at each would write to its count of references: 2 MB of pages a rank
         now = vars(self.owner)
         if not all(map(operator.is_, map(now.get, self.saved), self.saved.values())):
             for name, value in self.saved.items():
@@ -302,6 +308,7 @@ class _Functions:
         if self.names is not None and len(now) != len(self.names):
             for name in now.keys() - self.names:
                 delattr(self.owner, name)
+        self.version = dict_version(self.dict)
 
 
 def _attribute(owner, name):
