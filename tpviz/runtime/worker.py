@@ -87,11 +87,7 @@ def _join(spec):
     store = dist.FileStore(os.path.join(spec.folder, "rendezvous"), spec.world_size)
     store.set_timeout(_NEVER)
     dist.init_process_group(
-        spec.backend,
-        store=store,
-        rank=spec.rank,
-        world_size=spec.world_size,
-        timeout=_NEVER,
+        spec.backend, store=store, rank=spec.rank, world_size=spec.world_size, timeout=_NEVER
     )
     return {"device": device, "inner": inner}
 
