@@ -293,8 +293,8 @@ class _Functions:
         self.saved = {name: value for name, value in vars(owner).items() if callable(value)}
         # Modules load parts of theirs when these are first needed; classes do not.
         self.names = set(vars(owner)) if isinstance(owner, type) or owner is builtins else None
-        # A class shows a proxy of its dictionary.
-        self.dict = gc.get_referents(vars(owner))[0] if isinstance(owner, type) else vars(owner)
+        names: Any = vars(owner)  # of a class, a proxy of its dictionary
+        self.dict = gc.get_referents(names)[0] if isinstance(owner, type) else names
         self.version = dict_version(self.dict)
 
     def restore(self):

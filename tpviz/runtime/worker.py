@@ -84,7 +84,7 @@ def _join(spec):
         )
     # update() with names, as `_pipe.send`, looks at many classes, and so copies their pages.
     os.environ |= {"TPVIZ_INNER": inner, "TPVIZ_DEVICE": device}
-    store = dist.FileStore(os.path.join(spec.folder, "rendezvous"), spec.world_size)
+    store = dist.FileStore(os.path.join(spec.folder, "rendezvous"), spec.world_size)  # pyright: ignore[reportPrivateImportUsage]
     store.set_timeout(_NEVER)
     dist.init_process_group(
         spec.backend, store=store, rank=spec.rank, world_size=spec.world_size, timeout=_NEVER
