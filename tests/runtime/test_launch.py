@@ -258,9 +258,11 @@ def test_ranks_share_what_is_large():
         import torch.distributed as dist
         dist.all_reduce(x)
         return x / dist.get_world_size()
-    server = "import sys, multiprocessing.forkserver, tpviz.runtime.worker; print(*sys.modules)"
-    of_server = subprocess.check_output([sys.executable, "-c", server], text=True).split()
     preloaded = tv.launch(loaded, world_size=2)[0]
+    from multiprocessing import forkserver
+    names = ", ".join(forkserver._forkserver._preload_modules)
+    server = f"import sys, multiprocessing.forkserver, {names}; print(*sys.modules)"
+    of_server = subprocess.check_output([sys.executable, "-c", server], text=True).split()
     print("imported by a new rank:", preloaded - set(of_server))
     assert tv.check("mean_over_ranks", mean).passed
     tv.verify(tv.Merak(pp=2), tv.GPT(), progress=False)

@@ -7,6 +7,7 @@ goes for the seconds in which it imports torch too, when it does not yet listen 
 
 import atexit
 import ctypes
+import gc
 import mmap
 import os
 import re
@@ -20,7 +21,7 @@ from tpviz.runtime.processes import kill_below
 CLEANUP_DIRS = "TPVIZ_CLEANUP_DIRS"
 _ORPHANED_WITHIN = 1.0  # seconds
 _LOOK_EVERY = 0.5  # seconds between two looks at the caller while torch is being imported
-
+_THRESHOLDS = gc.get_threshold()
 
 _is_server = False
 
@@ -30,6 +31,7 @@ def _serve():
     cleanup_dirs = os.environ.pop(CLEANUP_DIRS, None)
     if cleanup_dirs:
         _is_server = True
+        gc.set_threshold(*_THRESHOLDS[:2], 1000)  # looking at all takes 0.3 s and finds little
         os.setsid()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # what came so far was blocked, see `server`
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -49,6 +51,7 @@ def _look(server, parent, cleanup_dirs):
 def loaded() -> None:
     """The server has imported all that it shall: from here on it hears when its caller goes."""
     if _is_server:
+        gc.set_threshold(*_THRESHOLDS)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from tpviz.runtime import forkserver_hooks, worker_bootstrap
 
+_PRELOADED = [f"tpviz.runtime.{n}" for n in ("forkserver_hooks", "worker_bootstrap", "worker")]
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _LONGEST = 107  # bytes in the path of a Unix socket on Linux: sun_path has 108, and ends in 0
 _home = None  # (process id, path): a forked child must not use, nor remove, its parent's
@@ -73,7 +74,7 @@ def ensure() -> None:
     if not os.path.exists(server._forkserver_address or util.get_temp_dir()):
         stop()  # whoever cleans up temporary files has removed its socket: nothing reaches it
     _check_socket(util.get_temp_dir())
-    forkserver.set_forkserver_preload(["tpviz.runtime.forkserver_hooks", "tpviz.runtime.worker"])
+    forkserver.set_forkserver_preload(_PRELOADED)
     changes = {forkserver_hooks.CLEANUP_DIRS: os.pathsep.join([str(os.getpid()), *cleanup_dirs()])}
     # One thread each: thread pools made in the server would be copied into every rank.
     changes |= dict.fromkeys(worker_bootstrap.THREADS, "1")

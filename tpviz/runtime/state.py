@@ -294,21 +294,20 @@ class _Functions:
         # Modules load parts of theirs when these are first needed; classes do not.
         self.names = set(vars(owner)) if isinstance(owner, type) or owner is builtins else None
         names: Any = vars(owner)  # of a class, a proxy of its dictionary
-        self.dict = gc.get_referents(names)[0] if isinstance(owner, type) else names
-        self.version = dict_version(self.dict)
+        self.now = gc.get_referents(names)[0] if isinstance(owner, type) else names
+        self.version = dict_version(self.now)
 
     def restore(self):
         """Put back what was replaced, and take away what was added to a class."""
-        if dict_version(self.dict) == self.version:
+        if dict_version(self.now) == self.version:
             return  # looking at each would write to its count of references: 2 MB of pages a rank
-        now = vars(self.owner)
-        if not all(map(operator.is_, map(now.get, self.saved), self.saved.values())):
+        if not all(map(operator.is_, map(self.now.get, self.saved), self.saved.values())):
             for name, value in self.saved.items():
                 setattr(self.owner, name, value)
-        if self.names is not None and len(now) != len(self.names):
-            for name in now.keys() - self.names:
+        if self.names is not None and len(self.now) != len(self.names):
+            for name in self.now.keys() - self.names:
                 delattr(self.owner, name)
-        self.version = dict_version(self.dict)
+        self.version = dict_version(self.now)
 
 
 def _attribute(owner, name):

@@ -16,7 +16,7 @@ import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from time import monotonic
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import cloudpickle
 import numpy  # noqa: F401
@@ -27,7 +27,9 @@ from torch._dynamo import trace_rules
 import tpviz.runtime.recorder  # noqa: F401
 from tpviz.runtime import adapters, board, forkserver_hooks, output, state
 from tpviz.runtime.devices import choose_device
-from tpviz.runtime.worker_bootstrap import RankSpec
+
+if TYPE_CHECKING:
+    from tpviz.runtime.worker_bootstrap import RankSpec
 
 # The caller's time-out ends a job; the group's own must never come first.
 _NEVER = timedelta(days=7)
@@ -49,7 +51,7 @@ gc.freeze()  # a collection in a rank would otherwise write to, and so copy, eve
 forkserver_hooks.loaded()
 
 
-def main(spec: RankSpec, pipe: Connection, preloaded: bool) -> NoReturn:
+def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
     """Serve one rank until the caller hangs up; ``spec`` is a `worker_bootstrap.RankSpec`."""
     global rank, _pipe, _owner, _job
     rank, _pipe, _owner = spec.rank, pipe, os.getpid()
