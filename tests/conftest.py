@@ -23,6 +23,8 @@ EXECUTED = "test_passed_on.py"
 
 
 def pytest_configure(config):
+    # What tests keep for others is millions of objects: 20 looks at all took an eighth of the time.
+    gc.set_threshold(700, 10, 1000)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job: tests interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.pluginmanager.hasplugin("nbval"):

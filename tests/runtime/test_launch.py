@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import pytest
 
@@ -137,11 +138,16 @@ def test_groups_end_with_the_job_that_made_them():
 
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         dist.barrier(group=mesh["tp"].get_group())
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        pid = os.getpid()
+        return pid, len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
 
     first = tv.launch(work)
     assert tv.launch(work) == first
     assert tv.launch(work) == first
+    until = time.monotonic() + 10  # nobody has to ask these ranks for anything else
+    while any(len(os.listdir(f"/proc/{pid}/task")) >= threads for pid, _, threads in first):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_launch_from_another_thread():
@@ -199,6 +205,8 @@ def test_launch_inside_a_progress_report_is_refused():
 
 
 def test_the_server_loads_torch_while_its_caller_does(monkeypatch):
+    import torch  # noqa: F401
+
     from tpviz.runtime import launch
 
     started = []

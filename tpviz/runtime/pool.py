@@ -15,6 +15,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Container
+from contextlib import suppress
 from multiprocessing.connection import wait
 from time import monotonic, sleep
 from typing import Any
@@ -129,9 +130,11 @@ class Pool:
                 raise self._death(rank, {}) from None
         deadline = None if timeout is None else monotonic() + timeout
         results = self._collect(deadline, timeout, "done", show)
-        for tail in self._tails:
+        for tail, pipe in zip(self._tails, self._pipes):
             tail.pump(everything=True)
             tail.rewind()
+            with suppress(OSError):  # of a rank that has died since, which `take` will see
+                pipe.send_bytes(b"")  # leave the groups of this job
         self._idle = True
         return [results[rank] for rank in range(self.world_size)]
 

@@ -63,11 +63,15 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
         refused = isinstance(error, ValueError)
         _send("refused", str(error)) if refused else _send("error", _failure(error))
         _await_the_end()  # an exit now could be seen before the message
+    _leave_groups()
     clean = state.State()
     _send("ready", {**info, "preloaded": preloaded})
     while True:
         try:
-            (_job, *context), payload = pickle.loads(pipe.recv_bytes()), pipe.recv_bytes()
+            if not (head := pipe.recv_bytes()):  # all ranks have finished
+                _leave_groups()
+                continue
+            (_job, *context), payload = pickle.loads(head), pipe.recv_bytes()
         except (EOFError, OSError):
             _await_the_end()
         _apply(context)
@@ -95,7 +99,6 @@ def _join(spec):
 
 
 def _run(payload):
-    _leave_groups_of_earlier_jobs()
     board.write("importing the function's modules")
     try:
         function, args, kwargs = cloudpickle.loads(payload)
@@ -114,9 +117,9 @@ def _run(payload):
     return answer
 
 
-def _leave_groups_of_earlier_jobs():
-    # Here and not at the end of their job: only now have all ranks finished with them. Each holds
-    # several threads and sockets, so a long session would run out of them.
+def _leave_groups():
+    # Not at the end of their job: only when all ranks have finished with them. Each holds several
+    # threads, which look for messages 100 times a second, and sockets.
     adapters.forget_axes()
     world = dist.group.WORLD
     groups = [group for group in dist.distributed_c10d._world.pg_map if group is not world]
