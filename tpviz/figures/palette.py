@@ -9,6 +9,7 @@ keeps the hues and the order of the Ultra-Scale Playbook, which readers know.
 """
 
 from collections.abc import Collection
+from functools import cache
 from typing import NamedTuple
 
 
@@ -119,6 +120,7 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@cache
 def text_on(color: str) -> str:
     """Black or white, whichever reads better on this colour."""
     return max("#000000", "#FFFFFF", key=lambda text: contrast(text, color))

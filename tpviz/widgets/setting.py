@@ -6,6 +6,7 @@ must be for an emulated run to be faithful. Nothing here starts a rank, simulate
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import ipywidgets
@@ -128,6 +129,7 @@ def _in_half(cluster):
     return next((d for d in HALVES if rates.get(d, 0) > rates.get("float32", 0)), "")
 
 
+@lru_cache  # with the links that it has found
 def _model(cluster, hidden, halves):
     """The scale model; cluster itself where it is to be as it is."""
     dtype = _in_half(cluster) if halves else ""
