@@ -109,7 +109,12 @@ class GPT:
 
     def with_batch(self, batch: int) -> "GPT":
         """The same workload with another batch size (cached)."""
-        return _with_batch(self, batch)
+        return _with(self, batch=batch)
+
+    @property
+    def one_layer(self) -> "GPT":
+        """The same workload with one block, as which all are (cached)."""
+        return _with(self, layers=1)
 
     @property
     def head_size(self) -> int:
@@ -232,8 +237,8 @@ class GPT:
 
 
 @lru_cache(maxsize=1024)
-def _with_batch(workload: GPT, batch: int):
-    return replace(workload, batch=batch)
+def _with(workload: GPT, **size: int):
+    return replace(workload, **size)
 
 
 @lru_cache(maxsize=4)

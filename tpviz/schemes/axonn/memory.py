@@ -19,7 +19,6 @@ counted; it shows where weights are most of the memory.)
 All of that are buffers and counted as activations; gradients are the shards received.
 """
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -55,7 +54,7 @@ class _Moments:
         local, self.item, self.wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         self.s, self.w, self.rows = s, w, local.batch * local.seq
         self.stream = self.rows * w.hidden // s.y * self.item
-        blocks = s.blocks(replace(w, layers=1))  # all are alike
+        blocks = s.blocks(w.one_layer)  # all are alike
         size = {name: prod(shape) * self.item for name, shape in blocks.items()}
         self.table = size["embed.token.weight"]  # as large as the head
         layers = "attention.qkv", "mlp.up", "mlp.down"

@@ -26,7 +26,6 @@ MLPs and grouped queries have other widths):
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -164,7 +163,7 @@ def communication(
 # -- the best grid ---------------------------------------------------------------------------------
 def fitting(strategies: "Iterable[AxoNN]", w: "GPT") -> "Iterator[AxoNN]":
     """Those whose sizes divide. One layer says for all."""
-    one = replace(w, layers=1)
+    one = w.one_layer
     for strategy in strategies:
         if fits(strategy, one):
             yield strategy

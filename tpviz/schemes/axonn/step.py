@@ -22,7 +22,6 @@ what is not cut over z is all-reduced over z, and everything over data; to clip,
 y and x.
 """
 
-from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -139,7 +138,7 @@ class _Parts:
         self.s, self.w, self.local = s, w, s.local(w)
         plane = plane_pieces(s.layout, self.local)
         self.plane = {name: tuple(operations) for name, operations in plane.items()}
-        blocks = s.blocks(replace(w, layers=1))  # all are alike
+        blocks = s.blocks(w.one_layer)  # all are alike
         sizes = {name: prod(shape) * w.itemsize for name, shape in blocks.items()}
         one = {name.removeprefix("blocks.0."): size for name, size in sizes.items()}
         self.of = {
@@ -263,7 +262,7 @@ class _Parts:
 
 def num_local_parameters(s: "AxoNN", w: "GPT") -> tuple[int, int]:
     """(sharded numbers, others) of a rank: all blocks are alike."""
-    one, axes, pieces, whole = replace(w, layers=1), s.axes, 0, 0
+    one, axes, pieces, whole = w.one_layer, s.axes, 0, 0
     blocks, splits = s.blocks(one), s.splits(one)
     for name, shape in one.parameter_shapes().items():
         times = w.layers if name.startswith("blocks.") else 1

@@ -11,7 +11,6 @@ derived.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import gcd, prod
 from types import MappingProxyType
@@ -106,7 +105,7 @@ class AxoNN(Strategy):
         for name, (size, within) in sizes.items():
             divides(name, size, "x", self.x, also=also, within=within)
         divides("batch", w.batch, "data * z * accumulation", self.data * self.z * self.accumulation)
-        blocks = {name: prod(shape) for name, shape in self.blocks(replace(w, layers=1)).items()}
+        blocks = {name: prod(shape) for name, shape in self.blocks(w.one_layer).items()}
         common = gcd(w.batch // (self.data * self.accumulation), *blocks.values())
         for name, size in blocks.items():  # within: nobody can choose a block's size
             divides(f"block of {name}", size, "z", self.z, also=common, within=size)

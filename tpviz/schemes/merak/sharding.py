@@ -16,7 +16,6 @@ Rajbhandari et al. 2020 (arXiv 1910.02054); with pipelines as DeepSpeed and PyTo
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
@@ -88,7 +87,7 @@ def unit_numels(s: "Merak", w: "GPT", unit: str) -> dict[str, int]:
 @lru_cache(maxsize=256)
 def _numels(s, w):
     """The same by unit; all blocks are alike."""
-    one = replace(w, layers=1)
+    one = w.one_layer
     shapes = local_shapes(s.inside, one)
     if w.tied:
         shapes[HEAD] = shapes[TOKENS]

@@ -9,7 +9,6 @@ The step's time is that of the schedule (`schedules.timeline`) with each stage's
 message's latency between ranks; then the all-reduces at the end and the update, stage by stage.
 """
 
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -61,7 +60,7 @@ def shares_ends(schedule: Schedule, place: int) -> bool:
 @lru_cache(maxsize=256)
 def num_local_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
     """(numbers of a rank's parameters) by stage; of a shared weight both ends have a copy."""
-    one = replace(w, layers=1)  # all blocks are alike
+    one = w.one_layer  # all blocks are alike
     size = {name: prod(shape) for name, shape in local_shapes(s.inside, one).items()}
     block = sum(number for name, number in size.items() if name.startswith("blocks."))
     found = [block * len(blocks) for blocks in s.blocks(w)]
@@ -77,7 +76,7 @@ def num_local_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
 def num_replicated_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
     """(numbers of those that tp does not split) by stage; sequence parallelism adds up their
     gradients."""
-    one = replace(w, layers=1)
+    one = w.one_layer
     shapes, block, ends = one.parameter_shapes(), 0, [0] * s.stages
     for name in s.inside.partial(one):
         if name.startswith("blocks."):
