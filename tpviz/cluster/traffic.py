@@ -81,7 +81,7 @@ class Traffic:
         for number, load in zip(passes, self.loads[passes].tolist()):
             place, gate = divmod(number, count)
             part, inner, way, capacity = self.gates[gate]
-            ports.append(Port((part, place // inner, way), capacity, load))
+            ports.append(Port._make(((part, place // inner, way), capacity, load)))
         shared = min([capacity / load for _, capacity, load in ports])
         bandwidth = min(limit, shared)
         if self.key in self.cluster.table:  # with all of its kind active, so sharing is in it
