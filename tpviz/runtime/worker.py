@@ -68,12 +68,13 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
     _send("ready", {**info, "preloaded": preloaded})
     while True:
         try:
-            if not (head := pipe.recv_bytes()):  # all ranks have finished
-                _leave_groups()
-                continue
-            (_job, *context), payload = pickle.loads(head), pipe.recv_bytes()
+            if head := pipe.recv_bytes():
+                (_job, *context), payload = pickle.loads(head), pipe.recv_bytes()
         except (EOFError, OSError):
             _await_the_end()
+        if not head:  # all ranks have finished
+            _leave_groups()
+            continue
         _apply(context)
         clean.remember_surroundings()
         _send(*_run(payload))
