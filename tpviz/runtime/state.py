@@ -289,12 +289,11 @@ class _Functions:
     """The functions and classes of a module or class, which a job may replace by its own."""
 
     def __init__(self, owner):
-        self.owner = owner
-        self.saved = {name: value for name, value in vars(owner).items() if callable(value)}
-        # Modules load parts of theirs when these are first needed; classes do not.
-        self.names = set(vars(owner)) if isinstance(owner, type) or owner is builtins else None
         own: Any = vars(owner)  # of a class, a proxy of its dictionary
-        self.now = gc.get_referents(own)[0] if isinstance(owner, type) else own
+        self.owner, self.now = owner, gc.get_referents(own)[0] if isinstance(owner, type) else own
+        self.saved = {name: value for name, value in own.items() if callable(value)}
+        # Modules load parts of theirs when these are first needed; classes do not.
+        self.names = set(own) if isinstance(owner, type) or owner is builtins else None
         self.version = dict_version(self.now)
 
     def restore(self):
