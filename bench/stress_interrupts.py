@@ -2,9 +2,10 @@
 
     python bench/stress_interrupts.py [how many in each] [seed]
 
-After each, the next launch must give the right results. World sizes change, ranks are often just
-starting, and now and then the fork server too. Prints tried and survived; exits with 1 where a
-launch after an interrupt failed.
+Half are pairs: the second hits within 0.3 s of the first, a launch that follows at once or what the
+first has not yet finished. After each, the next launch must give the right results. World sizes
+change, ranks are often just starting, and now and then the fork server too. Prints tried and
+survived; exits with 1 where a launch after an interrupt failed.
 """
 
 import os
@@ -18,6 +19,7 @@ import tpviz as tv
 
 SIZES = 1, 2, 3, 4
 LONGEST = 0.5  # seconds from the launch to the interrupt; a warm start takes about 0.1
+APART = 0.3  # seconds at most between the two of a pair
 
 
 def total():
@@ -51,21 +53,47 @@ def works(size):
     return "" if found == [size] * size else f"{size} ranks gave {found}"
 
 
-def in_script(tries, seed):
-    """(interrupts that hit a launch, what went wrong after any)."""
-    rnd, hits, wrong = random.Random(seed), 0, []
-    for _ in range(tries):
-        prepare(rnd)
-        alarm = threading.Timer(rnd.uniform(0, LONGEST), os.kill, (os.getpid(), signal.SIGINT))
-        try:
+def moments(rnd):
+    """Seconds from a launch to its interrupt, or to both of a pair."""
+    first = rnd.uniform(0, LONGEST)
+    return rnd.choice([(first,), (first, first + rnd.uniform(0, APART))])
+
+
+def launches(rnd, alarms):
+    """One after another until all alarms have rung."""
+    for alarm in reversed(alarms):
+        if alarm.ident is None:
             alarm.start()
-            tv.launch(busy, world_size=rnd.choice(SIZES))
-            alarm.join()
-            time.sleep(0.01)
+    while any(alarm.is_alive() for alarm in alarms):
+        tv.launch(busy, world_size=rnd.choice(SIZES))
+    time.sleep(0.01)
+
+
+def interrupted(rnd, alarms):
+    """How many of the alarms, two at most, hit launches."""
+    hits = 0
+    try:
+        try:
+            launches(rnd, alarms)
         except KeyboardInterrupt:
             hits += 1
+            launches(rnd, alarms)
+    except KeyboardInterrupt:
+        hits += 1
+    return hits
+
+
+def in_script(tries, seed):
+    """(interrupts, those that hit a launch, what went wrong after any)."""
+    rnd, tried, hits, wrong = random.Random(seed), 0, 0, []
+    while tried < tries:
+        prepare(rnd)
+        send = os.kill, (os.getpid(), signal.SIGINT)
+        alarms = [threading.Timer(moment, *send) for moment in moments(rnd)]
+        tried += len(alarms)
+        hits += interrupted(rnd, alarms)
         wrong += filter(None, [works(rnd.choice(SIZES))])
-    return hits, wrong
+    return tried, hits, wrong
 
 
 def in_kernel(tries, seed):
@@ -73,7 +101,7 @@ def in_kernel(tries, seed):
     output of an interrupt."""
     from jupyter_client.manager import start_new_kernel
 
-    rnd, hits, wrong, longest = random.Random(seed), 0, [], ""
+    rnd, tried, hits, wrong, longest = random.Random(seed), 0, 0, [], ""
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         here = os.path.dirname(os.path.abspath(__file__))
@@ -83,16 +111,13 @@ def in_kernel(tries, seed):
             "import random, tpviz as tv, stress_interrupts as s\n"
             f"rnd = random.Random({seed})",
         )
-        for _ in range(tries):
+        while tried < tries:
             cell(client, "s.prepare(rnd)")
-            asked = client.execute(f"tv.launch(s.busy, world_size={rnd.choice(SIZES)})")
-            # Between two cells a kernel drops the next one when it is interrupted.
-            while client.get_iopub_msg(timeout=120)["msg_type"] != "execute_input":
-                pass
-            time.sleep(rnd.uniform(0, LONGEST))
-            manager.interrupt_kernel()
-            stopped, text = output_of(client, asked)
-            hits, longest = hits + stopped, max(longest, text, key=line_count)
+            before = 0
+            for moment in moments(rnd):
+                stopped, text = stopped_launch(manager, client, rnd, moment - before)
+                hits, longest = hits + stopped, max(longest, text, key=line_count)
+                tried, before = tried + 1, moment
             time.sleep(0.05)  # an interrupt may reach the kernel a moment after its cell has ended
             failed, text = cell(
                 client, f"assert not (found := s.works({rnd.choice(SIZES)})), found"
@@ -101,7 +126,18 @@ def in_kernel(tries, seed):
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    return hits, wrong, longest
+    return tried, hits, wrong, longest
+
+
+def stopped_launch(manager, client, rnd, seconds):
+    """A cell with a launch, interrupted after so long: whether it was stopped, and its output."""
+    asked = client.execute(f"tv.launch(s.busy, world_size={rnd.choice(SIZES)})")
+    # Between two cells a kernel drops the next one when it is interrupted.
+    while client.get_iopub_msg(timeout=120)["msg_type"] != "execute_input":
+        pass
+    time.sleep(seconds)
+    manager.interrupt_kernel()
+    return output_of(client, asked)
 
 
 def cell(client, code):
@@ -136,13 +172,13 @@ def line_count(text):
 
 def main(tries=1000, seed=0):
     """Both, with a line each."""
-    hits, wrong = in_script(tries, seed)
-    print(f"script: {tries} tried, {hits} hit a launch, {len(wrong)} broke the next", flush=True)
+    tried, hits, wrong = in_script(tries, seed)
+    print(f"script: {tried} tried, {hits} hit a launch, {len(wrong)} broke the next", flush=True)
     tv.shutdown()
-    more, wrong_there, longest = in_kernel(tries, seed)
+    tried, hits, wrong_there, longest = in_kernel(tries, seed)
     lines = line_count(longest)
     print(
-        f"kernel: {tries} tried, {more} hit a launch, {len(wrong_there)} broke the next; an "
+        f"kernel: {tried} tried, {hits} hit a launch, {len(wrong_there)} broke the next; an "
         f"interrupt shows at most {lines} lines"
     )
     for text in wrong + wrong_there + [longest] * (lines > 3):

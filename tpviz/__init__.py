@@ -31,6 +31,7 @@ _HOMES = {
     "tpviz.trace": ["Trace", "Event", "Ledger"],
     "tpviz.trace.load": ["load_trace"],
     "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],
+    "tpviz.runtime.rank_errors": ["RankError", "RankTimeoutError"],
     "tpviz.runtime.recorder": ["record"],
     "tpviz.verbs.predict": ["predict", "Prediction"],
     "tpviz.verbs.search": ["search"],

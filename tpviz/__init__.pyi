@@ -28,6 +28,8 @@ from .runtime.launch import launch as launch
 from .runtime.launch import progress as progress
 from .runtime.launch import restart as restart
 from .runtime.launch import shutdown as shutdown
+from .runtime.rank_errors import RankError as RankError
+from .runtime.rank_errors import RankTimeoutError as RankTimeoutError
 from .runtime.recorder import record as record
 from .schemes.atp.strategy import ATP as ATP
 from .schemes.axonn.strategy import AxoNN as AxoNN

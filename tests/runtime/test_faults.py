@@ -13,7 +13,6 @@ import pytest
 import tpviz as tv
 from tpviz.runtime import server
 from tpviz.runtime.launch import RankError, RankTimeoutError
-from tpviz.runtime.pool import Pool
 from tpviz.runtime.rank_errors import with_source
 
 EVERYONE = "ranks 0,1,2,3"
@@ -220,35 +219,6 @@ def test_an_interrupt_in_the_caller(gone):
     assert "; rank 1: no collective, running user code" in said
     assert caught.value._render_traceback_() == [f"KeyboardInterrupt: {said}"], "IPython shows this"
     assert "\n" not in said and caught.value.__cause__ is None and caught.value.__suppress_context__
-
-
-def test_ranks_ended_late_are_not_those_of_the_next_launch(monkeypatch):
-    """An interrupt while failed ranks are being ended: a thread does that, maybe after the next
-    launch has started new ones."""
-    module, left = sys.modules["tpviz.runtime.launch"], []
-
-    def leave(work):
-        left.append(work)
-        raise KeyboardInterrupt
-
-    tv.launch(os.getpid, world_size=2)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "shielded", leave)
-        with pytest.raises(KeyboardInterrupt):
-            tv.launch(lambda: 1 / 0, world_size=2)
-    new = tv.launch(os.getpid, world_size=2)
-    left.pop()()
-    assert tv.launch(os.getpid, world_size=2) == new and not left
-
-
-def test_ranks_that_are_about_to_end_take_no_launch(monkeypatch):
-    """An interrupted `shutdown` goes on in a thread; a launch meanwhile must start new ranks."""
-    module, kill, left = sys.modules["tpviz.runtime.launch"], Pool.kill, []
-    for ranks in (1, 2):
-        tv.launch(os.getpid, world_size=ranks)
-    monkeypatch.setattr(Pool, "kill", lambda pool: (left.append([*module._pools]), kill(pool)))
-    tv.shutdown()
-    assert len(left) >= 2 and not any(left)
 
 
 def test_a_fork_server_that_died_is_replaced():

@@ -1,6 +1,7 @@
 """An interrupt, wherever it hits, leaves a process in which the next launch works."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_temporary_files_that_somebody_removes(run):
 
 
 def test_interrupts_at_random_moments_of_a_script_and_of_a_kernel():
-    """`bench/stress_interrupts.py` does this two thousand times."""
+    """`bench/stress_interrupts.py` does this two thousand times; the last may be one of a pair."""
     done = subprocess.run([sys.executable, STRESS, "5"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("5 tried") == 2
+    assert len(re.findall("[56] tried", done.stdout)) == 2

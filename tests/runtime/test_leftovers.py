@@ -159,7 +159,7 @@ def test_an_emulated_start_that_one_rank_never_joins(run):
             dist.barrier()
     try:
         tv.launch(missing, world_size=4)
-    except tv.runtime.launch.RankError:
+    except tv.RankError:
         print([name for name in os.listdir(tempfile.gettempdir()) if "pace" in name])
     """
     script = run(source)

@@ -93,7 +93,7 @@ def test_bad_sizes_nesting_and_a_group_of_the_script(write):
             print(error, flush=True)
     try:
         tv.launch(lambda: tv.launch(dist.get_rank))
-    except tv.runtime.launch.RankError as error:
+    except tv.RankError as error:
         print(error, flush=True)
     assert tv.launch(dist.get_rank, world_size=2) == [0, 1]
     dist.destroy_process_group()

@@ -18,7 +18,7 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from numbers import Real
 from operator import index
@@ -37,6 +37,7 @@ DEFAULT_MAX_RANKS = 16
 
 _lock = threading.RLock()  # held by the launch that is going on
 _changing = threading.Lock()  # held by the thread that starts or ends ranks
+_turn: object = None  # of the launch, shutdown or restart that came last, see `_take_turn`
 _Key = tuple[int, str, str | None]  # world size, backend, device
 _pools: dict[_Key, Pool] = {}
 
@@ -101,11 +102,27 @@ def _shown(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
     return [pickle.loads(result) for result in results]
 
 
+def _take_turn() -> object:
+    """From here on work of earlier launches changes nothing, unless it holds `_changing` already.
+
+    A launch that was interrupted leaves its start or end of ranks to a thread. Whoever holds
+    `_lock` takes a turn and then looks whether `_changing` is held; that thread holds it and then
+    looks at the turn. So one of both sees the other, and no ranks have two owners. All ranks that
+    are not idle are those of whoever's turn it is, or left behind: his to end.
+    """
+    global _turn
+    _turn = object()
+    return _turn
+
+
 def _run(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
-    pool = _pools.get(key)
-    if not (pool and pool.take()):
+    turn = _take_turn()
+    pool = _idle_ranks(key)
+    if not pool:
         show(0, key[0], f"starting {key[0]} rank{'s' * (key[0] > 1)}")
-        pool = shielded(lambda: _new_ranks(key))
+        pool = shielded(lambda: _new_ranks(key, turn))
+    if not pool:
+        raise Interrupted("Python is ending")  # the only one who takes a turn without the lock
     try:
         return pool.run(payload, timeout, show)
     except BaseException as error:
@@ -113,47 +130,64 @@ def _run(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
             if isinstance(error, KeyboardInterrupt):
                 raise interrupted(pool.states()) from None
         finally:
-            shielded(lambda: _end_ranks(pool))
+            shielded(lambda: _end_ranks(turn))
         raise
 
 
-def _new_ranks(key: _Key):
-    """A new pool with this key; the one there was is ended, and others that leave no room."""
+def _idle_ranks(key: _Key):
+    """The pool with this key, taken, where nothing has to be started, ended or waited for."""
+    if _changing.locked() or not all(pool.idle for pool in _pools.values()):
+        return None
+    pool = _pools.get(key)
+    return pool if pool and pool.take() else None
+
+
+def _new_ranks(key: _Key, turn: object):
+    """A pool with this key, taken; others that are left behind, or leave no room, are ended."""
     with _changing:
+        if turn is not _turn:
+            return None
         old = _pools.get(key)
-        if old and old.take():  # of a launch that was interrupted while its ranks started
-            return old
-        if old and (dead := old.dead()):
+        taken = old if old and old.take() else None  # of an interrupted launch that started them
+        if old and not taken and (dead := old.dead()):
             said = "; ".join(f"rank {rank} {how}" for rank, how in dead.items())
             print(f"[tpviz] since the last call, {said}: starting new ranks")
-        _end_pools([key])
-        _make_room(key[0])
-        try:
-            _pools[key] = Pool(*key)
-        except (ConnectionError, EOFError, FileNotFoundError):  # the fork server has just died
-            _end_pools()
-            server.stop()
-            _pools[key] = Pool(*key)
-        return _pools[key]
+        _end_pools(pool for pool in _pools.values() if not pool.idle and pool is not taken)
+        return taken or _started(key)
+
+
+def _started(key: _Key):
+    _make_room(key[0])
+    try:
+        _pools[key] = Pool(*key)
+    except (ConnectionError, EOFError, FileNotFoundError):  # the fork server has just died
+        _end_pools()
+        server.stop()
+        _pools[key] = Pool(*key)
+    return _pools[key]
 
 
 def _make_room(ranks: int):
     """End the pools least recently used until so many more ranks are within `max_ranks`."""
-    kept, ended = sorted(_pools, key=lambda key: _pools[key].used), []
-    while kept and ranks + sum(size for size, *_ in kept) > max_ranks():
+    kept, ended = sorted(_pools.values(), key=lambda pool: pool.used), []
+    while kept and ranks + sum(pool.world_size for pool in kept) > max_ranks():
         ended.append(kept.pop(0))
     _end_pools(ended)
 
 
-def _end_ranks(pool: Pool | None = None):
-    """All, or this pool alone: when a launch did not wait for this, another may have its key."""
+def _end_ranks(turn: object):
+    """All that are not idle, unless it is another's turn, who does so."""
     with _changing:
-        _end_pools([key for key, there in _pools.items() if pool in (None, there)])
+        if turn is _turn:
+            _end_pools(pool for pool in _pools.values() if not pool.idle)
 
 
-def _end_pools(keys: Container[_Key] | None = None):
-    """End these pools, as far as they are there, or all; first no launch can take one any more."""
-    for pool in [_pools.pop(key) for key in list(_pools) if keys is None or key in keys]:
+def _end_pools(pools: Iterable[Pool] | None = None):
+    """End these pools, or all; first no launch can take one any more."""
+    ended = [*_pools.values()] if pools is None else [*pools]
+    for key in [key for key, pool in _pools.items() if pool in ended]:
+        del _pools[key]
+    for pool in ended:
         pool.kill()
 
 
@@ -180,26 +214,38 @@ def start_server() -> None:
 def shutdown() -> None:
     """End all ranks now; the next ``launch`` starts new ones."""
     with _lock:
-        shielded(_end_ranks)
+        turn = _give_up_ranks()
+        shielded(lambda: _end_all(turn))
 
 
 def restart() -> None:
     """End all ranks and the fork server too, so that edited modules are loaded again."""
     server.kill()  # before the locks: a start that hangs in the server holds them
     with _lock:
-        shielded(_restart)
+        turn = _give_up_ranks()
+        shielded(lambda: _end_all(turn, server.stop))
 
 
-def _restart():
+def _give_up_ranks():
+    """A turn in which no ranks are idle: should it be interrupted, the next launch ends them."""
+    turn = _take_turn()
+    for pool in list(_pools.values()):
+        pool.idle = False
+    return turn
+
+
+def _end_all(turn: object, and_then: Callable[[], None] = lambda: None):
     with _changing:
-        _end_pools()
-        server.stop()
+        if turn is _turn:
+            _end_pools()
+            and_then()
 
 
 @atexit.register
 def _at_exit():
     # A daemon thread may hold the lock for as long as its job runs: do not wait for it.
     _lock.acquire(timeout=1.0)
+    _take_turn()
     _changing.acquire(timeout=1.0)
     _end_pools()
     server.remove_home()

@@ -51,14 +51,15 @@ class Pool:
         self.folder = tempfile.mkdtemp(prefix="ranks-", dir=server.home())
         self.board = Board(os.path.join(self.folder, "board"), world_size)
         self.info = {}
-        self._job, self._idle = 0, False  # number of the last job; whether it ended well
+        self._job = 0  # number of the last job
+        self.idle = False  # whether no launch has it, and its last job ended well
         self.used = monotonic()  # when it was last taken
         self._tails = [Tail(self._file("out", rank), rank) for rank in range(world_size)]
         self._context = server.surroundings()
         self._processes, self._pipes, self._life = [], [], None
         try:
             self._start()
-            self._idle = True
+            self.idle = True
         except BaseException:
             self.kill()
             raise
@@ -95,7 +96,7 @@ class Pool:
         Not where the last job was cut short, where a rank has died, nor where a job left something
         behind that `state` cannot undo.
         """
-        idle, self._idle = self._idle, False  # an interrupt from here on leaves them not idle
+        idle, self.idle = self.idle, False  # an interrupt from here on leaves them not idle
         return idle and not self.dead() and os.path.isdir(self.folder) and self._as_new()
 
     def _as_new(self):
@@ -120,7 +121,7 @@ class Pool:
 
         Raises ``RankError`` or ``RankTimeoutError``; the pool must then be killed.
         """
-        self._idle, self._job, self.used = False, self._job + 1, monotonic()
+        self.idle, self._job, self.used = False, self._job + 1, monotonic()
         head = pickle.dumps((self._job, *self._changes()))
         for rank, pipe in enumerate(self._pipes):
             try:
@@ -135,7 +136,7 @@ class Pool:
             tail.rewind()
             with suppress(OSError):  # of a rank that has died since, which `take` will see
                 pipe.send_bytes(b"")  # leave the groups of this job
-        self._idle = True
+        self.idle = True
         return [results[rank] for rank in range(self.world_size)]
 
     def _changes(self):

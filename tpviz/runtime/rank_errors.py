@@ -6,10 +6,12 @@ import re
 import signal
 import sysconfig
 import traceback
+from collections.abc import Iterable
+from typing import Any
 
 
 class RankError(RuntimeError):
-    """A rank raised, died or could not start.
+    """A rank raised, died or could not start; a ``RuntimeError``.
 
     Attributes
     ----------
@@ -30,7 +32,12 @@ class RankError(RuntimeError):
 
 
 class RankTimeoutError(TimeoutError):
-    """Ranks did not finish in time; ``states`` says what each was doing, rank -> text."""
+    """Ranks did not finish in time; a ``TimeoutError``.
+
+    Attributes
+    ----------
+    states : what each rank was doing, rank -> text.
+    """
 
     def __init__(self, message: str, states: dict[int, str]):
         super().__init__(message)
@@ -78,7 +85,7 @@ def in_short(failure: dict[str, str] | None) -> str:
     return _in_full(failure).splitlines()[0]
 
 
-def _in_full(failure):
+def _in_full(failure: dict[str, str]) -> str:
     return f"raised {failure['type']}: {failure['message']}".removesuffix(": ")
 
 
@@ -101,9 +108,9 @@ def listed(states: dict[int, str], title: str = "The other ranks") -> str:
     return f"\n\n{title}:" + "".join(f"\n  {line}" for line in _alike(states))
 
 
-def _alike(states):
+def _alike(states: dict[int, str]) -> list[str]:
     """A line for all ranks in the same state."""
-    alike = {}
+    alike: dict[str, list[str]] = {}
     for rank, text in sorted(states.items()):
         alike.setdefault(text, []).append(str(rank))
     return [
@@ -114,7 +121,7 @@ def _alike(states):
 def with_source(text: str) -> str:
     """Add source lines that only the caller has (notebook cells) to a rank's traceback."""
     lines = text.splitlines()
-    out = []
+    out: list[str] = []
     for line, after in zip(lines, lines[1:] + [""]):
         out.append(line)
         frame = re.match(r'  File "(.+)", line (\d+), in ', line)
@@ -145,7 +152,7 @@ def raised_at(error: BaseException) -> str:
     return _innermost((f.filename, f.lineno, f.name) for f in reversed(frames))
 
 
-def _innermost(frames):
+def _innermost(frames: Iterable[tuple[str, Any, str]]) -> str:
     for name, line, function in frames:
         if "site-packages" not in name and not name.startswith((*_LIBRARY, "<frozen")):
             cell = "ipykernel" in name or name.startswith("<ipython")
