@@ -25,10 +25,19 @@ def terms(glossary: str) -> dict[str, list[str]]:
     found = {}
     for entry in glossary.split("\n### ")[1:]:
         term, _, text = entry.partition("\n")
-        also = re.search(r"Also: ([^.]+)\.", text)
         anchor = re.sub(r"[^\w -]", "", term.lower()).replace(" ", "-")
-        found[anchor] = [term, *(also[1].replace("\n", " ").split(", ") if also else ())]
+        found[anchor] = [term, *_listed("Also", text)]
     return found
+
+
+def other_senses(glossary: str) -> list[str]:
+    """The phrases ("Not: ...") in which a term means something else, so that none is a link."""
+    return _listed("Not", glossary)
+
+
+def _listed(mark, text):
+    found = re.findall(rf"{mark}: ([^.\"]+)\.", text)
+    return [form for words in found for form in words.replace("\n", " ").split(", ")]
 
 
 def pattern(forms: Iterable[str]) -> str:
@@ -44,8 +53,9 @@ def pattern(forms: Iterable[str]) -> str:
 
 def linked(cells: Iterable[str], glossary: str) -> Iterator[str]:
     """The Markdown cells of one notebook, with the first use of every term linked."""
+    entries = [*terms(glossary).items(), (None, other_senses(glossary))]
     known = sorted(
-        ((form, anchor) for anchor, forms in terms(glossary).items() for form in forms),
+        ((form, anchor) for anchor, forms in entries for form in forms),
         key=lambda pair: -len(pair[0]),  # "rank correlation" before "rank"
     )
     anchors = {f"t{i}": anchor for i, (_, anchor) in enumerate(known)}
@@ -56,7 +66,7 @@ def linked(cells: Iterable[str], glossary: str) -> Iterator[str]:
 
     def link(match):
         anchor = anchors[match.lastgroup]
-        if anchor in done:
+        if anchor is None or anchor in done:
             return match[0]
         done.add(anchor)
         return f"[{match[0]}]({PAGE}#{anchor})"

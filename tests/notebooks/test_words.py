@@ -54,6 +54,11 @@ PRIVATE = {
     r"\bleaves? early\b": "is sent",
     r"\bstretch(?:es)?\b": "segment",
     r"\bsuspects?\b": "cause",
+    # Idioms that readers of English as a second language misread.
+    r"\b(?:half )?as (?:much|many) again\b": "1.5 times, twice",
+    r"\bhardly\b": "almost not",
+    r"\bwell over\b": "much more than",
+    r"\bheld back\b": "not used to fit",
 }
 
 
@@ -98,6 +103,29 @@ def test_a_second_run_changes_nothing_and_spares_what_is_no_text():
         f"Ranks, [1F1B]({page}#1f1b), op; T3-1F1B.",
     ]
     assert list(link_terms.linked(once, GLOSSARY)) == once
+
+
+def test_a_word_in_another_sense_is_no_link():
+    glossary = (
+        "\n### rank\nA process. Also: ranked. Not: ranks well, to rank.\n\n### residual\nThe rest."
+    )
+    cells = ["It ranks well, to rank; a rank has a residual."]
+    link = link_terms.PAGE
+    wanted = f"It ranks well, to rank; a [rank]({link}#rank) has a [residual]({link}#residual)."
+    assert list(link_terms.linked(cells, glossary)) == [wanted]
+
+
+@pytest.mark.parametrize(
+    "notebook, phrase, anchor",
+    [
+        ("03_tensor_parallelism", "residual connections", "residual-connection"),
+        ("07_cost_models", "residual", "residual"),
+        ("08_beat_the_cluster", "residual", "residual"),
+    ],
+)
+def test_links_lead_to_the_sense_that_is_meant(notebook, phrase, anchor):
+    text = (ROOT / f"notebooks/{notebook}.ipynb").read_text()
+    assert re.findall(rf"\[({phrase})\]\(\S+?#([\w-]+)\)", text) == [(phrase, anchor)]
 
 
 def test_every_entry_is_short_and_says_where_it_is_shown():
