@@ -30,6 +30,7 @@ _HOMES = {
     "tpviz.schemes.gpt.own": ["reference_model"],
     "tpviz.trace": ["Trace", "Event", "Ledger"],
     "tpviz.trace.load": ["load_trace"],
+    "tpviz.trace.names": ["COMM_KERNELS"],
     "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],
     "tpviz.runtime.rank_errors": ["RankError", "RankTimeoutError"],
     "tpviz.runtime.recorder": ["record"],

@@ -96,11 +96,12 @@ def test_gloo_with_a_choice_of_groups_says_none(tmp_path):
     trace = tv.load_trace(write_profile(tmp_path, 0, events))
     (collective,) = trace.select(kind="comm")
     assert (collective.axis, collective.members, collective.seq, collective.lane) == (
-        "",
+        "unknown",
         "",
         -1,
-        "comm",
+        "comm/unknown",
     )
+    assert collective.bytes == -1
     # what gloo's own thread copies is part of the collective, not computation
     assert [e.name for e in trace.select(kind="compute")] == ["mm"]
     assert trace.overlap() == pytest.approx(0.5)

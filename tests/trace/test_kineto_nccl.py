@@ -6,7 +6,7 @@ import pytest
 from kineto_samples import collective_args, complete, write_profile
 
 import tpviz as tv
-from tpviz.trace import kineto_events as names
+from tpviz.trace import names
 
 
 def _new_profile():
@@ -18,6 +18,10 @@ def _new_profile():
         complete("cuda_runtime", "cudaLaunchKernel", 102, 3, tid=1, correlation=1),
         complete("kernel", "ampere_sgemm_128x64_nn", 110, 50, stream=7, correlation=1),
         complete("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 300, 90, tid=2),
+        *(
+            complete("cuda_runtime", "cudaLaunchKernel", 120 + n, 1, tid=3, correlation=n)
+            for n in range(3, 9)
+        ),
         complete("cuda_runtime", "cudaLaunchKernel", 310, 3, tid=2, correlation=2),
         complete("kernel", "ampere_sgemm_128x64_nt", 320, 40, stream=7, correlation=2),
         complete("kernel", "elementwise_kernel", 330, 10, tid=9, stream=9, correlation=8),
@@ -85,11 +89,13 @@ def test_nccl_kernels_become_communication_with_axis_members_and_bytes(tmp_path)
         ("recv", "tp", "1,0", 128, 0),
         ("all_reduce", "world", "0,1,2,3", 64, 41),
     ]
-    assert trace.lanes == ["compute", "comm/dp", "comm/tp", "comm/world", "compute/stream 9"]
+    assert trace.lanes == [
+        *("compute", "comm/dp", "comm/tp", "comm/world", "compute/stream 9", "copy")
+    ]
     assert trace.ledger(step=3).total(axis="dp") == (2, 2048, 1024)
 
 
-def test_nccl_computations_phases_steps_and_what_is_left_out(tmp_path):
+def test_nccl_computations_copies_phases_and_steps(tmp_path):
     trace = tv.load_trace(write_profile(tmp_path, 0, _new_profile()))
     compute = [(e.name, e.phase, e.step) for e in trace.select(kind="compute")]
     assert compute == [
@@ -98,7 +104,9 @@ def test_nccl_computations_phases_steps_and_what_is_left_out(tmp_path):
         ("elementwise_kernel", "", 3),
     ]
     assert trace.steps == [3]
-    assert trace.meta["left_out"] == {"gpu_memcpy": 1}
+    assert [(e.name[:11], e.bytes, e.step) for e in trace.select(kind="copy")] == [
+        ("Memcpy HtoD", -1, -1)  # no call of this profile asked for it
+    ]
     assert trace.meta["device"] == "NVIDIA H200"
     # 105 us of communication; 150-160 and 345-360 lie under kernels
     assert trace.overlap(0) == pytest.approx(25 / 105)
@@ -158,8 +166,8 @@ def test_categories_before_torch_1_12(tmp_path):
     assert [(e.name, e.kind, e.bytes) for e in trace] == [
         ("all_reduce", "comm", 40),
         ("gemm", "compute", 0),
+        ("Memcpy DtoD", "copy", -1),
     ]
-    assert trace.meta["left_out"] == {"gpu_memcpy": 1}
 
 
 def test_kernels_without_arguments_still_communicate(tmp_path):
@@ -169,7 +177,10 @@ def test_kernels_without_arguments_still_communicate(tmp_path):
     ]
     trace = tv.load_trace(write_profile(tmp_path, 0, events))
     (collective,) = trace.select(kind="comm")
-    assert (collective.name, collective.lane, collective.seq) == ("all_reduce", "comm", -1)
+    assert (collective.name, collective.axis, collective.lane, collective.seq) == (
+        *("all_reduce", "unknown", "comm/unknown"),
+        -1,
+    )
 
 
 def test_long_rank_lists_come_from_the_configuration(tmp_path):

@@ -140,18 +140,21 @@ def _keys(trace, rows, lanes, lane):
     kinds, kind = codes(trace["kind"][rows])
     phases, phase = codes(trace["phase"][rows])
     code = (lane * len(kinds) + kind) * len(phases) + phase
-    tokens = {}
+    tokens, others = {}, set()
     for i in np.flatnonzero(np.bincount(code)).tolist():
         of_lane, which = divmod(i, len(kinds) * len(phases))
         what = kinds[which // len(phases)]
-        inks = {"comm": lanes[of_lane]["key"], "wait": "wait"}
+        inks = {"comm": lanes[of_lane]["key"], "wait": "wait", "copy": "other"}
         tokens[i] = inks.get(what) or phase_key(str(phases[which % len(phases)]))
+        if tokens[i] == "other":
+            others.add("copies" if what == "copy" else INKS["other"].label)
     axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}
+    labels = {"other": " and ".join(sorted(others, reverse=True)), **axes}
     used = [key for key in INKS if key in set(tokens.values())]
     keys = [
         {
             "key": key,
-            "label": axes.get(key, INKS[key].label),
+            "label": labels.get(key, INKS[key].label),
             "pattern": INKS[key].pattern,
             "kind": "comm" if key in axes else "wait" if key == "wait" else "compute",
         }
@@ -224,11 +227,13 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
     sums = {}
     for lane, key, *values in zip(bars["lane"], bars["key"], count, busy, bars["bytes"]):
         row = sums.get((lane, key), (0, 0.0, 0))
+        values[-1] = np.nan if values[-1] < 0 else values[-1]
         sums[lane, key] = [a + b for a, b in zip(row, values)]
     table = [[*HEADER]]
     for lane, key in sorted(sums):
         count, time, size = sums[lane, key]
-        size = amount(size) if keys[key]["kind"] == "comm" else ""
+        size = "unknown" if np.isnan(size) else amount(size)
+        size = size if keys[key]["kind"] == "comm" else ""
         row = [str(lanes[lane]["rank"]), lanes[lane]["name"], keys[key]["label"]]
         table.append([*row, str(count), seconds(time), size])
     return table

@@ -54,10 +54,11 @@ class Bars:
         """Find the communication outside every computation, for the compute lane of each rank."""
         kind = np.array([k["kind"] for k in keys])[self.key]
         rank = np.array([lane["rank"] for lane in lanes])[self.lane]
-        comm, work, spans = kind == "comm", kind == "compute", []
+        computes = np.array([lane["lane"].startswith("compute") for lane in lanes])[self.lane]
+        comm, work, spans = kind == "comm", (kind == "compute") & computes, []
         for i, lane in enumerate(lanes):
             if lane["lane"] == "compute":
-                masks = comm & (rank == lane["rank"]), work & (self.lane == i)
+                masks = comm & (rank == lane["rank"]), work & (rank == lane["rank"])
                 bare = subtract(*(merge(self.start[m], self.end[m]) for m in masks))
                 spans.append((np.full(len(bare[0]), i), *bare))
         self.bare = tuple(map(np.concatenate, zip(*spans)))
@@ -112,8 +113,9 @@ class Bars:
         for name in INT_COLUMNS:
             values = np.where(alone, self.trace[name][rows], -1)
             if name in SUMS and not alone.all():
-                values = np.zeros(len(first), np.int64)
-                np.add.at(values, bar, self.trace[name][self.rows[inside]])
+                own, values = self.trace[name][self.rows[inside]], np.zeros(len(first), np.int64)
+                np.add.at(values, bar, own)
+                values[bar[own < 0]] = -1  # of unknown ones no sum is known
                 values = values[order]
             columns[name] = values.tolist()
         return columns | {"lane": self.lane[here].tolist(), "key": self.key[here].tolist()}, list(

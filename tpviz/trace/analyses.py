@@ -126,11 +126,13 @@ def exposed_communication(trace: "Trace", rank: int | None = None) -> float:
 
 
 class Breakdown(NamedTuple):
-    """Seconds of a rank: ``compute`` (alone) + ``overlapped`` + ``exposed`` + ``idle`` is ``span``.
+    """Seconds of a rank: ``compute`` (alone) + ``overlapped`` + ``exposed`` + ``copying`` +
+    ``idle`` is ``span``.
 
-    overlapped: computing and communicating. exposed: communicating only. idle: neither. waiting is
-    the part of ``exposed`` in which no data can move yet, because every collective that runs still
-    lacks a member: some peer has not issued its part.
+    overlapped: computing and communicating. exposed: communicating, not computing. copying: neither
+    of these, but copying to or from the device. idle: nothing. waiting is the part of ``exposed``
+    in which no data can move yet, because every collective that runs still lacks a member: some
+    peer has not issued its part.
     """
 
     span: float
@@ -139,6 +141,7 @@ class Breakdown(NamedTuple):
     exposed: float
     idle: float
     waiting: float
+    copying: float = 0.0
 
 
 def breakdown(trace: "Trace") -> dict[int, Breakdown]:
@@ -149,27 +152,33 @@ def breakdown(trace: "Trace") -> dict[int, Breakdown]:
     """
     windows, ranks = _windows(trace), trace.ranks
     models = sorted(set(map(trace.model_of, ranks)))
-    compute, rows = _spans(trace, "compute", models), np.flatnonzero(trace["kind"] == "comm")
+    compute, copies = (_spans(trace, kind, models) for kind in ("compute", "copy"))
+    rows = np.flatnonzero(trace["kind"] == "comm")
     columns = trace["start"][rows], trace["end"][rows], _arrival(trace)[rows]
     rank = trace["rank"][rows]
-    found = {m: _breakdown(windows, compute[m], *(c[rank == m] for c in columns)) for m in models}
+    found = {
+        m: _breakdown(windows, compute[m], copies[m], *(c[rank == m] for c in columns))
+        for m in models
+    }
     return {r: found[trace.model_of(r)] for r in ranks}
 
 
-def _breakdown(windows, compute, start, end, arrival):
+def _breakdown(windows, compute, copies, start, end, arrival):
     compute = intersect(windows, compute)
     comm = intersect(windows, merge(start, end))
     before = intersect(windows, merge(start, np.minimum(arrival, end)))
     moving = merge(*map(np.concatenate, zip(compute, merge(arrival, end))))
     busy = merge(*map(np.concatenate, zip(compute, comm)))
     both = length(intersect(compute, comm))
+    active = length(intersect(windows, merge(*map(np.concatenate, zip(busy, copies)))))
     return Breakdown(
         span=length(windows),
         compute=length(compute) - both,
         overlapped=both,
         exposed=length(comm) - both,
-        idle=length(windows) - length(busy),
+        idle=length(windows) - active,
         waiting=length(before) - length(intersect(before, moving)),
+        copying=active - length(busy),
     )
 
 
@@ -192,10 +201,11 @@ def _arrival(trace):
 def bubble(trace: "Trace") -> dict[int, float]:
     """{rank: fraction of the step span lost to having nothing to do}: (idle + waiting) / span.
 
-    A rank is idle when it neither computes nor communicates, and waiting when it does not compute
-    and no collective it has issued can move data, because a peer has not issued its part: a
-    pipeline stage blocked in a recv whose sender still computes, or a rank ahead of a straggler.
-    Time in which data moves is exposed communication, not bubble. 0.0 where the span is empty.
+    A rank is idle when it neither computes nor communicates nor copies, and waiting when it does
+    not compute and no collective it has issued can move data, because a peer has not issued its
+    part: a pipeline stage blocked in a recv whose sender still computes, or a rank ahead of a
+    straggler. Time in which data moves is exposed communication, not bubble. 0.0 where the span is
+    empty.
     """
     return {
         rank: (b.idle + b.waiting) / b.span if b.span > 0 else 0.0

@@ -8,14 +8,16 @@ import numpy as np
 class Event(NamedTuple):
     """One interval on one lane of one rank.
 
-    kind: ``compute`` | ``comm`` | ``wait`` (compute lane blocked on the event ``waits_for``) |
-    ``step`` (the span of a whole training step, on lane "step"). lane: ``compute``,
-    ``comm/<axis>``, ``step``. phase: forward, backward, sync, recompute, optimizer or "". bytes:
-    payload, the full tensor of the collective; of a kernel, what it reads and writes. wire_bytes:
-    what one rank sends on a ring. axis: mesh axis of the group. members: its global ranks, as
-    `members_text` writes them ("0,2"). seq: the number of the collective within that group (the
-    same number on every member), -1 for none. id is unique in a trace; waits_for is an id or -1.
-    dtype: of a kernel's numbers, "float32", where known.
+    kind: ``compute`` | ``comm`` | ``copy`` (to or from a device's memory, or within it) | ``wait``
+    (compute lane blocked on the event ``waits_for``) | ``step`` (the span of a whole training step,
+    on lane "step"). lane: ``compute``, ``comm/<axis>``, ``copy``, ``step``. phase: forward,
+    backward, sync, recompute, optimizer or "". bytes: payload, the full tensor of the collective;
+    of a kernel, what it reads and writes; of a copy, what it moves; -1 where unknown. wire_bytes:
+    what one rank sends on a ring, or -1. axis: mesh axis of the group, "unknown" if a profile does
+    not say. members: its global ranks, as `members_text` writes them ("0,2"), "" where unknown.
+    seq: the number of the collective within that group (the same number on every member), -1 for
+    none. id is unique in a trace; waits_for is an id or -1. dtype: of a kernel's numbers,
+    "float32", where known.
     """
 
     id: int = -1

@@ -21,8 +21,9 @@ def match_collectives(trace: "Trace") -> list[np.ndarray]:
 
     Rows belong together that have the same members, seq and name; a send and a recv pair up by
     members and seq (the runtime writes a message's members as "sender,receiver"). Where a rank
-    repeats a key, as after a restart, the n-th belongs to the n-th. Rows without members or seq
-    stay alone, as do pairs with two senders or two receivers.
+    repeats a key, as after a restart, the n-th belongs to the n-th. Rows without seq stay alone, as
+    do pairs with two senders or two receivers; a seq without members is that of an imported trace,
+    whose ranks have equal sequences of collectives.
     """
     rows, group = collective_groups(trace)
     return np.split(rows, np.flatnonzero(np.diff(group)) + 1) if len(rows) else []
@@ -59,7 +60,7 @@ def collective_groups(trace: "Trace") -> tuple[np.ndarray, np.ndarray]:
     members, names = codes(trace["members"][rows]), codes(trace["name"][rows])
     peer = np.isin(names[0], ["send", "recv"])[names[1]]
     what, end = np.where(peer, -1, names[1]), np.where(peer, names[1], -1)
-    alone = (members[0] == "")[members[1]] | (seq < 0)
+    alone = seq < 0
     keys = [np.where(alone, np.arange(len(rows)), -1), members[1], seq, what]
     _, turn = _runs([*keys, rank, end])
     order, place = _runs([*keys, turn])
@@ -129,7 +130,7 @@ class _Walk:
         sources = _rows_of(trace, trace["waits_for"])
         self.waits_for = np.where((sources >= 0) & self.comm[sources], sources, -1)
         self.last_member = last_members(trace)
-        compute = trace["kind"] == "compute"
+        compute = np.isin(trace["kind"], ["compute", "copy"])
         self.program = self._by_rank(compute | self.wait, self.start)
         self.finished = self._by_rank(compute | self.comm, self.end)
         self.waiting_ranks = set(np.unique(self.rank[self.wait]).tolist())

@@ -19,6 +19,8 @@ from .shapes import short
 SUFFIXES = (".json", ".json.gz")
 
 
+EXPORT = "export with trace.to_chrome or torch.profiler's export_chrome_trace"
+FLIGHT_RECORDER = "a dump of PyTorch's Flight Recorder (the last collectives of a process group)"
 FORMAT = 1  # version of the layout that `to_chrome` writes
 ISSUE = "issue"  # category of the slices that arrows start from, which are no events of the table
 BATCH = 20_000  # events that are text, or objects, at one time
@@ -68,35 +70,77 @@ def path_of(path: str | PathLike[str]) -> Path:
     return Path(path)
 
 
-def read_json(path: str | PathLike[str]) -> Any:
+def read_json(path: str | PathLike[str], notes: list[str] | None = None) -> Any:
     """The JSON value in a plain or gzipped file (told by its first bytes, not by its name).
 
-    Raises FileNotFoundError, or ValueError with the byte, line and column where the file breaks,
-    and for more bytes than `tpviz.limits.FILE_BYTES`.
+    notes : where to say what was replaced, of text that is in another encoding or has control
+    characters in it. Raises FileNotFoundError, or ValueError with the byte, line and column where
+    the file breaks, and for more bytes than `tpviz.limits.FILE_BYTES`.
     """
-    path = Path(path)
+    path, notes = Path(path), [] if notes is None else notes
     try:
         with path.open("rb") as raw:
-            text = Unpacked(path, raw).read().decode("utf-8-sig")
+            data = Unpacked(path, raw).read()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         size = path.stat().st_size
         raise ValueError(
             f"{path}: the gzip data breaks off or is damaged within its {size} bytes "
             f"({error}); copy or export the file again"
         ) from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: not JSON, byte {error.start} is not UTF-8 text; "
-            "a trace is a *.json or *.json.gz file"
-        ) from error
+    text = _text(path, data, notes)
     try:
-        return json.loads(text)
+        return _parsed(text, notes)
     except json.JSONDecodeError as error:
         raise ValueError(_broken(path, text, error)) from error
     except ValueError as error:  # Python reads no numbers of thousands of digits
         raise ValueError(f"{path}: it holds a number that is none of a trace: {error}") from error
     except RecursionError as error:
         raise ValueError(f"{path}: lists in lists deeper than any trace has them") from error
+
+
+def _text(path, data, notes):
+    """The text of a file; bytes that are no UTF-8 become the replacement character."""
+    if data[:1] == b"\x80" and b"." in data[-2:]:
+        what = (
+            f"{FLIGHT_RECORDER}, pickled"
+            if b"collective_seq_id" in data
+            else "a pickle, such as PyTorch's snapshots of memory"
+        )
+        raise ValueError(f"{path}: {what}, and not a trace; {EXPORT}")
+    try:
+        if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return data.decode("utf-16")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = data.decode("utf-8-sig", "replace")
+        if not text.lstrip().startswith(("{", "[")) or "\0" in text:
+            raise ValueError(
+                f"{path}: not JSON, byte {error.start} is not UTF-8 text; "
+                "a trace is a *.json or *.json.gz file"
+            ) from error
+        replaced = text.count("\ufffd") - data.count("\ufffd".encode())
+        notes.append(f"{replaced} bytes that are not UTF-8 replaced (the first is {error.start})")
+        return text
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+
+def _parsed(text, notes):
+    """The JSON value; also with control characters in its texts, or a list that is not closed, as
+    the format of Chrome's lists allows."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Invalid control character"):
+            text, replaced = _CONTROL.subn("\ufffd", text)
+            notes.append(f"{replaced} control characters in texts replaced")
+            return json.loads(text, strict=False)
+        if text.startswith("[") and error.pos >= len(text.rstrip()):
+            found = json.loads(text.rstrip().rstrip(",") + "]")
+            notes.append("the list of events is not closed: the end may be missing")
+            return found
+        raise
 
 
 class Unpacked:
@@ -162,13 +206,28 @@ def trace_files(path: str | PathLike[str]) -> list[Path]:
         return [path]
     if not path.is_dir():  # reading a pipe or a device may never end
         raise ValueError(f"{path}: neither a file nor a folder of files")
-    files = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and p.is_file())
+    files = _within(path)
     if not files:
         raise ValueError(
-            f"{path}: an empty folder for us, it holds no *.json or *.json.gz file; "
+            f"{path}: neither the folder nor any in it holds a *.json or *.json.gz file; "
             "export one file per rank into it"
         )
     return files
+
+
+DEEPEST, MOST_ENTRIES = 6, 10_000  # of folders in a folder
+
+
+def _within(folder):
+    """The trace files of a folder, or if there are none those of the folders in it, by path."""
+    level, seen = [folder], 0
+    for _ in range(DEEPEST):
+        entries = [p for there in level for p in sorted(there.iterdir())]
+        files = [p for p in entries if p.name.endswith(SUFFIXES) and p.is_file()]
+        level, seen = [p for p in entries if p.is_dir() and not p.is_symlink()], seen + len(entries)
+        if files or seen > MOST_ENTRIES:
+            return files
+    return []
 
 
 def complete_events(
@@ -210,11 +269,12 @@ class TraceFile:
     """One trace file, plain or gzipped.
 
     ``head``: the object's keys met so far but for the events: all of them once `runs` is at its
-    end. Where the file breaks, or is no object, `read_json` says so, with the place.
+    end; of a file that is a list of events, an object with that list. ``notes``: what had to be
+    replaced. Where the file breaks, or is neither, `read_json` says so, with the place.
     """
 
     def __init__(self, path: str | PathLike[str]):
-        self.path, self.head = Path(path), {}
+        self.path, self.head, self.notes = Path(path), {}, []
 
     def runs(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield (number of the first, events) for up to `BATCH` events of "traceEvents" at a time.
@@ -229,7 +289,10 @@ class TraceFile:
         except (ValueError, RecursionError, EOFError, zlib.error, gzip.BadGzipFile):
             if unpacked.too_long:
                 raise
-            self.head = read_json(self.path)
+            self.notes = []
+            self.head = read_json(self.path, self.notes)
+            if isinstance(self.head, list) and any(isinstance(e, dict) for e in self.head):
+                self.head = {"traceEvents": self.head}
             if isinstance(self.head, dict) and isinstance(self.head.get("traceEvents"), list):
                 yield 0, self.head.pop("traceEvents")
                 self.head["traceEvents"] = []

@@ -23,11 +23,12 @@ import numpy as np
 
 from .files import as_texts, path_of, write_events
 from .members import members_list
+from .names import communication
 
 if TYPE_CHECKING:
     from .table import Trace
 
-_COMPUTE_STREAM, _COMM_STREAM = 7, 20
+_COMPUTE_STREAM, _COMM_STREAM, _COPY_STREAM = 7, 20, 6
 _BITS = {1: "compute", 2: "comm"}
 # HTA would take a computation of such a name for a copy, a synchronisation or a communication.
 _MISREAD = re.compile(r"nccl|Memcpy|Memset|dma|.*(Memcpy|Memset|Sync)")
@@ -102,7 +103,13 @@ def _events(trace, rank, streams, groups):
     starts, ends = whole_microseconds(trace, rank)
     for number, (event, start, end) in enumerate(zip(rows, starts, ends), start=1):
         common = {"ph": "X", "ts": start, "dur": end - start, "pid": rank}
-        if event.kind in ("compute", "comm"):
+        if event.kind == "copy":
+            name = event.name if "Mem" in event.name else "Memcpy"
+            args = {"stream": _COPY_STREAM, "correlation": number, "device": 0}
+            if event.bytes >= 0:
+                args["bytes"] = event.bytes
+            yield {**common, "cat": "gpu_memcpy", "tid": _COPY_STREAM, "name": name, "args": args}
+        elif event.kind in ("compute", "comm"):
             stream = streams[event.kind, event.lane]
             yield {
                 **common,
@@ -129,7 +136,7 @@ def _comm_args(event, groups):
         "In msg nelems": event.bytes,
         "Out msg nelems": event.bytes,
         "dtype": "Byte",
-        "Group size": group["pg_size"],
+        **({"Group size": group["pg_size"]} if group["ranks"] else {}),
         "Process Group Name": group["pg_name"],
         "Process Group Description": group["pg_desc"],
         "Process Group Ranks": str(group["ranks"]),
@@ -143,7 +150,8 @@ def kernel_name(collective: str) -> str:
 
 
 def _safe(name):
-    return "op:" + name.lower() if _MISREAD.match(name) else name or "op"
+    misread = _MISREAD.match(name) or communication(name)
+    return "op:" + name.lower() if misread else name or "op"
 
 
 def whole_microseconds(trace: "Trace", rank: int) -> tuple[list[int], list[float]]:

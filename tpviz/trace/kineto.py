@@ -1,30 +1,38 @@
 """Import of Kineto traces, the files of ``torch.profiler``'s ``export_chrome_trace``.
 
-With GPU kernels in the file, a kernel is a computation and an NCCL kernel a communication; copies
-and memsets (HTA's "memory" kernels) are left out, and counted in ``meta["left_out"]``. Without, the
-computations are the *outermost* operators that are not autograd's wrappers and issue no collective,
-so that no time counts twice. gloo's communications are its annotations ``gloo:*``, on its own
-threads. Kineto does not record who waits for what, so there are no wait events.
+With GPU kernels in the file, a kernel is a computation, or a communication where its name says so
+(`tpviz.trace.names.COMM_KERNELS`), and copies and memsets (HTA's "memory" kernels) are copies.
+Without, the computations are the *outermost* operators that are not autograd's wrappers and issue
+no collective, so that no time counts twice. gloo's communications are its annotations ``gloo:*``,
+on its own threads. Kineto does not record who waits for what, so there are no wait events.
 
-Axes and members of groups come from the collective's own arguments. torch 2.13 records none for
-gloo; they are then known only where the file's ``pg_config`` has one group to choose from.
+Axes and members of groups come from the collective's own arguments, or from those of the call
+around its launch. torch 2.13 records none for gloo, and many GPU profiles have none; they are then
+known only where the file's ``pg_config`` has one group to choose from, and "unknown" elsewhere.
+``meta["notes"]`` says what is unknown, assumed, or in no step.
 """
 
 import re
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from .columns import Event
 from .files import complete_events, place
-from .kineto_events import ELEMENTS, cpu_events, gloo_events, gpu_events
+from .kineto_across import by_gpu_time, in_order, notes_of, shortened
+from .kineto_events import (
+    ELEMENTS,
+    cpu_events,
+    gloo_events,
+    gpu_events,
+    spans_at,
+)
 from .rows import table_of
 from .shapes import Fields, List, Misfit, Number, Plain, Rank, Text, Whole, check_all, fitting
 from .table import Trace
 
-_MEMORY = ("gpu_memcpy", "gpu_memset")
 # What releases before torch 1.12 call the categories.
 _OLD_CATEGORIES = {
     "Kernel": "kernel",
@@ -33,17 +41,25 @@ _OLD_CATEGORIES = {
     "Operator": "cpu_op",
     "Runtime": "cuda_runtime",
 }
+_WORK = {*_OLD_CATEGORIES.keys() - {"Runtime"}, *_OLD_CATEGORIES.values()} - {"cuda_runtime"}
 _PHASES = ("forward", "backward", "sync", "recompute", "optimizer")
 
 
-def from_kineto(files: Sequence[tuple[Path, dict[str, Any]]]) -> Trace:
-    """One `Trace` of (path, loaded JSON object) pairs, one per rank, on one clock starting at zero.
+def is_profile(data: dict[str, Any]) -> bool:
+    """Whether a loaded file holds what torch.profiler records: operators, kernels, collectives."""
+    return any(
+        isinstance(e, dict) and (e.get("cat") in _WORK or str(e.get("name")).startswith("gloo:"))
+        for e in data["traceEvents"]
+    )
 
-    Raises ValueError, with the path, for files without a rank (if there are several), for ranks
-    that clash, for damaged events, and where there is neither an operator nor a kernel nor a
-    collective.
+
+def from_kineto(files: Sequence[tuple[Path, dict[str, Any], int | None]]) -> Trace:
+    """One `Trace` of (path, loaded JSON object, rank or None where the file itself says it), one
+    per rank, on one clock starting at zero.
+
+    Raises ValueError, with the path, for ranks that clash and for damaged events.
     """
-    profiles = [_Profile(path, data, alone=len(files) == 1) for path, data in files]
+    profiles = sorted((_Profile(*file) for file in files), key=lambda p: p.rank)
     owner = {}
     for p in profiles:
         if p.rank in owner:
@@ -53,53 +69,63 @@ def from_kineto(files: Sequence[tuple[Path, dict[str, Any]]]) -> Trace:
             )
         owner[p.rank] = p.path
     origin = min(p.begin_ns for p in profiles)
-    events, left_out = [], Counter()
-    for p in sorted(profiles, key=lambda p: p.rank):
-        events += _events(p, (p.begin_ns - origin) * 1e-9)
-        left_out.update(e["cat"] for e in p.events if e["cat"] in _MEMORY)
+    rows, notes = {}, []
+    for p in profiles:
+        rows[p.rank] = _rows(p, (p.begin_ns - origin) * 1e-9)
+    if any(p.on_gpu for p in profiles):
+        notes += by_gpu_time(rows)
+    found = [f for of_rank in rows.values() for f in of_rank]
+    notes += [*in_order(rows), *shortened(found), *notes_of(found)]
+    for of_rank in rows.values():
+        _number(of_rank)
+    events = [Event(**{k: f[k] for k in Event._fields if k in f}) for f in found]
     table = table_of(events, lambda row: f"{owner[events[row].rank]}: {events[row].name!r}: ")
-    return Trace(table, _meta(profiles, left_out)).rebased()
+    return Trace(table, _meta(profiles, notes, origin)).rebased()
 
 
-def _meta(profiles, left_out):
+def _meta(profiles, notes, origin):
     first = profiles[0].data
     devices = first.get("deviceProperties") or []
+    memory = {p.rank: p.memory((p.begin_ns - origin) * 1e-9) for p in profiles}
     meta = {
         "badge": "imported",
         "source": "Kineto",
         "files": [p.path.name for p in profiles],
         "world_size": profiles[0].info.get("world_size") or len(profiles),
         "device": devices[0].get("name") or "cuda" if devices else "cpu",
+        "memory": {rank: samples for rank, samples in memory.items() if samples["time"]},
+        "notes": notes,
     }
-    return {**meta, "left_out": dict(left_out)} if left_out else meta
+    return {key: value for key, value in meta.items() if value or key != "memory"}
 
 
 class _Profile:
     """One rank's file: its complete events with times in seconds since the first of them."""
 
-    def __init__(self, path, data, alone):
+    def __init__(self, path, data, rank):
         self.path, self.data = path, information(path, data)
         self.info = self.data.get("distributedInfo") or {}
-        self.rank = self._rank(self.info.get("rank"), alone)
+        self.rank = (self.info.get("rank") or 0) if rank is None else rank
         self.groups = {str(g.get("pg_name")): g for g in self.info.get("pg_config") or []}
         self.events = self._complete(data["traceEvents"])
-        begin = min(e["ts"] for e in self.events)
+        self.begin = min(e["ts"] for e in self.events)
         for e in self.events:
-            e["start"], e["end"] = (e["ts"] - begin) * 1e-6, (e["ts"] + e["dur"] - begin) * 1e-6
+            e["start"], e["end"] = ((t - self.begin) * 1e-6 for t in (e["ts"], e["ts"] + e["dur"]))
         # Whole nanoseconds: seconds since 1970 in floating point are good to a microsecond only.
-        self.begin_ns = (self.data.get("baseTimeNanoseconds") or 0) + round(begin * 1000)
+        self.begin_ns = (self.data.get("baseTimeNanoseconds") or 0) + round(self.begin * 1000)
         self.on_gpu = any(e["cat"] == "kernel" for e in self.events)
 
-    def _rank(self, rank, alone):
-        in_name = re.search(r"rank[_-]?(\d+)", self.path.name)
-        if rank is None and in_name:
-            rank = in_name[1]
-        if rank is None and not alone:
-            raise ValueError(
-                f"{self.path}: names no rank, neither in distributedInfo nor in its name; name "
-                "the files of a run rank0.json, rank1.json, ..."
-            )
-        return fitting(Rank(digits=True), rank or 0, f"{self.path}: rank: ")
+    def memory(self, offset: float) -> dict[str, list[float]]:
+        """Bytes allocated on the GPUs (on the CPU where there are none) at each change."""
+        times, totals, last, kind = [], [], {}, int(self.on_gpu)
+        samples = [e for e in self.data["traceEvents"] if e.get("name") == "[memory]"]
+        for e in sorted(checked_memory(self.path, samples), key=lambda e: e["ts"]):
+            args = e["args"]
+            if args.get("Device Type", kind) == kind:
+                last[args.get("Device Id", 0)] = args["Total Allocated"]
+                times.append((e["ts"] - self.begin) * 1e-6 + offset)
+                totals.append(sum(last.values()))
+        return {"time": times, "allocated": totals}
 
     def _complete(self, events):
         """Complete events in order of start, outer before inner."""
@@ -107,74 +133,53 @@ class _Profile:
         for e in found:
             e["cat"] = _OLD_CATEGORIES.get(e["cat"], e["cat"])
             e["tid"] = (e.get("pid"), e.get("tid"))
-        if not any(
-            e["cat"] in ("kernel", "cpu_op") or e["name"].startswith("gloo:") for e in found
-        ):
-            raise ValueError(
-                f"{self.path}: a Chrome trace, but with no operator (cat 'cpu_op'), GPU kernel "
-                "(cat 'kernel') or gloo collective in it; is it by torch.profiler?"
-            )
         return sorted(found, key=lambda e: (e["ts"], -e["dur"]))
 
 
-def _events(profile, offset):
-    """The table's rows of one rank, ``offset`` seconds after the first rank's begin."""
-    phase_at = _phases(profile.events)
+def _rows(profile, offset) -> list[dict[str, Any]]:
+    """The table's rows of one rank as dicts, ``offset`` seconds after the first rank's begin, in
+    order of start; "issued" is done with, and "order" is that of a collective's issue."""
+    phases = spans_at(
+        profile.events,
+        lambda e: _phase(e["name"]) if e["cat"] in ("user_annotation", "cpu_op") else "",
+    )
     steps = [
         (e["start"], e["end"], int(e["name"].partition("#")[2]))
         for e in profile.events
         if re.fullmatch(r"ProfilerStep#\d{1,18}", e["name"]) and e["cat"] == "user_annotation"
     ]
-    compute = gpu_events if profile.on_gpu else cpu_events
-    found = [*compute(profile, phase_at), *gloo_events(profile, phase_at)]
-    found = sorted(_numbered(found), key=lambda f: f["start"])
+
+    def phase_at(thread, time):
+        return phases(thread, time) or ""
+
+    work = gpu_events if profile.on_gpu else cpu_events
+    found = [*work(profile, phase_at), *gloo_events(profile, phase_at)]
+    found.sort(key=lambda f: f["start"])
     found += [
         {"kind": "step", "lane": "step", "name": f"step {n}", "start": start, "end": end}
         for start, end, n in steps
     ]
     for fields in found:
         issued = fields.pop("issued", fields["start"])  # a GPU is behind its host
-        index = bisect_right(steps, issued, key=lambda s: s[0]) - 1
+        index = -1 if issued is None else bisect_right(steps, issued, key=lambda s: s[0]) - 1
         inside = index >= 0 and issued <= steps[index][1]
-        yield Event(
-            **{
-                **fields,
-                "rank": profile.rank,
-                "step": steps[index][2] if inside else -1,
-                "start": fields["start"] + offset,
-                "end": fields["end"] + offset,
-            }
-        )
+        fields |= {"rank": profile.rank, "step": steps[index][2] if inside else -1}
+        fields |= {"launched": issued is not None}
+        for time in ("start", "end"):
+            fields[time] += offset
+    return found
 
 
-def _numbered(found):
+def _number(found):
     """Fill in seq, counting in order of issue ("order") in each group; the file's own stays."""
     turn = Counter()
     for fields in sorted(found, key=lambda f: f.get("order", f["start"])):
-        fields.pop("order", None)
         message = fields.get("name") in ("send", "recv")
         # Who the messages of a larger group go to is not recorded.
         if fields.get("members") and not (message and fields["members"].count(",") != 1):
             key = (fields["members"], message)
             fields.setdefault("seq", turn[key])
             turn[key] += 1
-        yield fields
-
-
-def _phases(events):
-    """A function (thread, time) -> phase, from annotations and autograd's wrappers."""
-    spans = defaultdict(list)
-    for e in events:
-        phase = _phase(e["name"]) if e["cat"] in ("user_annotation", "cpu_op") else ""
-        # Only the outermost: within one thread these nest.
-        if phase and not (spans[e["tid"]] and e["start"] < spans[e["tid"]][-1][1]):
-            spans[e["tid"]].append((e["start"], e["end"], phase))
-
-    def phase_at(thread, time):
-        index = bisect_right(spans[thread], time, key=lambda s: s[0]) - 1
-        return spans[thread][index][2] if index >= 0 and time < spans[thread][index][1] else ""
-
-    return phase_at
 
 
 def _phase(name):
@@ -234,6 +239,8 @@ ARGS = {
     "Process Group Ranks": _Ranks(),
     "Group size": Rank(1, digits=True),
     **dict.fromkeys(("Global rank start", "Global rank stride"), Whole(-1, digits=True)),
+    "device": Plain(),
+    "bytes": Whole(-1, digits=True),
     **dict.fromkeys(("In msg nelems", "Out msg nelems"), Whole(-1, ELEMENTS, digits=True)),
     "Seq": Whole(-1, digits=True),
 }
@@ -254,6 +261,17 @@ INFO = Fields(
 )
 
 
+_SAMPLE = Fields(
+    {
+        "ts": EVENT["ts"],
+        "args": Fields(
+            dict.fromkeys(("Total Allocated", "Device Type", "Device Id"), Whole(digits=True))
+        ),
+    },
+    ("ts", "args"),
+)
+
+
 def checked_events(path: Path, events: list[Any]) -> list[dict[str, Any]]:
     """Copies of the complete events ("X"), with the fields here checked and ``args`` in each.
 
@@ -267,6 +285,12 @@ def checked_events(path: Path, events: list[Any]) -> list[dict[str, Any]]:
     arguments = [event["args"] for event in found]
     check_all(ARGS, arguments, lambda row: place(path, numbers[row]) + "args.")
     return found
+
+
+def checked_memory(path: Path, events: list[Any]) -> list[dict[str, Any]]:
+    """The samples of memory among ``events``, checked."""
+    found = [fitting(_SAMPLE, e, f"{path}: a sample of memory: ") for e in events]
+    return [e for e in found if "Total Allocated" in e["args"]]
 
 
 def information(path: Path, data: dict[str, Any]) -> dict[str, Any]:

@@ -1,89 +1,47 @@
-"""The intervals of one Kineto file that are computation and communication, on a GPU and on gloo.
+"""The intervals of one Kineto file that are computation, communication and copies, on a GPU and on
+gloo.
 
 All functions take a profile (``events`` with start and end in seconds, ``rank``, ``groups``) and a
-function (thread, time) -> phase, and yield the columns of events as dicts.
+function (thread, time) -> phase, and yield the columns of events as dicts; with them goes "issued",
+when the host asked for it, None where the file does not say.
 """
 
-import re
+from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from .ledger import wire_bytes
+from .names import collective, communication, is_nccl, item_bytes
 
 if TYPE_CHECKING:
     from .kineto import _Profile
 
 ELEMENTS = 2**56
 """Most elements of a message: their bytes still fit an int64."""
-
-# -- what torch, gloo and NCCL call collectives, groups and number types ---------------------------
-# NCCL has renamed its kernels three times (``ncclAllReduceRingLLKernel_sum_f32``,
-# ``ncclKernel_AllReduce_RING_LL_Sum_float``, ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``), and
-# readers that know one spelling silently find no communication in the others; so names are read by
-# their parts here. Longer spellings first: "reduce" begins "reducescatter".
-_COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "barrier": "barrier",
-    "sendrecv": "send",
-    "send": "send",
-    "recv": "recv",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-}
-_NCCL_KERNEL = re.compile(r"nccl.*Kernel")
-_NCCL_PREFIX = re.compile(r"nccl(Symk?)?(Dev)?(Kernel)?_?")
-# C++ spellings (operator inputs) and c10's (``dtype`` of a collective).
-_ITEM_BYTES = {
-    **dict.fromkeys(("double", "long", "longint", "int64_t", "complexfloat"), 8),
-    **dict.fromkeys(("float", "int", "int32_t", "unsignedint"), 4),
-    **dict.fromkeys(("half", "bfloat16", "short", "shortint", "c10::half", "c10::bfloat16"), 2),
-    **dict.fromkeys(
-        (
-            "byte",
-            "char",
-            "bool",
-            "unsignedchar",
-            "signedchar",
-            "float8_e4m3fn",
-            "float8_e5m2",
-            "c10::float8_e4m3fn",
-            "c10::float8_e5m2",
-        ),
-        1,
-    ),
-}
+UNKNOWN = "unknown"
+"""The axis of a collective whose group the file does not name."""
 
 
-def collective(name: str) -> str | None:
-    """tpviz's name of a collective in torch's spellings: "_allgather_base" -> "all_gather".
+def spans_at(
+    events: Iterable[dict[str, Any]], value: Callable[[dict[str, Any]], Any]
+) -> Callable[[tuple[Any, Any], float], Any]:
+    """A function (thread, time) -> the value of the outermost event there, None for none.
 
-    None where there is none. NCCL's SendRecv kernel, which serves send, recv and all_to_all alike,
-    reads as "send".
+    Only events whose value is not empty count; within one thread they nest, and are in order.
     """
-    short = name.rpartition("::")[2].lower().replace("_", "")
-    return next((ours for prefix, ours in _COLLECTIVES.items() if short.startswith(prefix)), None)
+    spans = defaultdict(list)
+    for e in events:
+        found = value(e)
+        if found and not (spans[e["tid"]] and e["start"] < spans[e["tid"]][-1][1]):
+            spans[e["tid"]].append((e["start"], e["end"], found))
 
+    def at(thread, time):
+        index = bisect_right(spans[thread], time, key=lambda s: s[0]) - 1
+        return spans[thread][index][2] if index >= 0 and time < spans[thread][index][1] else None
 
-def is_nccl(kernel: str) -> bool:
-    """Whether a GPU kernel is NCCL's (or RCCL's, which keeps the names)."""
-    return _NCCL_KERNEL.match(kernel) is not None
-
-
-def nccl_collective(kernel: str) -> str | None:
-    """tpviz's name of what an NCCL kernel does: "ncclDevKernel_AllGather_RING_LL(...)"; or None."""
-    return collective(_NCCL_PREFIX.sub("", kernel, count=1).partition("(")[0])
-
-
-def item_bytes(dtype: str) -> int:
-    """Bytes of one element; 0 for a type not known."""
-    return _ITEM_BYTES.get(dtype.replace(" ", "").lower(), 0)
+    return at
 
 
 def axis(description: str, name: str) -> str:
@@ -91,14 +49,16 @@ def axis(description: str, name: str) -> str:
     if description.startswith("mesh_"):
         return description.removeprefix("mesh_")
     if description in ("", "undefined"):
-        return f"group {name}" if name else ""
+        return f"group {name}" if name else UNKNOWN
     return "world" if description == "default_pg" else description
 
 
-def group(args: dict[str, Any], groups: dict[str, dict[str, Any]]) -> tuple[str, list[int]]:
-    """(axis, global ranks or []) of the group in the ``args``; ``groups``: pg_config by name."""
+def group(args: dict[str, Any], profile: "_Profile") -> tuple[str, list[int]]:
+    """(axis, global ranks or []) of the group in the ``args``, or the file's only one."""
+    if not {"Process Group Name", "Process Group Ranks", "Process Group Description"} & args.keys():
+        return _only_group(profile)
     name = str(args.get("Process Group Name", ""))
-    known = groups.get(name, {})
+    known = profile.groups.get(name, {})
     description = args.get("Process Group Description") or known.get("pg_desc", "")
     ranks = str(args.get("Process Group Ranks", ""))
     if not ranks.strip("[] ") or "..." in ranks:  # Kineto cuts long lists short
@@ -114,33 +74,46 @@ def _strided(args):
     return list(range(start, start + size * stride, stride)) if start >= 0 and stride > 0 else []
 
 
+def _only_group(profile):
+    """(axis, ranks) of the one group of several ranks in the file; unknown if there is a choice."""
+    groups = [g for g in profile.groups.values() if len(g.get("ranks") or []) > 1]
+    if len({tuple(g["ranks"]) for g in groups}) != 1:
+        return UNKNOWN, []
+    axes = [axis(g.get("pg_desc") or "", str(g.get("pg_name", ""))) for g in groups]
+    return next((a for a in axes if a != "world"), "world"), groups[0]["ranks"]
+
+
 def payload(args: dict[str, Any]) -> int:
-    """Bytes of the full tensor of a collective: the larger of what goes in and what comes out."""
-    elements = max(0, args.get("In msg nelems", 0), args.get("Out msg nelems", 0))
-    return elements * item_bytes(str(args.get("dtype", "")))
+    """Bytes of the full tensor of a collective: the larger of what goes in and what comes out; -1
+    where the arguments do not say."""
+    elements = max(args.get("In msg nelems", -1), args.get("Out msg nelems", -1))
+    size = item_bytes(str(args.get("dtype", "")))
+    return elements * size if elements >= 0 and (size or not elements) else -1
 
 
 def comm_fields(
     name: str, rank: int, axis_name: str, ranks: list[int], nbytes: int
 ) -> dict[str, Any]:
-    """The columns of a comm event that follow from its group."""
+    """The columns of a comm event that follow from its group; -1 stands for unknown bytes."""
     if name in ("send", "recv") and len(ranks) == 2:  # a message's members are "sender,receiver"
         other = ranks[0] if ranks[1] == rank else ranks[1]
         ranks = [rank, other] if name == "send" else [other, rank]
-    size = max(1, len(ranks))
+    nbytes = 0 if name == "barrier" else nbytes
+    wire = wire_bytes(name, nbytes, len(ranks))
     return {
         "kind": "comm",
         "name": name,
-        "lane": f"comm/{axis_name}" if axis_name else "comm",
+        "lane": f"comm/{axis_name}",
         "axis": axis_name,
         "members": ",".join(map(str, ranks)),
         "bytes": nbytes,
-        "wire_bytes": float(wire_bytes(name, nbytes, size)),
+        "wire_bytes": float(wire) if wire >= 0 else -1.0,
     }
 
 
+# -- on a GPU --------------------------------------------------------------------------------------
+COPIES = ("gpu_memcpy", "gpu_memset")
 _LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")
-_WRAPPERS = ("autograd::", "torch::autograd::")
 _ISSUE = (
     "record_param_comms"  # the operator torch wraps a collective's issue in, with its arguments
 )
@@ -149,35 +122,85 @@ _ISSUE = (
 def gpu_events(
     profile: "_Profile", phase_at: Callable[[tuple[Any, Any], float], str]
 ) -> Iterator[dict[str, Any]]:
-    """Kernels by stream, NCCL's by group; the phase is that of the thread that launched them."""
+    """Kernels by stream, collectives by group, copies; the phase is that of the thread that
+    launched them. Of several devices in one file each has its lanes."""
     launch = {
         e["args"]["correlation"]: e
         for e in profile.events
         if e["cat"] in _LAUNCH and "correlation" in e["args"]
     }
-    issue = {_external(e): e["args"] for e in profile.events if e["name"] == _ISSUE}
-    kernels = [e for e in profile.events if e["cat"] == "kernel"]
-    streams = Counter(e["args"].get("stream") for e in kernels if not is_nccl(e["name"]))
-    main = max(streams, key=streams.__getitem__, default=None)
-    for e in kernels:
+    work = [e for e in profile.events if e["cat"] == "kernel" or e["cat"] in COPIES]
+    known = {name: communication(name) for name in {e["name"] for e in work if not _copies(e)}}
+    calls, lane = _Calls(profile), _lanes(work, known)
+    for e in work:
         at = launch.get(e["args"].get("correlation"))
+        thread, time = (at["tid"], at["start"]) if at else (e["tid"], e["start"])
         fields = {
             "start": e["start"],
             "end": e["end"],
-            "phase": phase_at(at["tid"], at["start"]) if at else "",
-            **({"issued": at["start"]} if at else {}),
+            "phase": phase_at(thread, time),
+            "issued": at["start"] if at else None if launch else e["start"],
+            "name": e["name"],
+            "lane": lane(e),
         }
-        if is_nccl(e["name"]):
-            args = {**issue.get(_external(e), {}), **e["args"]}
-            yield {**fields, **_nccl(e["name"], args, profile)}
+        if _copies(e):
+            size = e["args"].get("bytes")
+            yield {**fields, "kind": "copy", "bytes": -1 if size is None else size}
+        elif known[e["name"]]:
+            yield _collective(e, fields, known[e["name"]], calls.of(e, thread, time), profile)
         else:
-            stream = e["args"].get("stream")
-            yield {
-                **fields,
-                "name": e["name"],
-                "kind": "compute",
-                "lane": "compute" if stream == main else f"compute/stream {stream}",
-            }
+            yield {**fields, "kind": "compute"}
+
+
+def _copies(event):
+    return event["cat"] in COPIES
+
+
+def _lanes(work, known):
+    """A function event -> lane: "compute" is the busiest stream of a device, and copies have one
+    lane; of collectives it is what goes after the group."""
+    device = {id(e): e["args"].get("device") for e in work}
+    streams = defaultdict(Counter)
+    for e in work:
+        if not _copies(e) and not known[e["name"]]:
+            streams[device[id(e)]][e["args"].get("stream")] += 1
+    main = {d: max(count, key=count.__getitem__) for d, count in streams.items()}
+    devices = sorted({d for d in device.values() if d is not None}, key=str)
+
+    def lane(event):
+        on, stream = device[id(event)], event["args"].get("stream")
+        more = f" of device {on}" if on in devices[1:] else ""
+        if _copies(event):
+            return f"copy{more}"
+        if known[event["name"]]:
+            return more
+        if stream == main[on]:
+            return f"compute{more}"
+        return f"compute/stream {stream}{more}"
+
+    return lane
+
+
+class _Calls:
+    """What the host called, for a kernel: the arguments and the name of a collective."""
+
+    def __init__(self, profile):
+        issues = [e for e in profile.events if e["name"] == _ISSUE]
+        self.by_id = {_external(e): e["args"] for e in issues if _external(e) is not None}
+        self.arguments = spans_at(issues, lambda e: e["args"])
+        self.name = spans_at(profile.events, _called)
+
+    def of(self, event, thread, time):
+        """The arguments of the collective, with "Collective name" where that is known."""
+        issue = self.by_id.get(_external(event)) or self.arguments(thread, time) or {}
+        name = self.name(thread, time) or self.name(event["tid"], event["start"])
+        return {**({"Collective name": name} if name else {}), **issue, **event["args"]}
+
+
+def _called(event):
+    """The collective that an annotation such as "nccl:all_to_all" names."""
+    backend, _, name = event["name"].partition(":")
+    return collective(name) if backend.endswith("ccl") and "annotation" in event["cat"] else None
 
 
 def _external(event):
@@ -186,11 +209,18 @@ def _external(event):
     return args.get("External id", args.get("external id"))
 
 
-def _nccl(kernel, args, profile):
-    name = collective(str(args.get("Collective name", ""))) or nccl_collective(kernel)
-    axis, ranks = group(args, profile.groups)
-    fields = comm_fields(name or kernel.partition("(")[0], profile.rank, axis, ranks, payload(args))
-    return {**fields, "seq": args["Seq"]} if "Seq" in args else fields
+def _collective(event, fields, recognised, args, profile):
+    name = collective(str(args.get("Collective name", ""))) or recognised
+    axis, ranks = group(args, profile)
+    found = {**fields, **comm_fields(name, profile.rank, axis, ranks, payload(args))}
+    found["lane"] += fields["lane"]
+    if "Seq" in args and ranks:
+        found["seq"] = args["Seq"]
+    return {**found, "stream": event["args"].get("stream"), "by_name": not is_nccl(event["name"])}
+
+
+# -- on gloo, and on the CPU -----------------------------------------------------------------------
+_WRAPPERS = ("autograd::", "torch::autograd::")
 
 
 def gloo_events(
@@ -261,15 +291,13 @@ def _kind(name):
 
 def _gloo(event, issue, profile):
     args = issue["args"]
-    axis, ranks = (
-        group(args, profile.groups) if "Process Group Name" in args else _only_group(profile)
-    )
+    axis, ranks = group(args, profile)
     name = _kind(args.get("Collective name", issue["name"])) or event["name"].removeprefix("gloo:")
     nbytes = payload(args)
-    if not nbytes:  # profiled with record_shapes: the tensors gloo was given, on this rank
+    if nbytes < 0:  # profiled with record_shapes: the tensors gloo was given, on this rank
         dims, types = (_listed(event["args"].get(n)) for n in ("Input Dims", "Input type"))
-        nbytes = sum(_count(d) * item_bytes(str(t)) for d, t in zip(dims, types))
-        nbytes *= max(1, len(ranks)) if name == "all_gather" else 1
+        given = sum(_count(d) * item_bytes(str(t)) for d, t in zip(dims, types))
+        nbytes = given * (max(1, len(ranks)) if name == "all_gather" else 1) or -1
     return comm_fields(name, profile.rank, axis, ranks, nbytes)
 
 
@@ -281,15 +309,6 @@ def _count(dims):
     """Elements of a tensor of these sizes; none of an input that is no tensor."""
     sizes = [d for d in _listed(dims) if isinstance(d, int) and 0 <= d <= ELEMENTS]
     return prod(sizes) if sizes and len(sizes) == len(dims) else 0
-
-
-def _only_group(profile):
-    """(axis, ranks) of the one group of several ranks in the file; nothing if there is a choice."""
-    groups = [g for g in profile.groups.values() if len(g.get("ranks") or []) > 1]
-    if len({tuple(g["ranks"]) for g in groups}) != 1:
-        return "", []
-    axes = [axis(g.get("pg_desc") or "", str(g.get("pg_name", ""))) for g in groups]
-    return next((a for a in axes if a != "world"), "world"), groups[0]["ranks"]
 
 
 def _outermost(thread):

@@ -11,6 +11,7 @@ tp    all_reduce  forward      2           8192       12288
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -24,29 +25,40 @@ if TYPE_CHECKING:
     from .table import Trace
 
 
+UNKNOWN = nan
+"""Bytes that a trace does not tell: the same object everywhere, so that equal ledgers are equal."""
+
+
 def wire_bytes(collective: str, payload: int, size: int) -> float:
     """Bytes one rank sends when a ring of ``size`` ranks does this collective on ``payload`` bytes.
 
     payload is the full tensor: the tensor of an all_reduce, the output of an all_gather, the input
     of a reduce_scatter. Ring algorithm (derived): all_reduce 2(n-1)/n, all_gather, reduce_scatter,
     all_to_all (n-1)/n, broadcast, reduce, gather and scatter (n-1)/n averaged over the ranks, send
-    1, recv and barrier 0.
+    1, recv and barrier 0. nan where the payload (below 0) or the size (0) is unknown.
     """
+    if payload < 0 or (size < 1 and collective not in ("send", "recv", "barrier")):
+        return UNKNOWN
     factor = {"all_reduce": 2, "send": 0, "recv": 0, "barrier": 0}.get(collective, 1)
     if collective == "send":
         return payload
+    if not factor:
+        return 0
     whole, rest = divmod(factor * (size - 1) * payload, size)
     return whole if rest == 0 else factor * (size - 1) * payload / size
 
 
 class LedgerRow(NamedTuple):
-    """The collectives of one kind, axis and phase: how many, and their bytes in all, per rank."""
+    """The collectives of one kind, axis and phase: how many, and their bytes in all, per rank.
+
+    The bytes are nan, and written "unknown", where a trace does not tell those of every one.
+    """
 
     axis: str
     collective: str
     phase: str
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]  (of tuple)
-    payload_bytes: int
+    payload_bytes: float
     wire_bytes: float
 
 
@@ -60,7 +72,8 @@ class Ledger:
     def of(cls, entries: Iterable[tuple[str, str, str, int, int, int]]) -> Self:
         """From (axis, collective, phase, count, payload bytes of each, group size) tuples.
 
-        Groups of one rank move nothing and are left out; so are entries with count 0.
+        Groups of one rank move nothing and are left out; so are entries with count 0. -1 stands
+        for unknown bytes, and 0 for the size of an unknown group.
         """
         count: Counter[tuple[str, str, str]]
         count, payload, wire, by_size = Counter(), Counter(), Counter(), Counter()
@@ -69,12 +82,12 @@ class Ledger:
                 continue
             key = (axis, collective, phase)
             count[key] += n
-            payload[key] += n * bytes_each
-            by_size[*key, size] += n * bytes_each
+            payload[key] += n * bytes_each if bytes_each >= 0 else UNKNOWN
+            by_size[*key, size, bytes_each < 0] += n * bytes_each
         # Wire bytes grow with the payload, so the sum is rounded once, whatever the order was.
-        for (*key, size), total in sorted(by_size.items()):
+        for (*key, size, _), total in sorted(by_size.items()):
             wire[tuple(key)] += wire_bytes(key[1], total, size)  # pyright: ignore[reportArgumentType]
-        return cls(tuple(LedgerRow(*k, count[k], payload[k], wire[k]) for k in sorted(count)))
+        return cls(tuple(_row(k, count[k], payload[k], wire[k]) for k in sorted(count)))
 
     def __iter__(self):
         return iter(self.rows)
@@ -88,10 +101,11 @@ class Ledger:
         for row in (*self.rows, *other.rows):
             old = sums.get(row[:3], (0, 0, 0))
             sums[row[:3]] = tuple(a + b for a, b in zip(old, row[3:]))
-        return Ledger(tuple(LedgerRow(*k, *sums[k]) for k in sorted(sums)))
+        return Ledger(tuple(_row(k, *sums[k]) for k in sorted(sums)))
 
-    def total(self, **equal: str | float) -> tuple[int, int, float]:
-        """(count, payload_bytes, wire_bytes) summed over rows whose fields equal those given."""
+    def total(self, **equal: str | float) -> tuple[int, float, float]:
+        """(count, payload_bytes, wire_bytes) summed over rows whose fields equal those given; nan
+        where one is unknown."""
         rows: list[Any] = [
             r for r in self.rows if all(getattr(r, k) == v for k, v in equal.items())
         ]
@@ -110,7 +124,8 @@ class Ledger:
     def to_table(self) -> list[list[str]]:
         """A list of rows of strings, header first."""
         return [list(LedgerRow._fields)] + [
-            [*r[:3], str(r.count), str(r.payload_bytes), f"{r.wire_bytes:.10g}"] for r in self.rows
+            [*r[:3], str(r.count), _amount(r.payload_bytes, ""), _amount(r.wire_bytes)]
+            for r in self.rows
         ]
 
     def __repr__(self):
@@ -121,10 +136,19 @@ class Ledger:
         return html_table(rows, "class='tpviz-ledger'")
 
 
-def _words(values: tuple[int, int, float] | None):
+def _row(key, count, payload, wire):
+    return LedgerRow(*key, count, *(UNKNOWN if isnan(size) else size for size in (payload, wire)))
+
+
+def _amount(size, kind=".10g"):
+    return "unknown" if isnan(size) else f"{size:{kind}}"
+
+
+def _words(values: tuple[int, float, float] | None):
     if values is None:
         return "nothing"
-    return f"{values[0]} x, {values[1]} payload bytes, {values[2]:.10g} on the wire"
+    payload, wire = _amount(values[1], ""), _amount(values[2])
+    return f"{values[0]} x, {payload} payload bytes, {wire} on the wire"
 
 
 def ledger(trace: "Trace", rank: int | None = None, step: int | None = None) -> Ledger:
@@ -144,5 +168,5 @@ def ledger(trace: "Trace", rank: int | None = None, step: int | None = None) -> 
     comm = trace.select(kind="comm", rank=rank)
     if step is not None:
         comm = comm.select(step=step)
-    size = {text: max(len(members_list(text)), 1) for text in set(comm["members"].tolist())}
+    size = {text: len(members_list(text)) for text in set(comm["members"].tolist())}
     return Ledger.of((e.axis, e.name, e.phase, 1, e.bytes, size[e.members]) for e in comm)

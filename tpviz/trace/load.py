@@ -1,4 +1,4 @@
-"""Reading traces: our own Chrome files exactly, PyTorch's Kineto files as well as they can tell.
+"""Reading traces: our own Chrome files exactly, those of other programs as well as they can tell.
 
 >>> load_trace("out/demo")          # doctest: +SKIP
 <Trace 4 ranks, 3120 events, imported>
@@ -12,9 +12,21 @@ from typing import Any
 from tpviz import limits
 
 from .columns import Event
-from .files import FORMAT, ISSUE, TraceFile, complete_events, place, trace_files
-from .kineto import from_kineto
+from .files import (
+    EXPORT,
+    FLIGHT_RECORDER,
+    FORMAT,
+    ISSUE,
+    TraceFile,
+    complete_events,
+    path_of,
+    place,
+    trace_files,
+)
+from .foreign import from_programs
+from .kineto import from_kineto, is_profile
 from .meta import checked
+from .ranks import ranks_of
 from .rows import Runs
 from .shapes import Nested, fitting, short
 from .table import Trace
@@ -24,28 +36,56 @@ _DEFAULTS = Event()._asdict()
 _NEEDED = ("name", "cat", "pid")
 
 
-def load_trace(path: str | PathLike[str]) -> Trace:
-    """The `Trace` in a file, or in a folder of rank files, *.json or *.json.gz.
+def load_trace(path: str | PathLike[str], rank: str | None = None) -> Trace:
+    """The `Trace` in a file, or in a folder of rank files, *.json or *.json.gz, or in its folders.
 
     Files by `to_chrome` come back exactly (meta too, but for tuples, which JSON makes lists); files
-    by torch.profiler (Kineto; gloo or NCCL) and by `to_hta` come back with the badge "imported",
-    all ranks on one clock. Raises FileNotFoundError where there is nothing, and ValueError, with
-    the file and the place, for a file that is cut off, not JSON, no trace or of another format
-    version, for ranks that two files claim, and for a folder without traces or with both kinds.
+    by torch.profiler (Kineto; gloo or NCCL) and by `to_hta`, and Chrome traces of any program, come
+    back with the badge "imported", all ranks on one clock, and with what is unknown or assumed in
+    ``meta["notes"]``. Kernels that communicate are told by `tpviz.COMM_KERNELS`.
+
+    rank : where the rank of a file stands in its path within the folder, as a regular expression
+    with one group; by default it is what the file says, or the number after "rank" in its path,
+    or the order of TensorBoard's names.
+
+    Raises FileNotFoundError where there is nothing, and ValueError, with the file and the place,
+    for a file that is cut off, not JSON, no trace or of another format version, for ranks that two
+    files claim or none names, and for a folder without traces or with several kinds of them.
     """
-    files = trace_files(path)
+    files, root = trace_files(path), path_of(path)
     loaded = [(file, _read(file)) for file in files]
     ours = ["tpviz" in data for _, data in loaded]
-    if not any(ours):
-        return from_kineto(loaded)
-    if not all(ours):
+    notes = [f"{file.name}: {note}" for file, data in loaded for note in data.pop("notes", ())]
+    if all(ours):
+        traces = [from_chrome(data) for _, data in loaded]
+        _check_ranks(files, traces)
+        trace = traces[0] if len(traces) == 1 else Trace.merge(traces)
+    else:
+        kinds = [_OURS if own else _kind(data) for own, (_, data) in zip(ours, loaded)]
+        _check_kinds(path, files, kinds)
+        ranks, said = ranks_of(root, loaded, rank)
+        whole = [(file, data, of) for (file, data), of in zip(loaded, ranks)]
+        trace = from_kineto(whole) if kinds[0] == _PROFILE else from_programs(whole)
+        notes += said
+    return Trace(
+        trace.columns, {**trace.meta, "notes": notes + trace.fact("notes")} if notes else trace.meta
+    )
+
+
+_OURS, _PROFILE, _OTHER = "a tpviz trace", "a profile by torch.profiler", "another Chrome trace"
+
+
+def _kind(data):
+    return _PROFILE if is_profile(data) else _OTHER
+
+
+def _check_kinds(path, files, kinds):
+    if len(set(kinds)) > 1:
+        other = next(i for i, kind in enumerate(kinds) if kind != kinds[0])
         raise ValueError(
-            f"{path}: {files[ours.index(True)].name} is a tpviz trace and "
-            f"{files[ours.index(False)].name} is not; their clocks differ: load them one by one"
+            f"{path}: {files[0].name} is {kinds[0]} and {files[other].name} is {kinds[other]}; "
+            "their clocks differ: load them one by one"
         )
-    traces = [from_chrome(data) for _, data in loaded]
-    _check_ranks(files, traces)
-    return traces[0] if len(traces) == 1 else Trace.merge(traces)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -63,15 +103,21 @@ def _read(file: Path) -> dict[str, Any]:
             events += run
     data = _checked(file, read.head)
     if "tpviz" not in data:
-        return {**data, "traceEvents": events}
+        return {**data, "traceEvents": events, "notes": read.notes}
     header = _check_format(file, data)
     if events:  # the header came last
         table.add(*_values(file, 0, events))
-    return {"tpviz": {**header, "meta": _meta(file, header)}, "traceEvents": table}
+    found = {"tpviz": {**header, "meta": _meta(file, header)}, "traceEvents": table}
+    return {**found, "notes": read.notes}
 
 
 def _checked(file: Path, data: Any) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("traceEvents"), list):
+        if isinstance(data, dict) and isinstance(data.get("entries"), list):
+            raise ValueError(
+                f"{file}: {FLIGHT_RECORDER}, with {len(data['entries'])} entries, and not a trace, "
+                f"which has times of work; {EXPORT}"
+            )
         found = (
             f"an object with the keys {sorted(data)[:6]}"
             if isinstance(data, dict)
@@ -79,7 +125,7 @@ def _checked(file: Path, data: Any) -> dict[str, Any]:
         )
         raise ValueError(
             f"{file}: JSON, but not a trace: it should be an object with a list 'traceEvents', "
-            f"and is {found}; export with trace.to_chrome or torch.profiler's export_chrome_trace"
+            f"or a list of events, and is {found}; {EXPORT}"
         )
     return data
 

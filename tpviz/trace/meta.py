@@ -84,9 +84,10 @@ META = {
     "memory": Map(Rank(0, digits=True), Samples()),
     "late": Fields({**dict.fromkeys(_LATE, Number()), "events": List(Text())}),
     "unrecorded": List(Group()),
+    "notes": List(Text()),
 }
 ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
-          "memory": {}, "late": {}, "unrecorded": []}  # fmt: skip
+          "memory": {}, "late": {}, "unrecorded": [], "notes": []}  # fmt: skip
 """What views read where a key is absent or has another shape; "" for the texts."""
 
 

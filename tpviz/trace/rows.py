@@ -39,12 +39,13 @@ class Members(Text):
 
 ROW = {
     **dict.fromkeys(("id", "waits_for", "microbatch", "chunk", "step", "seq"), Whole(-1)),
-    **dict.fromkeys(("flops", "bytes"), Whole(0)),
+    "flops": Whole(0),
+    "bytes": Whole(-1),
     **dict.fromkeys(("lane", "name", "phase", "layer", "axis", "dtype"), Text()),
     **dict.fromkeys(("start", "end"), Number(-LONGEST, LONGEST)),
     "rank": Rank(0),
-    "kind": Choice("compute", "comm", "wait", "step"),
-    "wire_bytes": Number(0, 1e30),
+    "kind": Choice("compute", "comm", "copy", "wait", "step"),
+    "wire_bytes": Number(-1, 1e30),
     "members": Members(),
 }
 

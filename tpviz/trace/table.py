@@ -38,7 +38,8 @@ class Trace:
     {name: size, outer first}}), ``losses``, ``memory`` ({rank: {"time": [...], "parameters": [...],
     "gradients": [...], "optimizer": [...], "activations": [...]}}, bytes), ``overhead`` (seconds
     the recorder itself took), ``late`` (of an emulated run, see `tpviz.trace.faithful`),
-    ``unrecorded`` (groups whose collectives are missing: [backend, members] each).
+    ``unrecorded`` (groups whose collectives are missing: [backend, members] each), ``notes`` (of
+    an imported trace: sentences on what its files do not tell, and on what is assumed).
     """
 
     columns: dict[str, np.ndarray]
@@ -84,6 +85,8 @@ class Trace:
         unrecorded = [group for t in traces for group in t.fact("unrecorded")]
         if unrecorded:
             joined["unrecorded"] = [list(g) for g in dict.fromkeys(map(tuple, unrecorded))]
+        if notes := [note for t in traces for note in t.fact("notes")]:
+            joined["notes"] = list(dict.fromkeys(notes))
         badges = dict.fromkeys(t.fact("badge") or "origin unknown" for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)

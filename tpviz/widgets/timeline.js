@@ -66,7 +66,7 @@ class TimelineView extends TimelineDrawing {
       [text("phase"), text("layer"), `rank ${lane.rank}`, lane.name].filter(Boolean).join(" · "),
       `${seconds(busy)}, from ${seconds(bars.start[i])} to ${seconds(bars.end[i])}`,
       number("flops") ? amount(number("flops"), "FLOP") : "",
-      number("bytes") ? `${amount(number("bytes"), "B")} payload` : "",
+      number("bytes") > 0 ? `${amount(number("bytes"), "B")} payload` : number("bytes") < 0 ? "bytes unknown" : "",
       text("members") ? `axis ${lane.axis || lane.name}, ranks ${text("members")}` : "",
       number("microbatch") >= 0 ? `microbatch ${number("microbatch")}` : "",
       number("chunk") >= 0 ? `chunk ${number("chunk")}` : "",
