@@ -69,8 +69,9 @@ def test_breakdown_and_bubble_of_a_straggler():
         4.0,
         0.0,
         3.0,
+        0.0,
     )  # 3 of its 4 s of communication wait for rank 1
-    assert parts[1] == (6.0, 4.5, 0.0, 1.0, 0.5, 0.0)  # the last has nobody to wait for
+    assert parts[1] == (6.0, 4.5, 0.0, 1.0, 0.5, 0.0, 0.0)  # the last has nobody to wait for
     assert straggler().bubble() == {0: 3 / 6, 1: 0.5 / 6}
 
 

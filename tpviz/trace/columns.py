@@ -43,6 +43,8 @@ class Event(NamedTuple):
 
 
 FEW = 64
+UNKNOWN = "unknown"
+"""The axis of a collective whose group a profile does not name."""
 
 
 def codes(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .columns import codes
+from .columns import UNKNOWN, codes
 
 if TYPE_CHECKING:
     from .columns import Event
@@ -21,9 +21,9 @@ def match_collectives(trace: "Trace") -> list[np.ndarray]:
 
     Rows belong together that have the same members, seq and name; a send and a recv pair up by
     members and seq (the runtime writes a message's members as "sender,receiver"). Where a rank
-    repeats a key, as after a restart, the n-th belongs to the n-th. Rows without seq stay alone, as
-    do pairs with two senders or two receivers; a seq without members is that of an imported trace,
-    whose ranks have equal sequences of collectives.
+    repeats a key, as after a restart, the n-th belongs to the n-th. Rows without members or seq
+    stay alone, as do pairs with two senders or two receivers. (On an "unknown" axis no members are
+    needed: seq is there in imported traces whose ranks have equal sequences of collectives.)
     """
     rows, group = collective_groups(trace)
     return np.split(rows, np.flatnonzero(np.diff(group)) + 1) if len(rows) else []
@@ -60,7 +60,8 @@ def collective_groups(trace: "Trace") -> tuple[np.ndarray, np.ndarray]:
     members, names = codes(trace["members"][rows]), codes(trace["name"][rows])
     peer = np.isin(names[0], ["send", "recv"])[names[1]]
     what, end = np.where(peer, -1, names[1]), np.where(peer, names[1], -1)
-    alone = seq < 0
+    nobody = (members[0] == "")[members[1]] & (trace["axis"][rows] != UNKNOWN)
+    alone = nobody | (seq < 0)
     keys = [np.where(alone, np.arange(len(rows)), -1), members[1], seq, what]
     _, turn = _runs([*keys, rank, end])
     order, place = _runs([*keys, turn])

@@ -13,11 +13,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from .columns import Event
+from .columns import UNKNOWN, Event
 from .files import place
 from .kineto import checked_events
 from .kineto_across import in_order, notes_of, shortened
-from .kineto_events import UNKNOWN, comm_fields
+from .kineto_events import comm_fields
 from .names import communication
 from .rows import table_of
 from .table import Trace
@@ -140,16 +140,17 @@ def _pieces(events) -> Iterator[tuple[float, float, str, str | None]]:
     last. Events come in order of start, outer before inner."""
     stack, at = [], -inf
     for e in [*events, None]:
-        begin = e["ts"] if e else inf
+        begin, ends = (e["ts"], e["ts"] + e["dur"]) if e else (inf, inf)
+        if any(comm and ends <= end for _, comm, end in stack):
+            continue  # a part of that communication
         while stack and at < begin:
-            top, comm, end = stack[-1]
+            name, comm, end = stack[-1]
             if end > at:
                 until = min(end, begin)
-                yield at * 1e-6, until * 1e-6, top["name"], comm
+                yield at * 1e-6, until * 1e-6, name, comm
                 at = until
             if end <= at:
                 stack.pop()
         at = max(at, begin)
-        inside = any(comm and e and e["ts"] + e["dur"] <= end for _, comm, end in stack)
-        if e and not inside:
-            stack.append((e, communication(e["name"]), e["ts"] + e["dur"]))
+        if e:
+            stack.append((e["name"], communication(e["name"]), ends))

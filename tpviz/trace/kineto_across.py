@@ -8,12 +8,12 @@ from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any
 
-from .kineto_events import UNKNOWN
+from .columns import UNKNOWN
 
 Rows = list[dict[str, Any]]
 _TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Collectives that no rank leaves before every other one has come."""
-_ROOM = 1 << 24
+_ROOM = 1 << 20
 """Characters of names that any trace may take, however long one of them is."""
 
 
@@ -86,7 +86,7 @@ def _sequences(rows):
     """The collectives of unknown groups, a list for each lane and stream."""
     streams = defaultdict(list)
     for f in rows:
-        if f["kind"] == "comm" and not f["members"]:
+        if f["kind"] == "comm" and f["axis"] == UNKNOWN:
             streams[f["lane"], str(f.get("stream"))].append(f)
     return [streams[key] for key in sorted(streams)]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from .columns import UNKNOWN
 from .ledger import wire_bytes
 from .names import collective, communication, is_nccl, item_bytes
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 ELEMENTS = 2**56
 """Most elements of a message: their bytes still fit an int64."""
-UNKNOWN = "unknown"
-"""The axis of a collective whose group the file does not name."""
 
 
 def spans_at(
