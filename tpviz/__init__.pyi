@@ -46,6 +46,7 @@ from .trace import Event as Event
 from .trace import Ledger as Ledger
 from .trace import Trace as Trace
 from .trace.load import load_trace as load_trace
+from .trace.names import COMM_KERNELS as COMM_KERNELS
 from .validation.rows import published as published
 from .validation.validate import Validation as Validation
 from .validation.validate import validate as validate
