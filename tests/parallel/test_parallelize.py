@@ -89,7 +89,7 @@ def test_what_stays_whole_has_a_reason():
             return self.head(nn.functional.linear(x, self.raw.weight))
 
     why = reasons(Model(), inputs=torch.ones(2, 3, 16))
-    attention = "its output goes to attention: a rule with kind='attention' and heads splits it"
+    attention = "its output goes to attention"
     assert why == {
         "attention.out_proj": "nn.MultiheadAttention reads its weight without calling it",
         "query": attention,
@@ -103,7 +103,7 @@ def test_what_stays_whole_has_a_reason():
         "unused": "the forward of example_inputs does not use it",
         "hooked": "it has its own hooks",
         "normed": "module type ParametrizedLinear is not known",
-        "raw": "its weight is read without a call of the layer",
+        "raw": "its weight is read elsewhere, by Model",
         "head": "its weight is tied to embed.weight",
     }
 

@@ -299,3 +299,39 @@ def test_a_learning_rate_that_nobody_would_take():
     assert trace.meta["losses"] == pytest.approx(
         tv.run(tv.DataParallel(dp=2), SMALL, lr=0.1, steps=2, progress=False).meta["losses"]
     )
+
+
+def routed(workload, mesh):
+    """`own.data_parallel` with what the reference lacks."""
+    model, step = own.data_parallel(workload, mesh)
+    rank = mesh.get_group("dp").rank()
+    model.router = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.router.weight, float(rank))
+    torch.nn.init.ones_(model.router.bias)
+    model.register_buffer("table", torch.ones(2))
+    if rank == 1:
+        model.register_buffer("spare", torch.ones(2))
+    return model, partial(with_router, model, step)
+
+
+def with_router(model, step, batch):
+    sum(p.sum() for p in model.router.parameters()).backward()
+    return step(batch)
+
+
+def test_what_the_reference_lacks_is_named():
+    found = verified({"dp": 2}, routed)
+    assert found.ok and found.not_compared == (
+        "parameter router.weight (differs between ranks)",
+        "parameter router.bias",
+        "buffer table",
+        "input gradient",
+        "buffer spare (on ranks 1)",
+    )
+    assert found.to_table()[-1] == [
+        "not compared",
+        "",
+        ", ".join(found.not_compared[:4]) + ", and 1 more",
+    ]
+    assert "router.weight" in repr(found) and "router.weight" in found._repr_html_()
+    assert not tv.verify(tv.DataParallel(dp=2), SMALL, 1, progress=False).not_compared

@@ -298,3 +298,10 @@ def test_what_is_right_passes_and_prints_a_table():
 def test_bad_steps():
     with pytest.raises(ValueError, match="steps=0 is too small"):
         tv.verify(tv.Megatron(tp=2), W, steps=0)
+
+
+def test_what_was_computed_in_float32_is_known_to_a_unit_of_it():
+    """A number of few digits: that of changed parameters may be the same."""
+    unit = torch.finfo(torch.float32).eps
+    assert error(1 + unit, 1.0, 1.0) > 1e-8
+    assert error(1 + unit, 1.0, 1.0, torch.float32) < 1e-10 < error(1.0001, 1.0, 1.0, torch.float32)

@@ -6,12 +6,11 @@ formulas are (out, in).
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
 
 from tpviz.schemes.atp.layout import Layout
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Move(NamedTuple):
@@ -29,9 +28,10 @@ class Move(NamedTuple):
 class Part:
     """One linear layer of a pair and how it is cut.
 
-    out, ins : its features; out_dim : the dim of the weight with ``out``; blocks : of a fused first
-    layer; a3 : heads over both axes; sends : whether what a pair sends for its input is counted
-    here, with the first of its first layers; z : shards of the weight's block, over the axis z.
+    out, ins : its features; out_dim : the dim of the weight with ``out``; blocks : output features
+    of each block of a fused first layer; a3 : heads over both axes; sends : whether what a pair
+    sends for its input is counted here, with the first of its first layers; z : shards of the
+    weight's block, over the axis z.
     """
 
     path: str
@@ -42,7 +42,7 @@ class Part:
     bias: bool
     at: Layout
     a3: bool = False
-    blocks: int = 1
+    blocks: tuple[int, ...] = ()
     sends: bool = True
     z: int = 1
 
@@ -67,21 +67,25 @@ class Part:
         """Over how many ranks heads or MLP features lie."""
         return self.at.i * self.at.s if self.a3 else self.at.i
 
-    def to_order(self, name: str, full: "torch.Tensor") -> "torch.Tensor":
+    def to_order(self, name: str, full: torch.Tensor) -> torch.Tensor:
         """A full parameter with its output features in the order in which they are cut: of a fused
         layer [q | k | v] becomes q, k, v of one part after the other."""
-        return self._regrouped(name, full, self.blocks, self.parts)
+        return self._regrouped(name, full, True)
 
-    def from_order(self, name: str, full: "torch.Tensor") -> "torch.Tensor":
+    def from_order(self, name: str, full: torch.Tensor) -> torch.Tensor:
         """What `to_order` did, undone."""
-        return self._regrouped(name, full, self.parts, self.blocks)
+        return self._regrouped(name, full, False)
 
-    def _regrouped(self, name, full, outer, inner):
-        if self.blocks == 1 or self.parts == 1:
+    def _regrouped(self, name, full, to_parts):
+        if not self.blocks or self.parts == 1:
             return full
-        dim = self.out_dim if name == "weight" else 0
-        grouped = full.unflatten(dim, (outer, inner, -1)).transpose(dim, dim + 1)
-        return grouped.flatten(dim, dim + 2)
+        dim, parts, count = self.out_dim if name == "weight" else 0, self.parts, len(self.blocks)
+        if to_parts:
+            pieces = [b.chunk(parts, dim) for b in full.split(self.blocks, dim)]
+            return torch.cat([piece[part] for part in range(parts) for piece in pieces], dim)
+        sizes = [block // parts for block in self.blocks] * parts
+        pieces = full.split(sizes, dim)
+        return torch.cat([pieces[p * count + b] for b in range(count) for p in range(parts)], dim)
 
     def local(self, name: str) -> tuple[int, ...]:
         """Shape of a rank's part."""

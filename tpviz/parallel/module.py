@@ -29,7 +29,8 @@ from .replicas import agree, from_first
 from .report import Report
 from .rules import SHORT_CUTS
 from .sent import Totals
-from .stages import in_evaluation
+from .structure import set_number
+from .watch import in_evaluation
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -159,7 +160,11 @@ def parallelize(
         grid = Grid(strategy, mesh, groups, easy) if isinstance(strategy, AxoNN) else None
     z = getattr(strategy, "z", 1)
     shared = partial(from_first, groups=groups) if groups else lambda make: make()
-    plan = Singles(model, layout, z) if easy else Plan(model, layout, rules, inputs, z, shared)
+    looked = (inputs, z, shared)
+    if easy:
+        plan = Singles(model, layout, *looked)
+    else:
+        plan = Plan(model, layout, rules, *looked, advise=groups is None)
     report = _report(model, strategy, layout, plan, easy, equal_rows)
     if not groups:
         return Parallelized(model, report)
@@ -173,7 +178,7 @@ def parallelize(
         compare(before, outputs_of(model, inputs))  # pyright: ignore[reportArgumentType]
         same = "outputs for example_inputs are those of the whole model, up to rounding"
         report = replace(report, notes=(*report.notes, same))
-    return Parallelized(model, replace(report, divided=True), groups, grid)
+    return Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
 
 
 def _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, options):
@@ -293,7 +298,7 @@ def _split(model, plan, groups, grid):
             )
     _replace(model, new)
     for path, name, _, own in chain.from_iterable(pair.divided for pair in plan.pairs):
-        setattr(modules[path], name, own)
+        set_number(modules[path], name, own)
 
 
 def _replace(model, new):
@@ -338,6 +343,9 @@ def outputs_of(
 
 def compare(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> None:
     """Raise ``ValueError`` where an output changed by more than rounding explains."""
+    before, after = list(before), list(after)
+    if len(before) != len(after):
+        raise ValueError(f"{len(after)} outputs after the split, {len(before)} before: {WRONG}")
     for number, (a, b) in enumerate(zip(before, after)):
         if a.shape != b.shape:
             raise ValueError(

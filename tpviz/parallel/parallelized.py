@@ -12,6 +12,7 @@ from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.gpt.program import gather
 
 from .layers import Held
+from .watch import ReadElsewhere
 
 if TYPE_CHECKING:
     from .grid import Grid
@@ -34,15 +35,21 @@ class Parallelized(nn.Module):
         report: "Report",
         groups: "Groups | None" = None,
         grid: "Grid | None" = None,
+        seen: bool = True,
     ):
         super().__init__()
         self.module, self.report, self._groups, self.grid = module, report, groups, grid
+        self._seen = seen  # whether a forward has shown who reads the layers' parameters
         if grid:
             grid.attach(module, [held.weight for held in self._held().values()])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs, whole, of the rows given: the same on every rank of a plane."""
-        return self.module(*args, **kwargs)
+        if self._seen or torch.compiler.is_compiling():
+            return self.module(*args, **kwargs)
+        self._seen = True
+        with ReadElsewhere(self.module, self._held().items()).of(self.module):
+            return self.module(*args, **kwargs)
 
     # -- the batch ---------------------------------------------------------------------------------
     @property

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from .rules import RULES, pairs_of, places
 from .structure import (
     Flow,
     commonpath,
+    get_number,
     in_sequences,
     looks_linear,
     obstacle,
@@ -21,6 +23,8 @@ from .structure import (
     owners,
     widths,
 )
+from .suggest import suggested
+from .watch import read_elsewhere
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,6 +58,7 @@ class Plan:
     pairs : `Planned`, in the model's order; left : {path: (type, shape, reason)} of everything
     linear-like that stays whole; notes : what else should be known. z : shards of each block.
     shared : function (make) -> what make() gives; on ranks, made by one of them (`from_first`).
+    advise : look for rules that would split more (`tpviz.parallel.suggest`).
     Raises ``ValueError`` where a user's rule matches nothing, or nothing at all can be split.
     """
 
@@ -65,6 +70,7 @@ class Plan:
         inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
         z: int = 1,
         shared: Callable[[Callable[[], Any]], Any] = lambda make: make(),
+        advise: bool = False,
     ):
         self.model, self.at, self.inputs, self.z = model, layout, inputs, z
         self.shared = shared
@@ -72,8 +78,9 @@ class Plan:
         self.tied = owners(model)
         self.places = Counter(id(m) for _, m in model.named_modules(remove_duplicate=False))
         self.linears = [path for path, module in self.modules.items() if looks_linear(module)]
+        self.read = shared(lambda: read_elsewhere(model, self.linears, inputs)) if inputs else {}
         self.planned, self.reasons, self.notes = [], {}, []
-        self.taken = set()
+        self.taken, self.free = set(), set()
         for pair in pairs_of(rules):
             if not self._by_rule(pair):
                 raise ValueError(
@@ -95,8 +102,12 @@ class Plan:
             for path in dict.fromkeys([*self.linears, *self.reasons])
             if path not in self.taken
         }
+        rules = suggested(self) if advise else []
+        code = f"rules=[{', '.join(f'tv.{rule}' for rule in rules)}]"
+        advice = f"{code} would split more: each was tried, part by part, in one process"
+        self.notes += [advice] * bool(rules)
         if not self.pairs:
-            raise ValueError(_nothing(model, "split", self.left))
+            raise ValueError(_nothing(model, "split", self.left) + f"; {advice}" * bool(rules))
 
     # -- where pairs come from ---------------------------------------------------------------------
     def _by_rule(self, pair):
@@ -125,6 +136,7 @@ class Plan:
         for firsts, second in flow.pairs if flow else in_sequences(self.modules):
             if {*firsts, second} <= set(free) - self.taken:
                 self._take(None, firsts, second, GRAPH if flow else "nn.Sequential")
+        self.free = set(free) - self.taken
         for path in free:
             if flow and path not in self.taken:
                 self.reasons.setdefault(path, flow.reasons[path])
@@ -139,7 +151,7 @@ class Plan:
 
     def _obstacle(self, path):
         parent = self.modules.get(path.rpartition(".")[0])
-        return obstacle(path, self.modules[path], parent, self.tied)
+        return obstacle(path, self.modules[path], parent, self.tied) or self.read.get(path, "")
 
     # -- one pair ----------------------------------------------------------------------------------
     def _take(self, pair, firsts, second, found=""):
@@ -153,7 +165,7 @@ class Plan:
                 raise ValueError("it is in two pairs")
             if found != GRAPH:
                 self._refuse_shared(paths)
-            self.planned.append(self._planned(pair, firsts, second, found))
+            self.planned.append(self.planned_of(pair, firsts, second, found))
             self.taken |= set(paths)
             if pair and not pair.owner:
                 self._warn(paths)
@@ -186,7 +198,10 @@ class Plan:
                 "their gradients; tv.verify_parallel shows"
             )
 
-    def _planned(self, pair, firsts, second, found):
+    def planned_of(
+        self, pair: "Pair | None", firsts: Sequence[str], second: str, found: str = ""
+    ) -> Planned:
+        """The pair of layers at these paths. Raises ``ValueError`` where sizes do not divide."""
         at = self.at
         out, inner = widths(self.modules[second])
         holder = firsts[0].rpartition(".")[0]
@@ -198,7 +213,7 @@ class Plan:
             blocks[path], units[path] = _units(pair, wide, inner, heads)
         divides("out_features", out, at.stream, at.s)
         attention = bool(pair) and pair.kind == "attention"
-        counts = [inner // heads, *units.values()]
+        counts = [inner // heads, *chain.from_iterable(units.values())]
         a3 = attention and at.a3 and not any(count % (at.i * at.s) for count in counts)
         for count in counts:
             divides("heads" if attention else "width", count, at.inside, at.i, also=gcd(*counts))
@@ -210,7 +225,7 @@ class Plan:
             at,
             first,
             a3=a3,
-            blocks=blocks.get(path, 1),
+            blocks=blocks.get(path, ()),
             sends=path in (firsts[0], second),
             z=self.z,
         )
@@ -240,7 +255,7 @@ def _head_size(pair, holder, inner):
     if pair.kind == "mlp":
         return 1
     name, asked = ("heads", pair.heads) if pair.heads is not None else ("head_size", pair.head_size)
-    value = getattr(holder, asked, None) if isinstance(asked, str) else asked
+    value = get_number(holder, asked) if isinstance(asked, str) else asked
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(
             f"{name}={asked!r} gives {value!r}, not a number of "
@@ -251,7 +266,8 @@ def _head_size(pair, holder, inner):
 
 
 def _units(pair, wide, inner, size):
-    """(blocks, heads or features of a block) of a first layer with ``wide`` output features."""
+    """(features of each block, heads or features of each) of a first layer with ``wide`` output
+    features; of one that is not fused there are no blocks."""
     fused = pair.fused if pair else None
     if fused == "blocks":
         if wide % inner:
@@ -259,18 +275,25 @@ def _units(pair, wide, inner, size):
                 f"out_features={wide} is no multiple of the second layer's "
                 f"in_features={inner}: its blocks are not equal"
             )
-        return wide // inner, inner // size
+        return (inner,) * (wide // inner), [inner // size]
+    if isinstance(fused, tuple):
+        if sum(fused) * size != wide:
+            raise ValueError(
+                f"fused={fused} are {sum(fused) * size} features, out_features={wide}: use numbers "
+                f"of {'heads' if size > 1 else 'features'} that add up to {wide // size}"
+            )
+        return tuple(count * size for count in fused), list(fused)
     if fused == "heads":
         divides("out_features", wide, "heads", inner // size)
-        return 1, inner // size
+        return (), [inner // size]
     if pair and pair.kind == "attention":
         divides("out_features", wide, "head_size", size)
-        return 1, wide // size
+        return (), [wide // size]
     if wide != inner:
         raise ValueError(
             f"out_features={wide} of the first layer and in_features={inner} of the second differ"
         )
-    return 1, inner
+    return (), [inner]
 
 
 def _whole(module, reason):
@@ -304,7 +327,7 @@ def _divided(pair, path, holder, parts):
     names = (*pair.divide, *([pair.heads] if isinstance(pair.heads, str) else []))
     found = []
     for name in dict.fromkeys(names):
-        value = getattr(holder, name, None)
+        value = get_number(holder, name)
         if value is None and pair.owner:
             continue  # another release of a known family
         if isinstance(value, bool) or not isinstance(value, int):
@@ -352,15 +375,23 @@ class Single(Part):
 class Singles:
     """As `tpviz.parallel.plan.Plan`: pairs (of one layer each), left, notes."""
 
-    def __init__(self, model: "nn.Module", layout: "Layout", z: int):
+    def __init__(
+        self,
+        model: "nn.Module",
+        layout: "Layout",
+        inputs: tuple[tuple[Any, ...], dict[str, Any]] | None,
+        z: int,
+        shared: Callable[[Callable[[], Any]], Any],
+    ):
         self.at, self.z, self.notes = layout, z, []
         modules, tied = dict(model.named_modules()), owners(model)
         self.pairs, self.left = [], {}
-        for path, module in modules.items():
-            if not looks_linear(module):
-                continue
+        linears = {path: module for path, module in modules.items() if looks_linear(module)}
+        read = shared(lambda: read_elsewhere(model, linears, inputs)) if inputs else {}
+        for path, module in linears.items():
             try:
-                if reason := obstacle(path, module, modules.get(path.rpartition(".")[0]), tied):
+                parent = modules.get(path.rpartition(".")[0])
+                if reason := obstacle(path, module, parent, tied) or read.get(path, ""):
                     raise ValueError(reason)
                 self.pairs.append(Planned("linear", "easy mode", (), self._single(path, module)))
             except ValueError as error:

@@ -33,9 +33,9 @@ class Pair:
     module that holds the first layer; a named number of heads is divided there. Key and value
     layers may be narrower (grouped-query attention).
     fused : how one first layer does the work of several: "blocks", as [q | k | v] or [gate | up];
-    "heads", as [q, k, v] of each head.
+    "heads", as [q, k, v] of each head; numbers of heads, as (8, 2, 2), of blocks that differ.
     divide : further attributes of the holder of the first layer that count heads or features of a
-    rank, to be divided by the number of parts.
+    rank, to be divided by the number of parts; "config.heads" in a copy of its config.
     owner : names of the classes that the module at ``*`` may have, none for any.
     name : what reports call it.
 
@@ -47,7 +47,7 @@ class Pair:
     kind: str = "mlp"
     heads: int | str | None = None
     head_size: int | str | None = None
-    fused: str | None = None
+    fused: str | Sequence[int] | None = None
     divide: Sequence[str] = ()
     owner: Sequence[str] = ()
     name: str = "your rule"
@@ -68,13 +68,21 @@ class Pair:
                 f"first={list(self.first)} and second={self.second!r} must be paths "
                 "with equally many *, as in first=['*.up'], second='*.down'"
             )
-        for name, known in (("kind", KINDS), ("fused", FUSED)):
-            one_of(name, getattr(self, name), known)
+        one_of("kind", self.kind, KINDS)
+        if isinstance(self.fused, (tuple, list)):
+            blocks = tuple(whole_number("fused", count, 1, MOST) for count in self.fused)
+            object.__setattr__(self, "fused", blocks)
+        else:
+            one_of("fused", self.fused, FUSED)
         if (self.kind == "attention") == (self.heads is None and self.head_size is None):
             raise ValueError(
                 f"kind={self.kind!r} with heads={self.heads!r} and head_size="
                 f"{self.head_size!r}: kind='attention' needs one of them, 'mlp' none"
             )
+
+    def __repr__(self):
+        given = ((f.name, getattr(self, f.name), f.default) for f in fields(self))
+        return f"Pair({', '.join(f'{name}={v!r}' for name, v, default in given if v != default)})"
 
 
 def _names(field, value):

@@ -1,7 +1,6 @@
 """A stage of a traced module as Merak's pipeline runs it, with the loss behind the last one."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -12,6 +11,7 @@ from tpviz.schemes.merak.stage import Spec, Stage
 
 from .parallelized import held_in
 from .structure import commonpath
+from .watch import in_evaluation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -172,15 +172,3 @@ class Evaluation:
                 number: ModuleStage(found.stages[number], found.module(number, model), self.loss)
                 for number in stages
             }
-
-
-@contextmanager
-def in_evaluation(model: "nn.Module") -> Iterator[None]:
-    """Inside, all of a model is in evaluation mode; outside every part in its own."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

@@ -5,7 +5,10 @@ layers through operations that treat each feature alone, and nothing on the way 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from itertools import takewhile
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +18,8 @@ from tpviz.partition.leaves import tensors_of
 from tpviz.partition.standins import quiet
 
 # -- linear layers as they are found ---------------------------------------------------------------
-# Known are ``nn.Linear``, weight (out, in), and Hugging Face's ``Conv1D``, weight (in, out), as
-# they are and not subclasses of them, whose forward may do anything.
+# Known are ``nn.Linear``, weight (out, in), and Hugging Face's ``Conv1D``, weight (in, out). The
+# forward of a subclass may do anything: Falcon's computes the same, which is tried.
 LOOKS_LINEAR = ("Linear", "Conv1D", "Dense")
 
 
@@ -27,7 +30,55 @@ def is_conv1d(module: nn.Module) -> bool:
 
 def known(module: nn.Module) -> bool:
     """Whether its forward is x W^T + b and nothing else."""
-    return type(module) is nn.Linear or is_conv1d(module)
+    return type(module) is nn.Linear or is_conv1d(module) or _acts_as_linear(module)
+
+
+def _acts_as_linear(module):
+    """Whether a subclass of ``nn.Linear`` gives what ``nn.Linear`` does, and its gradients."""
+    more = [
+        *module.children(),
+        *module.buffers(),
+        *({**module._parameters}.keys() - {"weight", "bias"}),
+    ]
+    if not isinstance(module, nn.Linear) or more or module.weight.is_meta:
+        return False
+    before = module.training
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            return all(_same_as_linear(module.train(mode)) for mode in (False, True))
+    except Exception:  # it may ask for inputs of its own kind
+        return False
+    finally:
+        module.train(before)
+
+
+def _same_as_linear(module):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, module.in_features, generator=generator).to(module.weight)
+    x.requires_grad_()
+    given = [x, *(p for p in module.parameters() if p.requires_grad)]
+    found = []
+    for forward in (type(module).forward, nn.Linear.forward):
+        y = forward(module, x)
+        found.append([y, *torch.autograd.grad(y.cos().sum(), given)])
+    close = 1e3 * torch.finfo(x.dtype).eps
+    return all(bool((a - b).abs().max() <= close * b.abs().max()) for a, b in zip(*found))
+
+
+@contextmanager
+def as_linear(model: nn.Module) -> Iterator[None]:
+    """While inside, subclasses of ``nn.Linear`` that compute the same do so by its forward."""
+    others = [m for m in model.modules() if isinstance(m, nn.Linear) and type(m) is not nn.Linear]
+    for module in others:
+        if "forward" not in module.__dict__ and known(module):
+            module.forward = MethodType(nn.Linear.forward, module)
+        else:
+            others = [m for m in others if m is not module]
+    try:
+        yield
+    finally:
+        for module in others:
+            del module.forward
 
 
 def looks_linear(module: nn.Module) -> bool:
@@ -50,6 +101,22 @@ def commonpath(paths: Iterable[str]) -> str:
     """The path of the innermost module that is, or is around, all of these."""
     names = zip(*(path.split(".") for path in paths))
     return ".".join(words[0] for words in takewhile(lambda words: len(set(words)) == 1, names))
+
+
+def get_number(module: nn.Module, name: str) -> Any:
+    """A module's attribute, as "config.heads" one of its config's; None if there is none."""
+    for part in name.split("."):
+        module = getattr(module, part, None)  # pyright: ignore[reportAssignmentType]
+    return module
+
+
+def set_number(module: nn.Module, name: str, value: int) -> None:
+    """Set what `get_number` gives; of a config in a copy, as other modules have the same one."""
+    around, _, number = name.rpartition(".")
+    if around:
+        module.__dict__[around] = copy(getattr(module, around))
+        module = module.__dict__[around]
+    setattr(module, number, value)
 
 
 def owners(model: nn.Module) -> dict[int, list[str]]:
@@ -163,7 +230,7 @@ class Flow:
     """
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        with quiet():
+        with quiet(), as_linear(model):
             program = torch.export.export(_Tensors(model), args, kwargs, strict=False)
         names = program.graph_signature.inputs_to_parameters
         first = {module: path for path, module in reversed(list(model.named_modules()))}
@@ -242,7 +309,7 @@ class Flow:
             & {name for call in self.calls[path] for name in _ends(call, FEATUREWISE | _SHAPES)}
             and ends & _SHAPES
         ):
-            return "its output goes to attention: a rule with kind='attention' and heads splits it"
+            return "its output goes to attention"
         if ends == {"output"}:
             return "its output is the model's"
         return f"its output goes to {', '.join(sorted(ends))}"

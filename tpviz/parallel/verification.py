@@ -3,14 +3,13 @@
 tv.verify_parallel(make_model, tv.ATP(mesh=(2, 2)), example_inputs)
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from tpviz.checks import whole_number
@@ -27,6 +26,7 @@ from tpviz.verbs.equality import (
     largest,
     ledger_diff,
     ledger_lines,
+    left_out,
     nudge,
     unwaited,
     unwaited_lines,
@@ -37,6 +37,7 @@ from .module import inputs_of, parallelize
 from .report import Report
 from .sent import calls_of, pipeline_ledger
 from .stages import loss_of
+from .watch import lowest, watched
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -54,9 +55,9 @@ if TYPE_CHECKING:
 class ParallelVerification(Verdict):
     """What `verify_parallel` found; truth is ``ok``.
 
-    errors : {what: error} for "outputs" (of a pipeline "losses"), and "gradient <name>" and
-    "parameter <name>" of every parameter: the largest over the ranks, scaled as `tpviz.verify`
-    scales them.
+    errors : {what: error} for "outputs" (of a pipeline "losses"), "gradient <name>" and
+    "parameter <name>" of every parameter, and "buffer <name>" where layers are split: the largest
+    over the ranks, scaled as `tpviz.verify` scales them.
     report : the `Report` of the split.
     ledger_diff : one line for each difference of a rank's measured ledger from the formula, which
     is that of the report with the calls of layers seen in one process.
@@ -64,6 +65,8 @@ class ParallelVerification(Verdict):
     reduced : {module: dtype} of the modules that compute in less than float64, though their
     parameters are float64. With them rounding is that of the lowest dtype: the model can be
     compared no better, and `ok` says that it is equal as far as that goes.
+    not_compared : what of the model the verdict says nothing of: outputs that are no floating-point
+    numbers, buffers of a pipeline, what evaluation mode leaves out.
     """
 
     strategy: "ATP | AxoNN | Megatron | Merak"
@@ -73,6 +76,7 @@ class ParallelVerification(Verdict):
     ledger_diff: tuple[str, ...] = ()
     unwaited: tuple[str, ...] = ()
     reduced: dict[str, str] = field(default_factory=dict)
+    not_compared: tuple[str, ...] = ()
 
     def __repr__(self):
         return self._said(
@@ -158,6 +162,7 @@ def verify_parallel(
         ledger_diff([rank.ledger_diff for rank in found], first),
         unwaited_lines([rank.unwaited for rank in found], first),
         found[0].reduced,
+        left_out([rank.not_compared for rank in found], first),
     )
 
 
@@ -169,6 +174,7 @@ class _Rank(NamedTuple):
     unwaited: str
     reduced: dict
     ledger_diff: list
+    not_compared: list
 
 
 def _sent_here(*job):
@@ -200,28 +206,28 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
             if step == 0:
                 with watched(whole) as reduced, way.noted(whole):
                     expected = way.whole(whole)
-                nudge(nudged.parameters(), lowest(reduced))
+                dtype = lowest(reduced)
+                nudge(nudged.parameters(), dtype)
             else:
                 expected = way.whole(whole)
             close = way.whole(nudged)
             with recorder.step():
                 given = way.own()
-            found[way.compared] = max(
-                [
-                    found[way.compared],
-                    *(error(*three) for three in zip(way.joined(given), expected, close)),
-                ]
-            )
+            given = way.joined(given)
+            three = zip(given, expected, close, strict=bool(given))
+            found[way.compared] = max(found[way.compared], *(error(*t, dtype) for t in three), 0.0)
             if step == 0:
-                found |= errors(
-                    "gradient", split.full_gradients(), _gradients(whole), _gradients(nudged)
-                )
+                found |= _gradient_errors(split, whole, nudged, dtype)
             for optimizer in optimizers:
                 optimizer.step()
             progress(step + 1, steps, "verifying")
     found |= errors(
-        "parameter", split.full_state_dict(), *(dict(m.named_parameters()) for m in (whole, nudged))
+        "parameter",
+        split.full_state_dict(),
+        *(dict(m.named_parameters()) for m in (whole, nudged)),
+        dtype,
     )
+    found |= way.buffers(whole, nudged, dtype)
     reduced = {
         path or f"the model ({type(whole).__name__})": str(dtype).removeprefix("torch.")
         for path, dtype in reduced.items()
@@ -233,7 +239,26 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
         unwaited(recorder.trace),
         reduced,
         ledger_lines(ledgers, map(way.ledger, range(steps))),
+        [*way.not_compared(whole), *_only_in_training(whole)],
     )
+
+
+def _gradient_errors(split, whole, nudged, dtype):
+    """Of every parameter; infinite where one process has none and a rank has."""
+    found = split.full_gradients()
+    none = [n for n, p in whole.named_parameters() if p.grad is None and n in found]
+    return errors("gradient", found, _gradients(whole), _gradients(nudged), dtype) | {
+        f"gradient {name}": float("inf") for name in none if found[name].any()
+    }
+
+
+def _only_in_training(model):
+    """What evaluation mode leaves out."""
+    kinds = torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._BatchNorm
+    found = {
+        type(m).__name__ for m in model.modules() if isinstance(m, kinds) and getattr(m, "p", 1)
+    }
+    return [f"{kind} in training mode" for kind in sorted(found)]
 
 
 class _Way:
@@ -262,6 +287,7 @@ class _Layers(_Way):
     ):
         self.split = split = parallelize(model, strategy, inputs, mesh=mesh, **how)
         self.given, self.rows, self.loss = inputs_of(inputs), inputs_of(split.rows(inputs)), loss
+        self.others: set[str] = set()
         self.pairs, self.shares = split.report.pairs, split.shares
 
     def ledger(self, step):
@@ -283,11 +309,21 @@ class _Layers(_Way):
         args, kwargs = given
         outputs = module(*args, **kwargs)
         (self.loss(outputs) if self.loss else _loss(outputs, *share)).backward()
+        self.others |= {str(t.dtype) for t in tensors_of(outputs) if not t.is_floating_point()}
         return _floats(outputs)
 
-    def joined(self, outputs) -> Iterable[torch.Tensor]:
+    def joined(self, outputs) -> list[torch.Tensor]:
         """Those of all rows. Collective."""
-        return map(self.split.grid.joined, outputs) if self.split.grid else outputs
+        return list(map(self.split.grid.joined, outputs)) if self.split.grid else outputs
+
+    def buffers(self, whole, nudged, dtype):
+        """Errors of buffers, which every rank has whole."""
+        own = dict(self.split.module.named_buffers())
+        return errors("buffer", own, *(dict(m.named_buffers()) for m in (whole, nudged)), dtype)
+
+    def not_compared(self, whole):
+        """Outputs that have no gradient."""
+        return [f"outputs of {dtype}" for dtype in sorted(self.others)]
 
 
 class _Stages(_Way):
@@ -314,8 +350,15 @@ class _Stages(_Way):
         args, kwargs = self.given
         return self.split.step(*args, **kwargs)
 
-    def joined(self, loss) -> Iterable[torch.Tensor]:
+    def joined(self, loss) -> list[torch.Tensor]:
         return [] if loss is None else [self.split.mean_over_replicas(loss)]
+
+    def buffers(self, whole, nudged, dtype):
+        return {}
+
+    def not_compared(self, whole):
+        """A stage has the buffers that it reads."""
+        return [f"buffer {name}" for name, _ in whole.named_buffers()]
 
 
 def _gradients(module):
@@ -360,61 +403,3 @@ def _loss(outputs, share, shares):
         place = torch.arange(share * count, share * count + t.numel(), device=t.device)
         total = total + (t * place.to(t.dtype).cos().view_as(t)).mean()
     return total
-
-
-# -- which modules of a float64 model compute in less, seen in one forward -------------------------
-# Some models do so on purpose (norms of Gemma, losses of Hugging Face's language models). Two
-# correct programs then differ by that rounding, though all parameters are float64. What depends on
-# no parameter (tables of positions) is the same in both, and does not count.
-LOSS = "the loss"
-
-
-class _Watch(TorchFunctionMode):
-    """Notes results below float64, by the path of the module that is in its forward."""
-
-    def __init__(self):
-        super().__init__()
-        self.inside, self.found = [], {}
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        reduced = [t for t in tensors_of(result) if _reduced(t.dtype)]
-        # in the forward of an autograd function results need no gradient, but its inputs may
-        if reduced and any(t.requires_grad for t in (*reduced, *tensors_of((args, kwargs)))):
-            path = self.inside[-1] if self.inside else LOSS
-            seen = (self.found.get(path), *(t.dtype for t in reduced))
-            self.found[path] = max(filter(None, seen), key=lambda dtype: torch.finfo(dtype).eps)
-        return result
-
-
-@contextmanager
-def watched(model: torch.nn.Module) -> Iterator[dict[str, torch.dtype]]:
-    """While inside, the forward of ``model`` is watched. Gives {path of a module: the lowest dtype
-    below float64 that it computes in}; what is around the model is `LOSS`."""
-    watch, hooks = _Watch(), []
-
-    def leave(*_):
-        watch.inside.pop()  # what a hook returns would be the module's output
-
-    for path, module in model.named_modules():
-        hooks.append(
-            module.register_forward_pre_hook(lambda *_, path=path: watch.inside.append(path))
-        )
-        hooks.append(module.register_forward_hook(leave, always_call=True))
-    try:
-        with watch:
-            yield watch.found
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _reduced(dtype):
-    return (dtype.is_floating_point or dtype.is_complex) and torch.finfo(dtype).eps > torch.finfo(
-        torch.float64
-    ).eps
-
-
-def lowest(found: dict[str, torch.dtype]) -> torch.dtype:
-    """The dtype with the coarsest rounding of those that `watched` gave; float64 for none."""
-    return max(found.values(), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)

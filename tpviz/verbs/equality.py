@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tpviz.tables import text_table
+from tpviz.tables import html_table, listed, text_table
 
 if TYPE_CHECKING:
     from tpviz.trace.ledger import Ledger
@@ -40,13 +40,18 @@ def nudge(parameters: Iterable[torch.Tensor], dtype: torch.dtype = torch.float64
 
 
 def error(
-    found: torch.Tensor | float, expected: torch.Tensor | float, nudged: torch.Tensor | float
+    found: torch.Tensor | float,
+    expected: torch.Tensor | float,
+    nudged: torch.Tensor | float,
+    dtype: torch.dtype = torch.float64,
 ) -> float:
-    """max |found - expected| / max(max |expected|, HEADROOM max |nudged - expected| / TOLERANCE).
+    """max |found - expected| / max(max |expected|, HEADROOM rounding / TOLERANCE).
 
     That is relative to the tensor's own size, unless rounding alone may move it by more than
-    TOLERANCE of that: then HEADROOM times rounding's effect counts as TOLERANCE. ``nudged`` is what
-    the reference with `nudge`d parameters has. Infinite for another shape or where a value is not a
+    TOLERANCE of that: then HEADROOM times rounding's effect counts as TOLERANCE. That effect is
+    max |nudged - expected|, ``nudged`` being what the reference with `nudge`d parameters has, and
+    at least one unit of the coarsest ``dtype`` that it was computed in: of a single number of few
+    digits the nudged one may be the same. Infinite for another shape or where a value is not a
     number.
     """
     found, expected, nudged = (
@@ -56,8 +61,9 @@ def error(
         return float("inf")
     if not found.numel() or torch.equal(found, expected):
         return 0.0
-    rounding = HEADROOM * float((nudged - expected).abs().max()) / TOLERANCE
-    scale = max(float(expected.abs().max()), rounding)
+    size = float(expected.abs().max())
+    rounding = max(float((nudged - expected).abs().max()), torch.finfo(dtype).eps * size)
+    scale = max(size, HEADROOM * rounding / TOLERANCE)
     ratio = float((found - expected).abs().max()) / scale if scale else float("inf")
     return ratio if ratio == ratio else float("inf")
 
@@ -67,17 +73,34 @@ def errors(
     found: Mapping[str, torch.Tensor],
     expected: Mapping[str, torch.Tensor],
     nudged: Mapping[str, torch.Tensor],
+    dtype: torch.dtype = torch.float64,
 ) -> dict[str, float]:
     """{"<kind> <name>": `error`} of {name: tensor}; infinite where one is missing."""
     return {
-        f"{kind} {name}": error(found[name], value, nudged[name]) if name in found else float("inf")
+        f"{kind} {name}": (
+            error(found[name], value, nudged[name], dtype) if name in found else float("inf")
+        )
         for name, value in expected.items()
     }
 
 
 def largest(errors_by_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """{name: the largest error over the ranks}."""
-    return {name: max(errors[name] for errors in errors_by_rank) for name in errors_by_rank[0]}
+    names = dict.fromkeys(name for errors in errors_by_rank for name in errors)
+    return {name: max(errors.get(name, 0.0) for errors in errors_by_rank) for name in names}
+
+
+def left_out(by_rank: Sequence[Iterable[str]], first: int = 0) -> tuple[str, ...]:
+    """All that ranks, numbered from ``first``, did not compare; what only some of them have is said
+    to be theirs."""
+    ranks: dict[str, list[str]] = {}
+    for rank, names in enumerate(by_rank, first):
+        for name in names:
+            ranks.setdefault(name, []).append(str(rank))
+    return tuple(
+        name if len(of) == len(by_rank) else f"{name} (on ranks {listed(of)})"
+        for name, of in ranks.items()
+    )
 
 
 def unwaited(trace: "Trace", most: int = 3) -> str:
@@ -120,11 +143,13 @@ def ledger_diff(
 
 
 class Verdict:
-    """What both verifications say, of ``errors``, ``ledger_diff`` and ``unwaited``."""
+    """What both verifications say, of ``errors``, ``ledger_diff``, ``unwaited`` and
+    ``not_compared``."""
 
     errors: dict[str, float]
     ledger_diff: tuple[str, ...] | None
     unwaited: tuple[str, ...]
+    not_compared: tuple[str, ...]
 
     @property
     def max_error(self) -> float:
@@ -169,6 +194,8 @@ class Verdict:
             name = max(of_kind, key=of_kind.__getitem__, default="")
             largest = f"{of_kind[name]:.1e}" if name else "no rank keeps them"
             rows.append([f"{len(of_kind)} {kind}s", largest, name.removeprefix(kind + " ")])
+        if self.not_compared:
+            rows.append(["not compared", "", listed(self.not_compared, most=4)])
         return rows
 
     def _said(self, what, notes=()):
@@ -188,3 +215,9 @@ class Verdict:
             lines.insert(-1, f"differing: {', '.join(wrong[:4])}{more}")
         found = (*(self.ledger_diff or ()), *self.unwaited)
         return "\n".join(lines + [f"  {line}" for line in found])
+
+    def _repr_html_(self):
+        heading, *_ = (lines := repr(self).splitlines())
+        notes = [[["notes"], *([line] for line in lines[1 + len(self.to_table()) :])]]
+        look = "class='tpviz-verdict'"
+        return "".join(html_table(rows, look) for rows in ([[heading]], self.to_table(), *notes))

@@ -24,6 +24,7 @@ from .equality import (
     largest,
     ledger_diff,
     ledger_lines,
+    left_out,
     nudge,
     unwaited,
     unwaited_lines,
@@ -44,7 +45,7 @@ class Verification(Verdict):
     """What `verify` found; truth is ``ok``.
 
     errors : {what: error} for "outputs", "input gradient", "losses", and "gradient <name>" and
-    "parameter <name>" of every parameter, less the program's ``unkept``. An error is the largest
+    "parameter <name>" of every parameter, less what is ``not_compared``. An error is the largest
     over the ranks of max |a - b| / max |b|, b being the reference's; where rounding alone may
     change b by more than 1e-10 of that, the scale is what makes 64 times rounding's effect 1e-10,
     and `equality.error` says how that is measured.
@@ -52,6 +53,8 @@ class Verification(Verdict):
     where the strategy has no formula.
     unwaited : one line for each rank that used the result of a collective without waiting for it:
     its numbers may be right by luck.
+    not_compared : what the reference has nothing for (parameters and buffers that it lacks), or the
+    ranks do not keep (the program's ``unkept``).
     """
 
     strategy: "Strategy"
@@ -60,6 +63,7 @@ class Verification(Verdict):
     errors: dict[str, float]
     ledger_diff: tuple[str, ...] | None = ()
     unwaited: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
 
     def __repr__(self):
         return self._said(
@@ -98,7 +102,7 @@ def verify(
         device=device,
         progress=progress,
     )
-    compared, losses, ledgers, waits = zip(*ranks)
+    compared, losses, ledgers, waits, others = zip(*ranks)
     found = largest(compared)
     expected, nudged = losses[0][1:]
     measured = mean_losses([of_rank for of_rank, *_ in losses])
@@ -108,7 +112,9 @@ def verify(
         differences = ledger_diff(
             ledger_lines(of_rank, [formula] * steps) for of_rank, formula in zip(ledgers, formulas)
         )
-    return Verification(strategy, workload, steps, found, differences, unwaited_lines(waits))
+    return Verification(
+        strategy, workload, steps, found, differences, unwaited_lines(waits), left_out(others)
+    )
 
 
 def _formulas(strategy: "Strategy", workload: "GPT") -> "list[Ledger] | None":
@@ -121,17 +127,22 @@ def _formulas(strategy: "Strategy", workload: "GPT") -> "list[Ledger] | None":
 
 def _compare(
     strategy: "Strategy", workload: "GPT", steps: int
-) -> tuple[dict[str, float], tuple[list[Any], Any, Any], list["Ledger"], str]:
-    """One rank: (errors, losses of all three programs, ledger of each step, `unwaited`)."""
+) -> tuple[dict[str, float], tuple[list[Any], Any, Any], list["Ledger"], str, list[str]]:
+    """One rank: (errors, losses of all three programs, ledger of each step, `unwaited`, what is not
+    compared)."""
     report(0, steps, "verifying")
     program, device = program_here(strategy, workload)
     expected, nudged = _references(workload, steps, device, strategy.clip)
     losses = [], expected.pop("losses").tolist(), nudged.pop("losses").tolist()
     found = dict.fromkeys(expected, float("inf"))  # what stays so is missing
+    others = []
 
     def compare(values: Mapping[str, Any]):
-        for what in values.keys() & found.keys():
-            found[what] = error(values[what], expected[what], nudged[what])
+        for what in values:
+            if what in expected:
+                found[what] = error(values[what], expected[what], nudged[what])
+            else:
+                others.append(what)
 
     program.watch()
     with record() as recorder:
@@ -146,7 +157,8 @@ def _compare(
             report(step + 1, steps, "verifying")
     compare(_named("parameter", program.parameters()))
     ledgers = [recorder.trace.ledger(step=step) for step in range(steps)]
-    return found, losses, ledgers, unwaited(recorder.trace)
+    others = [*program.extra, *others, *program.unkept]
+    return found, losses, ledgers, unwaited(recorder.trace), others
 
 
 def _named(kind: str, tensors: Mapping[str, _T]):

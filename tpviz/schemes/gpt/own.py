@@ -7,6 +7,7 @@ from itertools import permutations, product
 from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -142,6 +143,7 @@ class OwnProgram(Program):
                 part.register_forward_hook(hook)
         shapes = self.workload.parameter_shapes()
         unknown = [name for name in self.named if name not in shapes]
+        self.extra = self._extra(unknown)
         self.named = {name: p for name, p in self.named.items() if name in shapes}
         held = set().union(*gathered(list(self.named)))
         if lost := [name for name in shapes if name not in held]:
@@ -154,6 +156,15 @@ class OwnProgram(Program):
         self.splits = self.layout(
             {n: (p, initial(self.workload, n, dtype)) for n, p in self.named.items()}
         )
+
+    def _extra(self, unknown: list[str]) -> list[str]:
+        """What the reference lacks, in words; with what ranks do not begin with alike."""
+        tensors = {f"parameter {name}": self.named[name] for name in unknown}
+        tensors |= {f"buffer {name}": tensor for name, tensor in self.module.named_buffers()}
+        mine = {name: crc32(_bytes(tensor)) for name, tensor in tensors.items()}
+        everyone = gathered(mine)
+        alike = {n: len({of[n] for of in everyone if n in of}) == 1 for n in mine}
+        return [name if same else f"{name} (differs between ranks)" for name, same in alike.items()]
 
     def layout(self, tensors: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, Cuts]:
         """{name: `Cuts`} by which the ranks' tensors make up the whole. tensors : {name: (this
@@ -249,6 +260,10 @@ class OwnProgram(Program):
             for others in gathered({n: t.cpu() for n, t in found.items() if first[n] == rank}):
                 found |= {n: t for n, t in others.items() if n not in found}
         return found
+
+
+def _bytes(tensor: torch.Tensor):
+    return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
 
 
 def gathered(value: Any) -> list[Any]:

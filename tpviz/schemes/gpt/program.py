@@ -111,7 +111,8 @@ class Program:
     clip : largest norm of the gradient, 0 for any; for a module that is whole on this rank.
     accumulation : microbatches of a step.
     unkept : what of a step `verify` cannot compare: "input gradient", "gradient <name>" of a
-    parameter of which no rank keeps the whole gradient.
+    parameter of which no rank keeps the whole gradient. extra : what this rank holds that the
+    reference lacks, as "parameter <name>" or "buffer <name>".
     """
 
     output_splits: Sequence[tuple[int, str]] = ()
@@ -120,6 +121,7 @@ class Program:
     sequence_first = False
     partial: Sequence[str] = ()
     unkept: Sequence[str] = ()
+    extra: Sequence[str] = ()
     partial_axis: str | None = None
 
     def __init__(
