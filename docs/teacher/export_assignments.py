@@ -3,8 +3,8 @@
 out/assignments/release/<notebook>/<notebook>.ipynb is for students: task, starter, and a cell that
 grades. out/assignments/source has the same with hidden tests, which repeat the check with seeds
 that are drawn anew for each export and stand nowhere else. nbgrader's own folders have these names:
-`nbgrader generate_assignment` makes the one of the other, and `nbgrader autograde` needs the first.
-Points are 10 times the difficulty.
+`nbgrader generate_assignment` makes the one of the other, and `nbgrader autograde` needs the first;
+nbgrader_config.py beside them says how. Points are 10 times the difficulty.
 """
 
 import argparse
@@ -20,6 +20,18 @@ from tpviz.exercises import Exercise, exercises
 OUT = Path(__file__).parents[2] / "out/assignments"
 HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS\n.*?### END HIDDEN TESTS\n?", re.S)
 SEEDS = 2  # withheld inputs for each exercise
+CONFIG = '''"""Settings of nbgrader for these assignments; written anew with them."""
+import os
+import sys
+
+c = get_config()  # noqa: F821
+# For a new database nbgrader runs alembic by its name, which is found beside its own Python only
+# where that environment was activated.
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+c.CourseDirectory.root = os.path.dirname(os.path.abspath(__file__))
+c.GenerateAssignment.force = True  # the release that was exported is replaced by nbgrader's own
+c.ClearSolutions.enabled = False  # cells of answers hold the starter, no solution
+'''
 
 
 def cells_of(task: Exercise, seeds: list[int]) -> list[NotebookNode]:
@@ -86,6 +98,7 @@ def main() -> None:
             folder = options.out / kind / stem
             folder.mkdir(parents=True, exist_ok=True)
             nbformat.write(book, folder / f"{stem}.ipynb")
+        (options.out / "nbgrader_config.py").write_text(CONFIG)
         print(
             f"{stem}: {len(tasks)} exercises, {sum(10 * task.difficulty for task in tasks)} points"
         )

@@ -1,9 +1,11 @@
 """The teacher's kit: pages without network, slides, and assignments with hidden tests."""
 
+import os
 import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -78,3 +80,24 @@ def test_assignments_hide_their_seeds(kit, stem):
     assert "seed" not in "".join(c.source for c in students.cells if c.cell_type == "code")
     again = export.assignment(stem, tasks)
     assert [cell.source for cell in again.cells] != [cell.source for cell in source.cells]
+
+
+def test_nbgrader_is_told_how(kit, tmp_path, monkeypatch):
+    """It runs alembic by its name for a new database, would skip a release that exists, and would
+    replace a starter by a stub: seen with nbgrader 0.9.6, which is not installed here."""
+    monkeypatch.setattr("sys.argv", ["export", "00_start", "--out", str(tmp_path)])
+    monkeypatch.setenv("PATH", "/elsewhere")
+    kit("export_assignments").main()
+    told = SimpleNamespace(**{n: SimpleNamespace() for n in NBGRADER})
+    file = tmp_path / "nbgrader_config.py"
+    code = compile(file.read_text(), str(file), "exec")
+    exec(code, {"get_config": lambda: told, "__file__": str(file)})
+    assert os.environ["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/elsewhere"
+    assert told.CourseDirectory.root == str(tmp_path)
+    assert told.GenerateAssignment.force and told.ClearSolutions.enabled is False
+    source, release = (tmp_path / kind / "00_start/00_start.ipynb" for kind in NBGRADER_FOLDERS)
+    assert "HIDDEN TESTS" in source.read_text() and "def mean_over_ranks" in release.read_text()
+
+
+NBGRADER = ("CourseDirectory", "GenerateAssignment", "ClearSolutions")
+NBGRADER_FOLDERS = ("source", "release")
