@@ -35,6 +35,7 @@ _HOMES = {
     "tpviz.runtime.rank_errors": ["RankError", "RankTimeoutError"],
     "tpviz.runtime.recorder": ["record"],
     "tpviz.verbs.predict": ["predict", "Prediction"],
+    "tpviz.verbs.room": ["Training"],
     "tpviz.verbs.search": ["search"],
     "tpviz.verbs.run": ["run"],
     "tpviz.verbs.verify": ["verify"],

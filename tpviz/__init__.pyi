@@ -57,6 +57,7 @@ from .verbs.compare import Comparison as Comparison
 from .verbs.compare import compare as compare
 from .verbs.predict import Prediction as Prediction
 from .verbs.predict import predict as predict
+from .verbs.room import Training as Training
 from .verbs.run import run as run
 from .verbs.search import search as search
 from .verbs.simulate import simulate as simulate

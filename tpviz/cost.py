@@ -371,11 +371,12 @@ class Memory(dict):
         """Sum of the kinds, bytes."""
         return sum(self.values())
 
-    def mixed(self, itemsize: int) -> "Memory":
+    def mixed(self, itemsize: int, gradients: float = 4, states: float = 12) -> "Memory":
         """The same where the optimizer has a float32 copy beside its two moments, and gradients are
         added up in float32: 2, 4 and 12 bytes of a parameter, shared out as here (Rajbhandari et
-        al. 2020, arXiv 1910.02054, section 3.1). itemsize : bytes of a number here."""
-        factors = {"parameters": 2, "gradients": 4, "optimizer": 12 / 2}
+        al. 2020, arXiv 1910.02054, section 3.1). itemsize : bytes of a number here; gradients,
+        states : others than these 4 and 12."""
+        factors = {"parameters": 2, "gradients": gradients, "optimizer": states / 2}
         return Memory({k: n * factors.get(k, itemsize) / itemsize for k, n in self.items()})
 
 

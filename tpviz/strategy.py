@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, dataclass_transform
 
 from .advice import changed, with_advice
 from .checks import divides, divisors, number, one_of, settle, some_of, whole_number
-from .cost import Clock
+from .cost import Clock, Memory
 from .mesh import Mesh
 from .step import count, interned, ready_order
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from .cluster import Cluster, Device
-    from .cost import Memory, Segment
+    from .cost import Segment
     from .schemes.gpt.pointwise import Held
     from .schemes.gpt.program import Program
     from .step import Step
@@ -288,9 +288,10 @@ class Strategy:
         """Bytes of a rank. Raises ``NotImplementedError`` where a scheme has no formula."""
         raise NotImplementedError(f"{type(self).__name__} has no formula of its memory")
 
-    def least_memory(self, workload: "GPT") -> float:
-        """A lower bound of a rank's bytes, where one is found faster than `memory`; else 0."""
-        return 0
+    def least_memory(self, workload: "GPT") -> "Memory":
+        """A lower bound of a rank's bytes by kind, where one is found faster than `memory`; else
+        none of any kind."""
+        return Memory()
 
     def communication(
         self, workload: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None

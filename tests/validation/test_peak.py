@@ -16,7 +16,7 @@ from tpviz.validation.adapter import (
     plan_of,
     run_of,
 )
-from tpviz.validation.peak import MiB, Run, peak
+from tpviz.verbs.peak import MiB, Run, peak
 
 FIT = [row for row in tv.published(kind="memory") if row.part == "fit"]
 CHECKED = tv.validate(FIT).rows
@@ -129,25 +129,27 @@ def test_a_stage_without_blocks():
 
 
 def test_recomputation_keeps_inputs():
+    """And all of one block: the one in backward."""
     s = replace(ONE, pp=3, recompute="full")
     found = peak(s, W, 0, Run())["activations"]
     kept, backward = 2 * 2 * T * H, 2 * T * H + 2 * T * F
-    assert found == 3 * kept + 2 * (BLOCK - 2 * T * H) + backward + 2 * T * 28
+    assert found == 3 * kept + (BLOCK - 2 * T * H) + backward + 2 * T * 28
 
 
 def test_options_of_cases_are_those_of_the_repository():
     known = ci_cases()
     assert {row.model for row in FIT if row.model.startswith("gpt/")} <= set(known)
     rows = {(r.model.removeprefix("gpt/gpt3_mcore_te_"), r.gpu): r for r in FIT}
-    unfused = run_of(rows["tp1_pp4_swiglu", "dev_dgx_a100"])
-    flash = run_of(rows["tp1_pp4_vp1_resume_torch_decoupled_lr", "dev_dgx_a100"])
-    old = run_of(rows["tp1_pp4_vp1_resume_torch_decoupled_lr", "lts_dgxa100_dracooci"])
+    of = lambda name, gpu: run_of(row := rows[name, gpu], plan_of(row))
+    unfused = of("tp1_pp4_swiglu", "dev_dgx_a100")
+    flash = of("tp1_pp4_vp1_resume_torch_decoupled_lr", "dev_dgx_a100")
+    old = of("tp1_pp4_vp1_resume_torch_decoupled_lr", "lts_dgxa100_dracooci")
     assert [r.attention for r in (unfused, flash, old)] == ["unfused", "flash", "unfused"]
     assert (flash.again, flash.dropout, flash.fused_grads, flash.mask) == (512, True, False, True)
-    two = run_of(rows["tp2_pp1_multi_dist_optimizer_instances", "dev_dgx_a100"])
+    two = of("tp2_pp1_multi_dist_optimizer_instances", "dev_dgx_a100")
     assert two.shards == 2  # of 4 replicas
     assert options_of("gpt/new_swiglu_untie") == {"swiglu", "untie-embeddings-and-output-weights"}
-    sizes = {r.gpu: run_of(r).workspace for r in FIT if r.model.endswith("_pp4_vp1")}
+    sizes = {r.gpu: run_of(r, plan_of(r)).workspace for r in FIT if r.model.endswith("_pp4_vp1")}
     assert sizes["dev_dgx_a100"] == 68 * MiB and sizes["dev_dgx_gb200"] == 96 * MiB
 
 
@@ -160,7 +162,7 @@ def test_gated_mlps_of_ci_have_megatrons_width():
 
 def test_frameworks_keep_what_they_keep():
     grid = next(r for r in tv.published(source="ultrascale") if (r.tp, r.pp) == (4, 1) and r.zero)
-    run = run_of(grid)
+    run = run_of(grid, plan_of(grid))
     assert (run.again, run.fused_mlp, run.logits, run.gathered) == (
         2 * grid.hidden,
         False,
@@ -168,12 +170,14 @@ def test_frameworks_keep_what_they_keep():
         True,
     )
     assert run.shards == grid.dp and run.summed == 6
-    old = run_of(tv.published(source="megatron_sc21")[0])
+    first = tv.published(source="megatron_sc21")[0]
+    old = run_of(first, plan_of(first))
     assert (old.attention, old.dropout) == ("unfused", True)
-    selective = replace(tv.published(source="megatron_sc21")[0], recompute="selective")
-    assert run_of(selective).attention == "recomputed"
+    selective = replace(first, recompute="selective")
+    assert run_of(selective, plan_of(selective)).attention == "recomputed"
     simumax = next(r for r in FIT if r.source.startswith("simumax"))
-    assert run_of(simumax).fused_loss and run_of(simumax).fused_grads
+    how = run_of(simumax, plan_of(simumax))
+    assert how.fused_loss and how.fused_grads
 
 
 def test_pipelines_that_nanotron_cannot_build_are_refused():
@@ -209,7 +213,7 @@ def test_without_a_place_the_largest_rank_counts():
     plan = plan_of(row)
     assert isinstance(plan.strategy, tv.Merak)
     assert memory(plan, row).total == max(
-        peak(plan.strategy, plan.workload, place, run_of(row)).total for place in range(4)
+        peak(plan.strategy, plan.workload, place, run_of(row, plan)).total for place in range(4)
     )
 
 
@@ -220,6 +224,6 @@ def test_context_parallelism_is_a_shorter_sequence():
     assert (
         checked.plan
         and checked.plan.workload.seq == row.seq // 8
-        and run_of(row).shards == 8 * row.dp
+        and run_of(row, plan_of(row)).shards == 8 * row.dp
     )
     assert checked.step is None and checked.ratio == pytest.approx(1, abs=0.01)

@@ -7,8 +7,8 @@ import pytest
 import tpviz as tv
 from tpviz.cluster.profiles import fitted
 from tpviz.validation.adapter import NotModelled, cluster_of, ideal, memory, plan_of, run_of
-from tpviz.validation.peak import peak
 from tpviz.validation.validate import checked_rows
+from tpviz.verbs.peak import peak
 
 SC21 = tv.published(source="megatron_sc21")[0]
 ONE = next(r for r in tv.published(model="gpt2-1B") if r.gpu.startswith("A100"))
@@ -230,7 +230,7 @@ def test_memory_in_mixed_precision_by_hand():
     assert found["parameters"] == pytest.approx(2 * number, rel=1e-6)
     assert found["gradients"] == 2 * found["parameters"]
     assert found["optimizer"] == pytest.approx(12 / 4 * number, rel=1e-6)
-    assert found == peak(plan.strategy, plan.workload, 0, run_of(LLAMA))
+    assert found == peak(plan.strategy, plan.workload, 0, run_of(LLAMA, plan))
 
 
 def test_memory_rows_are_of_their_pipeline_stage():

@@ -8,7 +8,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.verbs.predict import check_memory
+from tpviz.verbs.room import check_memory
 
 W = tv.GPT(layers=2, hidden=64, heads=8, seq=32, batch=8, vocab=256)
 BOX = Cluster(

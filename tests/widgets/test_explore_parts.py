@@ -97,8 +97,8 @@ def test_memory_is_drawn_against_the_device(capacity, said):
 
 def test_too_little_memory_names_the_numbers():
     device = tv.clusters.nvlink_pairs().device
-    assert memory_warning(device.memory, device) == ""
-    words = memory_warning(2.5 * device.memory, device)
+    assert memory_warning(device.memory, device.memory, device.name) == ""
+    words = memory_warning(2.5 * device.memory, device.memory, device.name)
     assert "A rank needs 200 GB" in words
     assert "over at least 3 x as many ranks" in words
 

@@ -9,9 +9,10 @@ import pytest
 from emulated_runs import emulated
 
 import tpviz as tv
-from tpviz.cost import Memory
+from tpviz.cost import Memory, show_bytes
 from tpviz.figures.svg import seconds
 from tpviz.validation import bands
+from tpviz.verbs.room import need
 from tpviz.widgets import Explore, Planner
 from tpviz.widgets.in_small import in_small, shrunk
 from tpviz.widgets.planner import cluster_for, first_plan, model_names, preset
@@ -49,7 +50,7 @@ def test_every_model_can_be_planned_with():
     for name in model_names():
         w = preset(name)
         cluster = cluster_for("H100-SXM-80GB", 512, "Megatron-LM")
-        plan = first_plan(w, cluster, 512, lambda s, w: s.memory(w).mixed(w.itemsize))
+        plan = first_plan(w, cluster, 512)
         assert plan.world_size == 512 and tv.predict(plan, w, cluster).step_time > 0
         assert w.vocab % 64 == 0 and w.batch * w.seq == 2**22
 
@@ -128,11 +129,13 @@ def test_hardware_changes_the_prediction_and_the_band(view):
 
 def test_memory_is_of_the_states_chosen(small_view):
     p = small_view.prediction
-    pure, mixed = p.memory().total, p.memory().mixed(2).total
-    assert small_view.memory_of(p.strategy, p.workload).total == mixed > pure
-    small_view.mixed.value = False
-    assert small_view.memory_of(p.strategy, p.workload).total == pure
-    assert "In bfloat16 a GPU needs" in small_view.describe()
+    for name, how in small_view.states.options:
+        small_view.states.value = how
+        found = need(p.strategy, p.workload, p.cluster, how)
+        assert small_view.prediction.memory() == found, name
+        assert show_bytes(found.total) in small_view.describe()
+    assert found["optimizer"] < p.memory()["optimizer"]
+    assert "gradients in 16 bits and AdamW's moments in 16 bits" in small_view.describe()
 
 
 # -- bands -----------------------------------------------------------------------------------------
@@ -178,13 +181,11 @@ def test_the_best_plans_come_as_a_list_that_sets_the_knobs(small_view):
     small_view.search()
     assert small_view.plans.wait(60) and small_view.error == ""
     found = tv.search(SMALL, small_view.cluster, simulate=False, seconds=None)
-    room = small_view.cluster.device.memory
-    needs = {row: small_view.memory_of(row.strategy, SMALL).total for row in found.rows}
-    roomy = [row for row in found.rows if needs[row] <= room]
+    assert all(row.prediction.fits for row in found.rows)
     rows = small_view.plans.rows
-    assert rows[0].strategy == roomy[0].strategy and len(rows) == 8 == seen[-1]
+    assert rows[0].strategy == found.best and len(rows) == 8 == seen[-1]
     assert "strategies looked at" in small_view.plans.status.value
-    assert roomy[0].strategy.short in small_view.plans.list.options[0]
+    assert found.best.short in small_view.plans.list.options[0]
     small_view.plans.list.index = 0
     assert small_view.strategy == rows[0].strategy and small_view.error == ""
     assert small_view.prediction.step_time == pytest.approx(rows[0].predicted)
@@ -323,7 +324,8 @@ def test_a_twin_for_saved_notebooks(small_view):
 
 def test_sizes_that_clash_are_said(small_view, monkeypatch):
     monkeypatch.setattr(
-        "tpviz.widgets.planner.predict", lambda *a: (_ for _ in ()).throw(ValueError("no <room>"))
+        "tpviz.widgets.planner.predict",
+        lambda *a, **k: (_ for _ in ()).throw(ValueError("no <room>")),
     )
     small_view.gpus.value = 32
     assert small_view.error == "no <room>" and "bad sizes" in small_view.describe()

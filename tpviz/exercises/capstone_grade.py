@@ -17,8 +17,9 @@ from ..labs.layouts.why import EXPOSED
 from ..schemes.zero.strategy import DataParallel
 from ..strategy import Strategy
 from ..verbs.compare import Comparison
-from ..verbs.predict import check_memory, predict
+from ..verbs.predict import predict
 from ..verbs.ranking import Row
+from ..verbs.room import check_memory
 from ..verbs.search import search
 from ..verbs.simulate import simulate
 from ..workload import GPT

@@ -25,9 +25,10 @@ from tpviz.cost import Memory
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import Strategy
+from tpviz.verbs.peak import ENGINE, HANDLE, LARGE, Run, peak
+from tpviz.verbs.room import as_pipeline, framework_run
 from tpviz.workload import GPT
 
-from .peak import ENGINE, HANDLE, LARGE, Run, peak
 from .rows import PublishedRow, framework_of, table
 
 GPU_NAMES = {
@@ -52,6 +53,9 @@ GRADIENTS = {"nanotron": {0: 2.0, 1: 2.5}}
 """Bytes that data parallelism sends, by ZeRO's stage, as a multiple of those predicted: 4 for a
 parameter in 16 bits. nanotron all-reduces gradients in float32, 8 bytes, and with ZeRO-1 gathers
 weights besides, 2 (its trainer.py, ``reduce_scatter=False``, and optim/zero.py)."""
+ZERO = {"Megatron-LM": 1, "FSDP": 3}
+"""Profile -> the stage of ZeRO of runs that state none: the recipes of NeMo, Megatron-Bridge and
+DGX Cloud all have the distributed optimizer; FSDP shards all by default."""
 FIRST = {"n_gpus": 512, "tp": 32}
 """From these sizes on the grid's pipelines send slow messages. Its authors ran pipelines a second
 time (scripts/scaling_benchmarks.py repeats jobs before a number unless pp is 1); which rows are of
@@ -155,7 +159,8 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
     assumed: list[str] = []
     part = _part(row, assumed)
     try:
-        strategy = _sharded(part) if (row.zero or 0) > 1 else _pipelined(part, assumed)
+        part = replace(part, zero=_zero(part, assumed))
+        strategy = _sharded(part) if part.zero > 1 else _pipelined(part, assumed)
         workload = workload_of(part, assumed)
         strategy.check(workload)
         found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
@@ -279,21 +284,15 @@ def _as_ran(cluster, sizes, factor, slow):
 
 
 def memory(plan: Plan, row: PublishedRow) -> Memory:
-    """Bytes of a rank in mixed precision, by kind: of the rank that a row of memory names, else of
-    the one that needs most.
-
-    Runs of Megatron-LM and nanotron are those of `peak`. FSDP's shards are 4 bytes of a parameter,
-    4 of its gradient and 8 of Adam's moments; what it gathers counts as activations (derived).
-    """
-    s, w = plan.strategy, plan.workload
-    if isinstance(s, Merak):
-        places = [_place(row)] if row.kind == "memory" else range(s.pp)
-        how = run_of(row)
-        return max((peak(s, w, place, how) for place in places), key=lambda m: m.total)
-    found = s.memory(w)
-    number = found["parameters"] // w.itemsize
-    states = {"parameters": 4 * number, "gradients": 4 * number, "optimizer": 8 * number}
-    return Memory(**states, activations=found["activations"])
+    """Bytes of a rank in mixed precision, by kind, as `tpviz.verbs.room.need` counts them, with
+    what the row says besides: of the rank that a row of memory names, else of the one that needs
+    most."""
+    found = as_pipeline(plan.strategy, plan.workload)
+    assert found is not None
+    s, w, _ = found
+    places = [_place(row)] if row.kind == "memory" else range(s.pp)
+    how = run_of(row, plan)
+    return max((peak(s, w, place, how) for place in places), key=lambda m: m.total)
 
 
 @lru_cache(maxsize=1)
@@ -308,48 +307,33 @@ def options_of(case: str) -> frozenset[str]:
     return ci_cases().get(case, named)
 
 
-def run_of(row: PublishedRow) -> Run:
-    """How the framework of a row keeps its tensors (see `peak`)."""
-    gpu = row.gpu.lower()
-    handle = LARGE if "h100" in gpu or "h200" in gpu else HANDLE
-    engine = LARGE if handle == LARGE or "b200" in gpu else ENGINE
-    shards, split = row.dp * row.cp if row.zero else 1, row.sp != 0 and row.tp > 1
-    if row.framework == "nanotron":
-        return Run(
-            again=2 * row.hidden * (not row.kv_heads),
-            fused_mlp=False,
-            logits=10,
-            summed=6 if row.dp > 1 else 4,
-            shards=shards,
-            split=split,
-            gathered=split and row.pp == 1,
-            workspace=2 * handle,
-        )
-    if row.source.startswith(tuple(PROFILES)):
-        core = "recomputed" if row.recompute == "selective" else "unfused"
-        return Run(core, dropout=True, shards=shards, split=split, workspace=2 * handle)
+def run_of(row: PublishedRow, plan: Plan) -> Run:
+    """How the framework of a row keeps its tensors (`tpviz.verbs.peak.run_by`), and what the row
+    says besides."""
+    found = as_pipeline(plan.strategy, plan.workload)
+    assert found is not None
+    run = framework_run(profile_of(row.source), plan.cluster.device.name, *found)
+    if row.recompute == "selective" and row.source.startswith(tuple(PROFILES)):
+        run = replace(run, attention="recomputed")
+    if row.dtype == "fp16" and row.source == CI:
+        run = replace(run, summed=2)
     if row.source != CI:
-        return Run(
-            fused_grads=True,
-            fused_loss="fused cross entropy" in row.notes,
-            shards=shards,
-            split=split,
-            workspace=2 * handle + engine,
-        )
-    options = options_of(row.model)
+        return replace(run, fused_loss=run.fused_loss or "fused cross entropy" in row.notes)
+    options, gpu = options_of(row.model), row.gpu.lower()
     unfused = "attention-backend=unfused" in options or "transformer-impl=local" in options
     instances = next((int(o.partition("=")[2]) for o in options if o.startswith(INSTANCES)), 1)
     flash = not unfused and not (OLD in gpu and "deterministic-mode" in options)
-    return Run(
-        "flash" if flash else "unfused",
+    handle = LARGE if CUBLAS in options or "h100" in gpu else HANDLE
+    engine = LARGE if "h100" in gpu or "b200" in gpu else ENGINE
+    return replace(
+        run,
+        attention="flash" if flash else "unfused",
         again=row.hidden * flash,
         dropout="attention-dropout=0.0" not in options,
         fused_grads="no-gradient-accumulation-fusion" not in options,
-        summed=2 if row.dtype == "fp16" else 4,
-        shards=max(shards // instances, 1),
-        split=split,
+        shards=max(run.shards // instances, 1),
         mask=True,
-        workspace=2 * (LARGE if CUBLAS in options else handle) + engine,
+        workspace=2 * handle + engine,
     )
 
 
@@ -403,10 +387,18 @@ def _pipelined(row, assumed):
         microbatches=int(row.microbatches),
         recompute="full" if row.recompute == "full" else "none",
         layout=layout or _layout(row, assumed),
-        zero=1 if row.zero else 0,
+        zero=row.zero,
         sp=row.sp != 0 and row.tp > 1,
         **order,
     )
+
+
+def _zero(row, assumed):
+    """The stage of ZeRO that is stated, else that with which a framework's recipes train."""
+    usual = ZERO.get(profile_of(row.source), 0) if row.kind != "memory" and row.dp > 1 else 0
+    if row.zero is None and usual:
+        assumed.append(f"ZeRO-{usual}, as {row.framework} trains, for none is stated")
+    return usual if row.zero is None else row.zero
 
 
 def _layout(row, assumed):

@@ -14,6 +14,7 @@ import numpy as np
 
 from tpviz.cost import show_seconds
 from tpviz.verbs.predict import model_flops_utilization
+from tpviz.verbs.room import room
 
 from .adapter import Plan, cluster_of
 from .rows import DATA, FILES, PublishedRow, published
@@ -155,7 +156,7 @@ def _ranks(values):
 def needs(rows: Iterable[Checked]) -> list[float]:
     """Predicted bytes over the device's memory, of the rows with a prediction."""
     found = ((r.plan, r.memory) for r in rows)
-    return [memory.total / plan.cluster.device.memory for plan, memory in found if plan and memory]
+    return [memory.total / room(plan.cluster) for plan, memory in found if plan and memory]
 
 
 # -- baselines -----------------------------------------------------------------------------------

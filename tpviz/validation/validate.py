@@ -19,6 +19,7 @@ from tpviz.figures.charts import FROM_ZERO, axis, line, log_ticks, panel, points
 from tpviz.labs.report import Report
 from tpviz.tables import Columns, table, text_table
 from tpviz.verbs.predict import predict
+from tpviz.verbs.room import room
 
 from .adapter import NotModelled, Plan, memory, plan_of
 from .rows import PublishedRow, published, read, row_of
@@ -94,7 +95,7 @@ class Checked:
         """Whether the predicted memory fits the device."""
         if self.plan is None or self.memory is None:
             return None
-        return self.memory.total <= self.plan.cluster.device.memory
+        return self.memory.total <= room(self.plan.cluster)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -28,6 +28,7 @@ from tpviz.workload import GPT
 
 from .checks import check_cluster, check_fit
 from .fitted_range import outside
+from .room import Training, check_training, need, room, words
 
 if TYPE_CHECKING:
     from tpviz.cost import Segment
@@ -38,13 +39,15 @@ if TYPE_CHECKING:
 class Prediction:
     """What the formulas say about one step of one rank; every rank's is the same.
 
-    segments : tuple of `tpviz.cost.Segment` in time order; seconds are the cluster's.
+    segments : tuple of `tpviz.cost.Segment` in time order; seconds are the cluster's. training :
+    what else a model in 16 bits needs memory for, None: as most people train.
     """
 
     strategy: Strategy
     workload: GPT
     cluster: Cluster
     segments: "tuple[Segment, ...]"
+    training: Training | None = None
 
     @cached_property
     def badge(self) -> str:
@@ -107,18 +110,19 @@ class Prediction:
         return self.strategy.ledger(self.workload)
 
     def memory(self) -> Memory:
-        """The `tpviz.cost.Memory` of one rank, bytes by kind. Raises ``NotImplementedError`` where
-        the strategy has no formula of it."""
+        """The `tpviz.cost.Memory` of one rank, bytes by kind: of our own program, and of a model
+        in 16 bits of training in mixed precision (`tpviz.verbs.room`). Raises
+        ``NotImplementedError`` where the strategy has no formula of it."""
         return Memory(self._memory)
 
     @cached_property
     def _memory(self):
-        return self.strategy.memory(self.workload)
+        return need(self.strategy, self.workload, self.cluster, self.training)
 
     @property
     def fits(self) -> bool:
         """Whether a rank's memory fits its device."""
-        return self.memory().total <= self.cluster.device.memory
+        return self._memory.total <= room(self.cluster, self.training)
 
     # -- in words ----------------------------------------------------------------------------------
     def to_table(self) -> list[list[str]]:
@@ -147,17 +151,20 @@ class Prediction:
             f"Predicted: one step of {self.strategy.short} on {self.cluster.caption} takes "
             f"{show_seconds(self.step_time)}: {shares}. "
             + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
-            + self._fit_in_words()
+            + self.fit_in_words()
             + f" {self.badge[0].upper()}{self.badge[1:]}." * (self.badge != "predicted")
         )
 
-    def _fit_in_words(self):
-        size = show_bytes(self.cluster.device.memory)
+    def fit_in_words(self) -> str:
+        """Whether it fits, and what was counted."""
+        size = show_bytes(room(self.cluster, self.training))
         try:
             needs = show_bytes(self._memory.total)
         except NotImplementedError:
             return "There is no formula of its memory."
-        return f"A rank needs {needs} of {size}: it {'fits' if self.fits else 'does not fit'}."
+        how = words(self.workload, self.cluster, self.training)
+        fit = f"A rank needs {needs} of {size}: it {'fits' if self.fits else 'does not fit'}."
+        return f"{fit} {how}" if how else fit
 
     def __repr__(self):
         return (
@@ -166,23 +173,27 @@ class Prediction:
         )
 
 
-def predict(strategy: Strategy, workload: GPT, cluster: Cluster) -> Prediction:
+def predict(
+    strategy: Strategy, workload: GPT, cluster: Cluster, *, training: Training | None = None
+) -> Prediction:
     """Predict one step of ``strategy`` on ``workload``, one rank per device: a `Prediction`.
 
     With more ranks than shared ``cores``, kernels take ranks / cores times as long, as if all ranks
     computed all the time: too long in pipeline bubbles, where others wait. The cores' time for
     moving bytes is added by `tpviz.cost.on_shared_cores`.
 
-    Memory that exceeds the device is no error here: see ``.fits`` and `check_memory`. Raises
-    ``ValueError`` where sizes do not divide, or the cluster has fewer devices than ranks.
+    Memory that exceeds the device is no error here: see ``.fits`` and `room.check_memory`.
+    training : a `tv.Training`, of models in 16 bits. Raises ``ValueError`` where sizes do not
+    divide, or the cluster has fewer devices than ranks.
     """
     check(strategy, workload, cluster)
+    check_training(training, workload)
     on, ranks = cluster, strategy.world_size
     if (longer := crowding(cluster, ranks)) > 1:
         on = replace(cluster, device=cluster.device.divided(longer, 1, longer, longer))
     segments = strategy.cost(workload, on, Mesh(strategy.axes))
     segments = on_shared_cores(segments, cluster, ranks)
-    return Prediction(strategy, workload, cluster, tuple(segments))
+    return Prediction(strategy, workload, cluster, tuple(segments), training)
 
 
 def model_flops_utilization(workload: GPT, cluster: Cluster, ranks: int, seconds: float) -> float:
@@ -196,19 +207,6 @@ def check(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:
     check_fit(strategy, workload)
     check_cluster(cluster)
     cluster.check_world(strategy.world_size)
-
-
-def check_memory(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:
-    """Raise ``ValueError`` where a rank needs more bytes than its device has."""
-    memory, size = strategy.memory(workload), cluster.device.memory
-    if memory.total > size:
-        largest = max(memory, key=memory.__getitem__)
-        raise ValueError(
-            f"{strategy.short} needs {show_bytes(memory.total)} on every rank and the device "
-            f"{cluster.device.name!r} has {show_bytes(size)}: most of it is {largest}, "
-            f"{show_bytes(memory[largest])}; use more ranks, a smaller batch, or a device of "
-            f"{show_bytes(memory.total)}"
-        )
 
 
 def _share(part: float, whole: float):

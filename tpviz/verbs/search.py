@@ -20,7 +20,7 @@ from tpviz.strategy import Strategy, divisors
 from tpviz.strategy import strategies as registered
 
 from .checks import check_cluster, check_workload
-from .predict import check, check_memory, predict
+from .predict import check, predict
 from .ranking import (
     COLUMNS,
     Rejected,
@@ -33,6 +33,7 @@ from .ranking import (
     rivals,
     rounded,
 )
+from .room import Training, check_memory, check_training, least_need, need, room
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -61,6 +62,7 @@ def search(
     world_size: int | None = None,
     seconds: float | None = 9.0,
     progress: Callable[[int, int, str], Any] | View | bool | None = None,
+    training: Training | None = None,
 ) -> Search:
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
@@ -85,6 +87,7 @@ def search(
         simulates nothing more, and ranks no more once it has found something; None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
+    training : a `tv.Training`, what AdamW keeps of a model in 16 bits.
 
     Returns a `Search`. Raises ``ValueError`` with the numbers where nothing fits.
     """
@@ -98,11 +101,12 @@ def search(
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
     run, by_step = whole_number("run", run, 0, top), objective == "step"
     show = viewer(progress)
-    looking = _Looking(workload, cluster, objective, moment, show)
+    check_training(training, workload)
+    looking = _Looking(workload, cluster, objective, moment, show, training)
     try:
         rows, rejected, untried = looking.by_formula(space(workload, world_size, strategies))
         if not rows:
-            raise ValueError(_nothing(workload, cluster, world_size, rejected))
+            raise ValueError(_nothing(workload, cluster, world_size, rejected, training))
         rows.sort(key=looking.order)
         looking.found(rows)
         if run:
@@ -133,6 +137,7 @@ class _Looking(NamedTuple):
     objective: str
     moment: float
     show: View
+    training: Training | None = None
 
     def order(self, row: Row) -> Any:
         """The key of rows, first to last."""
@@ -155,8 +160,8 @@ class _Looking(NamedTuple):
             if rows and thread_time() > self.moment:
                 return rows, rejected, (*fits[done:], *untried)
             with _rejecting(rejected, strategy, "memory"):
-                check_memory(strategy, *on)
-                row = Row(strategy, predict(strategy, *on))
+                check_memory(strategy, *on, self.training)
+                row = Row(strategy, predict(strategy, *on, training=self.training))
                 if self.objective == "communication":
                     row = replace(row, communication=strategy.communication(*on))
                 rows.append(row)
@@ -175,6 +180,7 @@ class _Looking(NamedTuple):
     ) -> tuple[list[Strategy], tuple[Strategy, ...]]:
         """(those that nothing found quickly rules out, the least memory first, those not looked
         at)."""
+        on = self.workload, self.cluster, self.training
         least, untried = {}, ()
         for done, strategy in enumerate(candidates):
             if least and thread_time() > self.moment:
@@ -183,7 +189,7 @@ class _Looking(NamedTuple):
             with _rejecting(rejected, strategy, "sizes"):
                 check(strategy, self.workload, self.cluster)
                 with _rejecting(rejected, strategy, "memory"):
-                    least[strategy] = _check_least(strategy, self.workload, self.cluster)
+                    least[strategy] = _check_least(strategy, *on)
         return sorted(least, key=least.__getitem__), untried
 
     def by_simulation(
@@ -226,10 +232,12 @@ def _rejecting(rejected: list[Rejected], strategy: Strategy, cause: str):
         rejected.append(Rejected(strategy, str(error), "no formula"))
 
 
-def _check_least(strategy: Strategy, workload: "GPT", cluster: "Cluster"):
+def _check_least(
+    strategy: Strategy, workload: "GPT", cluster: "Cluster", training: Training | None
+):
     """`check_memory` of what is found faster, for in a large space most strategies fail by it; the
     least memory it needs, bytes."""
-    least, size = strategy.least_memory(workload), cluster.device.memory
+    least, size = least_need(strategy, workload, cluster, training), room(cluster, training)
     if least > size:
         raise ValueError(
             f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
@@ -331,7 +339,13 @@ def _measured(row: Row):
     return replace(row, measured=trace.step_time)
 
 
-def _nothing(workload: "GPT", cluster: "Cluster", world_size: int, rejected: list[Rejected]):
+def _nothing(
+    workload: "GPT",
+    cluster: "Cluster",
+    world_size: int,
+    rejected: list[Rejected],
+    training: Training | None,
+):
     """The message where every strategy was rejected."""
     if not rejected:
         return f"no strategy to try on {world_size} ranks: give strategies, or another world_size"
@@ -345,9 +359,10 @@ def _nothing(workload: "GPT", cluster: "Cluster", world_size: int, rejected: lis
             f"they have no formula, as {rejected[0].strategy.short}; tv.run, "
             "tv.simulate and tv.capture take it"
         )
-    least = min(heavy, key=lambda s: s.memory(workload).total)
+    on = workload, cluster, training
+    least = min(heavy, key=lambda s: need(s, *on).total)
     return start + (
         f"{len(heavy)} of them for want of memory, of which {least.short} needs least, "
-        f"{show_bytes(least.memory(workload).total)}, and a device has "
-        f"{show_bytes(cluster.device.memory)}"
+        f"{show_bytes(need(least, *on).total)}, and a device has "
+        f"{show_bytes(room(cluster, training))}"
     )

@@ -12,7 +12,8 @@ from tpviz.simulation.program import Capture
 from tpviz.simulation.replay import replay
 
 from .checks import check_faults
-from .predict import check, check_memory
+from .predict import check
+from .room import check_memory
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster

@@ -26,9 +26,9 @@ from tpviz.figures.svg import (
     ticks,
 )
 from tpviz.tables import html_table, quiet
+from tpviz.verbs.room import room
 
 if TYPE_CHECKING:
-    from tpviz.cluster import Device
     from tpviz.mesh import Mesh
     from tpviz.verbs.predict import Prediction
 
@@ -64,7 +64,7 @@ def model_html(
 ) -> tuple[str, str, str]:
     """What `ModelPane` shows, as HTML: pictures of time and memory, a warning, `axes_html`."""
     drawn = COVERED * covered + "".join(map(scrolled, model_svgs(prediction, covered)))
-    warning = memory_warning(sum(prediction.memory().values()), prediction.cluster.device)
+    warning = short_of_memory(prediction)
     short, _, words = prediction.badge.partition(" (")
     warning += quiet(short, f"{words[0].upper()}{words[1:-1]}.") if words else ""
     return drawn, warning, axes_html(prediction, mesh, covered)
@@ -83,13 +83,19 @@ def short_badge(prediction: "Prediction") -> str:
     return "predicted, out of range" if prediction.outside else prediction.badge
 
 
-def memory_warning(total: float, device: "Device") -> str:
-    """HTML that says by how much a rank's memory is exceeded, or ""."""
-    if total <= device.memory:
+def short_of_memory(p: "Prediction") -> str:
+    """`memory_warning` of a prediction."""
+    name = p.cluster.device.name
+    return memory_warning(p.memory().total, room(p.cluster, p.training), name)
+
+
+def memory_warning(total: float, size: float, name: str) -> str:
+    """HTML that says by how much a device's ``size`` is exceeded, or ""."""
+    if total <= size:
         return ""
     words = (
-        f"A rank needs {amount(total)}, {device.name} has {amount(device.memory)}: split the "
-        f"parameters over at least {-(-total // device.memory):.0f} x as many ranks (tp, ZeRO), or "
+        f"A rank needs {amount(total)}, {name} has {amount(size)}: split the "
+        f"parameters over at least {-(-total // size):.0f} x as many ranks (tp, ZeRO), or "
         "make the batch smaller. On such devices this would run out of memory."
     )
     return message(words)

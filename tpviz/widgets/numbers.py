@@ -17,11 +17,11 @@ from tpviz.figures.svg import (
     wrapped,
 )
 from tpviz.verbs.predict import Prediction
+from tpviz.verbs.room import room
 
 from .model import LEFT, RIGHT, WIDTH, memory_svg, parts_svg, per_cent, short_badge
 
 if TYPE_CHECKING:
-    from tpviz.cost import Memory
     from tpviz.validation.bands import Band
 
 LETTERS = 76
@@ -32,15 +32,15 @@ UNKNOWN = (
 )
 
 
-def plan_svgs(p: Prediction, memory: "Memory", band: "Band | None", theme: str) -> list[str]:
+def plan_svgs(p: Prediction, band: "Band | None", theme: str) -> list[str]:
     """The pictures of a plan: `numbers_svg`, its step in parts, `axes_svg`, and a rank's
-    ``memory`` against the device's."""
-    device = p.cluster.device
+    memory against the device's."""
+    device, size = p.cluster.device, room(p.cluster, p.training)
     drawn = [numbers_svg(p, band, theme), parts_svg(p.parts, short_badge(p), theme=theme)]
     sizes = {axis: n for axis, n in p.strategy.axes.items() if n > 1}
     if sizes:
         drawn.append(axes_svg(sizes, p.exposed, p.hidden, p.step_time, theme))
-    return [*drawn, memory_svg(memory, device.memory, device.name, theme)]
+    return [*drawn, memory_svg(p.memory(), size, device.name, theme)]
 
 
 def figures(p: Prediction) -> list[str]:

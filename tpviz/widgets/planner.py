@@ -19,7 +19,6 @@ from tpviz import clusters, models
 from tpviz.checks import divisors, one_of
 from tpviz.cluster import Cluster
 from tpviz.cluster.profiles import as_run_by, frameworks
-from tpviz.cost import Memory, show_bytes
 from tpviz.figures.svg import scrolled, seconds, stacked
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import max_ranks
@@ -28,6 +27,7 @@ from tpviz.strategy import Strategy, strategies
 from tpviz.validation.adapter import fabric_of
 from tpviz.validation.bands import IDEAL, Band, band
 from tpviz.verbs.predict import Prediction, predict
+from tpviz.verbs.room import USUAL, Training, need, room
 from tpviz.workload import GPT
 
 from .base import check_names, shown
@@ -37,7 +37,7 @@ from .fitting import Fitting
 from .in_small import Small, in_small
 from .job import Latest
 from .knobs import WIDE, WRAPPED, Knobs, small_html
-from .model import axes_html, memory_warning, message
+from .model import axes_html, message, short_of_memory
 from .numbers import figures, plan_svgs
 from .plans import PlansPane
 
@@ -51,6 +51,13 @@ COUNTS = sorted({*(1 << k for k in range(1, 15)), *(3 << k for k in range(4, 13)
 USUAL_GPUS, USUAL_GPU, USUAL_FRAMEWORK, USUAL_MODEL = 512, "H100-SXM-80GB", "Megatron-LM", "llama2"
 RANKS = 8
 """Of a scale model, at most."""
+STATES = (
+    ("moments and master weights in float32", USUAL),
+    ("moments in 16 bits, master weights in float32", Training(moments=2)),
+    ("moments in 8 bits, master weights in float32", Training(moments=1)),
+    ("all in 16 bits", Training(gradients=2, master=0, moments=2)),
+)
+"""What AdamW keeps of a model in 16 bits."""
 
 
 def explore(
@@ -134,24 +141,13 @@ class Planner(Fitted, ipywidgets.VBox):
         )
         run_by = [("ideal: nominal rates", IDEAL), *((name, name) for name in frameworks())]
         self.framework = _menu("run by", run_by, framework, "whose kernels: tv.clusters.as_run_by")
-        self.mixed = ipywidgets.Checkbox(
-            True,
-            description="mixed precision: 18 bytes a parameter before sharding",
-            indent=False,
-            layout={"width": "auto"},
-            tooltip="2 of the parameter, 4 of its gradient, 12 of the optimizer in float32; else "
-            "four numbers of the model's dtype",
-        )
+        self.states = _menu("AdamW", list(STATES), USUAL, "what 16-bit training keeps: tv.Training")
         self.facts, self.message, self.gave, self.picture, self.axes = (
             ipywidgets.HTML() for _ in range(5)
         )
         self.picture.add_class("tpviz-predicted")
         self.knobs_box, self.small_box = ipywidgets.VBox(), ipywidgets.VBox()
-        self.plans = PlansPane(
-            self.take,
-            lambda row: self.memory_of(row.strategy, row.prediction.workload),
-            self.show_error,
-        )
+        self.plans = PlansPane(self.take, self.show_error)
         self.small_button = ipywidgets.Button(
             description="Run it here as a scale model",
             icon="play",
@@ -162,14 +158,14 @@ class Planner(Fitted, ipywidgets.VBox):
         self._choose_first(inner, outer)
         self.model.observe(lambda change: self._choose_first(), "value")
         self.menu.observe(lambda change: self._quiet or self._choose(), "value")
-        for box in (self.gpu, self.gpus, self.framework, self.mixed):
+        for box in (self.gpu, self.gpus, self.framework, self.states):
             box.observe(lambda change: self._moved(), "value")
         self.plans.search_button.on_click(lambda button: self.search())
         self.small_button.on_click(lambda button: self.run_small())
 
     def _rows(self):
         half = {"flex": "1 1 440px", "min_width": "400px"}
-        hardware = [self.model, self.gpu, self.gpus, self.framework, self.mixed]
+        hardware = [self.model, self.gpu, self.gpus, self.framework, self.states]
         left = [*hardware, self.menu, self.knobs_box, self.gave, self.message]
         sides = [left, [self.picture, self.axes]]
         both = [ipywidgets.VBox(side, layout=half) for side in sides]
@@ -201,7 +197,8 @@ class Planner(Fitted, ipywidgets.VBox):
         """A model was chosen, and perhaps a strategy inside and one around it."""
         chosen: Any = self.model.value
         workload = preset(chosen) if isinstance(chosen, str) else chosen
-        inner = inner or first_plan(workload, self.cluster, self.most_ranks(), self.memory_of)
+        how = self._training_of(workload)
+        inner = inner or first_plan(workload, self.cluster, self.most_ranks(), how)
         self._set_menu(inner)
         self._choose(inner, outer, workload)
 
@@ -248,10 +245,13 @@ class Planner(Fitted, ipywidgets.VBox):
             return values[name]
         return max((n for n in divisors(ranks) if n * others <= ranks), default=1)
 
-    def memory_of(self, strategy: Strategy, workload: GPT) -> Memory:
-        """Bytes of a rank, by contributor, in mixed precision where that is chosen."""
-        found = strategy.memory(workload)
-        return found.mixed(workload.itemsize) if self.mixed.value else found
+    @property
+    def training(self) -> Training | None:
+        """What AdamW's menu says; None of a model that is not in 16 bits."""
+        return self._training_of(self._fitting.workload)
+
+    def _training_of(self, workload) -> Training | None:
+        return self.states.value if workload.itemsize == 2 else None  # pyright: ignore[reportReturnType]
 
     # -- while knobs move --------------------------------------------------------------------------
     def show_knobs(self, sizes: Knobs, inner: Knobs, outer: Knobs | None = None) -> None:
@@ -274,7 +274,7 @@ class Planner(Fitted, ipywidgets.VBox):
             try:
                 cluster = self.cluster
                 gave = self._fit()
-                prediction = predict(self.strategy, self.workload, cluster)
+                prediction = predict(self.strategy, self.workload, cluster, training=self.training)
             except ValueError as error:
                 self.show_error(error)
                 self.facts.value = "These sizes do not fit; below are the last valid ones."
@@ -287,22 +287,21 @@ class Planner(Fitted, ipywidgets.VBox):
             self.gave.value = small_html(words and f"Changed so that all fits: {words}.")
             self.facts.value = f"<b style='line-height:1.4'>{escape(self._name())}</b>"
             self.picture.value, self.axes.value = self._drawn(prediction)
-            self.plans.look(self.workload, cluster, self.most_ranks())
+            self.plans.look(self.workload, cluster, self.most_ranks(), self.training)
 
     def _drawn(self, p):
         """(the pictures, the table of axes) as HTML."""
-        memory = self.memory_of(p.strategy, p.workload)
-        drawn = "".join(map(scrolled, plan_svgs(p, memory, self.band, "page")))
+        drawn = "".join(map(scrolled, plan_svgs(p, self.band, "page")))
         idle = self.most_ranks() - p.strategy.world_size
         words = [f"{idle:,} of {self.most_ranks():,} GPUs are idle."] * (idle > 0)
-        warning = memory_warning(memory.total, p.cluster.device)
+        warning = short_of_memory(p)
         return drawn + "".join(map(message, words)) + warning, axes_html(p, Mesh(p.strategy.axes))
 
     # -- search, and the scale model ---------------------------------------------------------------
     @shown
     def search(self) -> None:
         """Search the best plans for the model on these GPUs, in a worker thread."""
-        self.plans.start(self.workload, self.cluster, self.most_ranks())
+        self.plans.start(self.workload, self.cluster, self.most_ranks(), self.training)
 
     def scale_model(self) -> Small:
         """The plan in small: see `tpviz.widgets.in_small`."""
@@ -347,7 +346,8 @@ class Planner(Fitted, ipywidgets.VBox):
         try:
             cluster = cluster_for(self.gpu.value, gpus, self.framework.value)  # pyright: ignore[reportArgumentType]
             strategy, workload = self._fitting.made(values)
-            prediction = predict(strategy, workload, cluster)
+            how = self._training_of(workload)
+            prediction = predict(strategy, workload, cluster, training=how)
         except ValueError as error:
             return {"error": str(error)}
         drawn = "".join(self._drawn(prediction))
@@ -367,8 +367,7 @@ class Planner(Fitted, ipywidgets.VBox):
         with self._lock:
             p, drawn = self.prediction, []
             if p is not None:
-                memory = self.memory_of(p.strategy, p.workload)
-                drawn = plan_svgs(p, memory, self.band, theme)
+                drawn = plan_svgs(p, self.band, theme)
             if self.plans.found is not None:
                 drawn.append(self.plans.found.to_svg(theme))
             return stacked(drawn, self._heading(), theme)
@@ -379,14 +378,12 @@ class Planner(Fitted, ipywidgets.VBox):
             p = self.prediction
             if p is None:
                 return f"Planner, bad sizes ({self.error})."
-            memory, room = self.memory_of(p.strategy, p.workload), p.cluster.device.memory
-            states = "mixed precision" if self.mixed.value else p.workload.dtype
             waits = ", ".join(f"{seconds(s)} for {axis}" for axis, s in p.exposed.items())
             around = f" The error of such predictions: {self.band.words}." if self.band else ""
             return (
                 f"Planner: {self._name()}. Predicted: {seconds(p.step_time)} a step, "
-                f"{', '.join(figures(p))}. Kernels wait {waits or 'for nothing'}. In {states} a "
-                f"GPU needs {show_bytes(memory.total)} of {show_bytes(room)}.{around}"
+                f"{', '.join(figures(p))}. Kernels wait {waits or 'for nothing'}. "
+                f"{p.fit_in_words()}{around}"
             )
 
     def __repr__(self):
@@ -438,22 +435,22 @@ def cluster_for(gpu: str, gpus: int, framework: str) -> Cluster:
 
 
 def first_plan(
-    workload: GPT, cluster: Cluster, ranks: int, memory: Callable[[Strategy, GPT], Memory]
+    workload: GPT, cluster: Cluster, ranks: int, training: Training | None = None
 ) -> Strategy:
     """A pipeline of 1F1B, one sequence a microbatch, with the fewest ranks to a replica that have
     room, of which tensor parallelism inside a node takes the most; the one that needs least where
-    none has room. memory : of a strategy and a workload."""
+    none has room."""
     least = None
     for plan in _first_plans(workload, cluster, ranks):
         try:
             plan.check(workload)
         except ValueError:
             continue
-        need = memory(plan, workload).total
-        if need <= cluster.device.memory:
+        needed = need(plan, workload, cluster, training).total
+        if needed <= room(cluster, training):
             return plan
-        if least is None or need < least[0]:
-            least = need, plan
+        if least is None or needed < least[0]:
+            least = needed, plan
     return least[1] if least else Merak(pp=1, microbatches=1, schedule="1f1b", recompute="none")
 
 

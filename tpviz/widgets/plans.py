@@ -17,8 +17,8 @@ from .knobs import small_html
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory
     from tpviz.strategy import Strategy
+    from tpviz.verbs.room import Training
     from tpviz.workload import GPT
 
 MOST = 8
@@ -31,19 +31,13 @@ HELP = (
 class PlansPane(ipywidgets.VBox):
     """A button that searches in a worker thread, and the plans found so far.
 
-    take : called with the strategy that was clicked. memory : the `Memory` of a rank of a `Row`.
-    show_error : as of the view around it.
+    take : called with the strategy that was clicked. show_error : as of the view around it.
     ``rows`` : the `Row`s listed, one for each plan; ``found`` : the `Search` that they are of, None
     before one.
     """
 
-    def __init__(
-        self,
-        take: "Callable[[Strategy], Any]",
-        memory: "Callable[[Row], Memory]",
-        show_error: Callable[[Any], Any],
-    ):
-        self._take, self._memory, self.show_error = take, memory, show_error
+    def __init__(self, take: "Callable[[Strategy], Any]", show_error: Callable[[Any], Any]):
+        self._take, self.show_error = take, show_error
         self.rows: list[Row] = []
         self.found: Search | None = None
         self._job: Job | None = None
@@ -67,11 +61,17 @@ class PlansPane(ipywidgets.VBox):
         self.stop_button.on_click(lambda button: self.stop())
         self.list.observe(lambda change: self._clicked(), "index")
 
-    def start(self, workload: "GPT", cluster: "Cluster", world_size: int) -> None:
+    def start(
+        self,
+        workload: "GPT",
+        cluster: "Cluster",
+        world_size: int,
+        training: "Training | None" = None,
+    ) -> None:
         """Search; nothing where a search goes on."""
         if self._job and self._job.running:
             return
-        self._for, self.found = (workload, cluster, world_size), None
+        self._for, self.found = (workload, cluster, world_size, training), None
         self._show([])
         self.stop_button.disabled, self.search_button.disabled = False, True
         stream = _Stream(self)
@@ -82,6 +82,7 @@ class PlansPane(ipywidgets.VBox):
                 cluster,
                 simulate=False,
                 world_size=world_size,
+                training=training,
                 seconds=None,
                 progress=stream,
             )
@@ -96,14 +97,20 @@ class PlansPane(ipywidgets.VBox):
         """Wait for the search (for scripts and tests); True when none is left."""
         return self._job is None or self._job.join(timeout)
 
-    def look(self, workload: "GPT", cluster: "Cluster", world_size: int) -> None:
+    def look(
+        self,
+        workload: "GPT",
+        cluster: "Cluster",
+        world_size: int,
+        training: "Training | None" = None,
+    ) -> None:
         """What is in view now: a search for something else ends, and its plans are cleared."""
-        if self._for not in (None, (workload, cluster, world_size)):
+        if self._for not in (None, (workload, cluster, world_size, training)):
             self._for = None
             self.stop()
             self.found = None
             self._show([])
-            self._say("The model or the GPUs changed: search again.")
+            self._say("The model, its states or the GPUs changed: search again.")
 
     @shown
     def _ended(self, result, error, stopped):
@@ -111,26 +118,20 @@ class PlansPane(ipywidgets.VBox):
         if error is None:
             self.bar.value = self.bar.max
             self.take_found(result)
-            rejected = len(result.rejected) + sum(not self._fits(row) for row in result.rows)
             self._say(
                 f"{len(result.rows) + len(result.rejected):,} strategies looked at, of which "
-                f"{rejected:,} do not fit in memory or in sizes."
+                f"{len(result.rejected):,} do not fit in memory or in sizes."
             )
         elif not stopped:
             self._say(str(error))
         elif self._for is not None:
             self._say("Stopped: these are the best found until then.")
 
-    def _fits(self, row):
-        """Whether a row has room on its device."""
-        return self._memory(row).total <= row.prediction.cluster.device.memory
-
     def take_found(self, result: Search) -> None:
-        """List the first plans of a `Search` that have room."""
+        """List the first plans of a `Search`."""
         if (result.workload, result.cluster) == (self._for or (None,))[:2]:
             self.found = result
-            roomy = filter(self._fits, result.rows)
-            self._show(list(islice(plans(roomy), MOST)))
+            self._show(list(islice(plans(result.rows), MOST)))
 
     def told(self, done: int, total: int, text: str) -> None:
         """How far the search is."""
@@ -157,7 +158,7 @@ class PlansPane(ipywidgets.VBox):
             [
                 time,
                 f"MFU {100 * plan[0].prediction.mfu:.1f} %",
-                f"{show_bytes(self._memory(plan[0]).total)} a GPU",
+                f"{show_bytes(plan[0].prediction.memory().total)} a GPU",
                 plan[0].strategy.short,
                 same_words(plan),
             ]

@@ -11,7 +11,7 @@ from tpviz.clusters import GPUS, as_run_by, dgx, perlmutter
 from tpviz.labs.finding import Finding, vary
 from tpviz.schemes.axonn.models import LEAST_RANKS, NOMINAL, hardware_flops, paper_models
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.validation.peak import Run, peak
+from tpviz.verbs.peak import Run, peak
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 

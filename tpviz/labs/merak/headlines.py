@@ -21,7 +21,7 @@ from tpviz.labs.study import Study, ask
 from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import divisors
-from tpviz.validation.peak import Run, peak
+from tpviz.verbs.peak import Run, peak
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 

@@ -30,11 +30,11 @@ def memory(s: "Merak", w: "GPT") -> Memory:
     return max((memory_of(s, w, place) for place in range(s.pp)), key=lambda m: m.total)
 
 
-def least(s: "Merak", w: "GPT") -> int:
+def least(s: "Merak", w: "GPT") -> Memory:
     """Weights, their gradients and moments of the largest stage."""
     size = max(num_local_parameters(s, w)) * w.itemsize
     states = {"parameters": size, "gradients": size, "optimizer": 2 * size}
-    return sum(model_states(states, s.zero_stage, s.dp).values())
+    return Memory(model_states(states, s.zero_stage, s.dp))
 
 
 def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:

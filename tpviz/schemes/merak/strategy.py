@@ -334,7 +334,7 @@ class Merak(Strategy):
 
         return memory(self, workload)
 
-    def least_memory(self, workload: GPT) -> int:
+    def least_memory(self, workload: GPT) -> "Memory":
         """Without activations."""
         from .memory import least
 

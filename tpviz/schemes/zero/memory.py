@@ -51,12 +51,13 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
     return found
 
 
-def least(strategy: "DataParallel", workload: "GPT") -> int:
-    """Bytes that `memory` is never below: without padding and what is whole for a moment."""
+def least(strategy: "DataParallel", workload: "GPT") -> Memory:
+    """Bytes by kind below which `memory` never is: without padding and what is whole for a
+    moment."""
     found = _inner_memory(strategy, strategy.local(workload))
     if strategy.zero:
         found["optimizer"] = 2 * found["parameters"]  # two moments of the flat buffers
-    return found["activations"] + sum(model_states(found, strategy.zero, strategy.dp).values())
+    return Memory(found | model_states(found, strategy.zero, strategy.dp))
 
 
 def _inner_memory(strategy, local):

@@ -150,7 +150,7 @@ class DataParallel(Strategy):
     def memory(self, workload: "GPT") -> "Memory":
         return memory(self, workload)
 
-    def least_memory(self, workload: "GPT") -> int:
+    def least_memory(self, workload: "GPT") -> "Memory":
         """Without the padding of buckets, and without those in flight."""
         from .memory import least
 

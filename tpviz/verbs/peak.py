@@ -1,7 +1,8 @@
 """Peak bytes of a rank of a framework's run, by contributor (derived from the frameworks' code).
 
 A scheme's own memory (`schemes/*/memory.py`) is that of our programs, to the byte. Other frameworks
-keep other tensors: here are those of Megatron-LM with Transformer Engine, and of nanotron. T
+keep other tensors: here are those of Megatron-LM with Transformer Engine (and PyTorch's FSDP,
+without the dummies and masks), and of nanotron. T
 tokens of a microbatch, h hidden, f the MLP's width, u that of its first layer, q features of
 q, k, v; t = tp, n = t with sequence parallelism and else 1; bytes in 16 bits:
 
@@ -21,14 +22,17 @@ statistics of norms        4 T or 8 T / n each             the same
 =========================  ==============================  ===================================
 
 Besides, the last stage keeps its last norm and, in 32 bits, its logits. What is in memory for a
-moment on top is the larger of the loss, of backward of the head, and of backward of a block.
+moment on top is the larger of the loss, of backward of the head, and of backward of a block. Full
+recomputation keeps the input of every block, and all of the one in backward.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import statistics
+from tpviz.schemes.merak.sharding import unit_numels
 from tpviz.schemes.merak.step import num_local_parameters
 
 if TYPE_CHECKING:
@@ -40,6 +44,9 @@ HANDLE, ENGINE, LARGE = 65 * MiB // 8, 4 * MiB, 32 * MiB
 """Workspaces of cuBLAS: of a handle of PyTorch (`parseChosenWorkspaceSize`; it has two, of the
 thread that runs forward and of autograd's), of Transformer Engine
 (`get_cublas_workspace_size_bytes`); and of a handle on Hopper, of the engine from Hopper on."""
+UNFUSED = {"Megatron-LM before FlashAttention": 2, "Megatron-DeepSpeed": 4}
+"""Framework whose attention is unfused, with dropout -> bytes of a gradient. Of Megatron-LM's then
+in float16 too: its copy in 32 bits is made where the activations are gone."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,8 @@ class Run:
     fused_grads : weights' gradients are added up in their GEMMs, which leaves autograd a dummy
     gradient for every shape. fused_loss : the loss works in place, on logits in 16 bits. fused_mlp
     : the activation is one kernel. logits : bytes of a logit at the peak of the loss. summed :
-    bytes of a gradient. shards : ranks that share the optimizer's state. split : sequence
+    bytes of a gradient; master, moment : of the copy that AdamW updates, and of one of its two
+    moments. shards : ranks that share what ZeRO's stage says. split : sequence
     parallelism; gathered : of which the inputs of GEMMs are kept whole. mask : batches have an
     attention mask. workspace : bytes that libraries keep.
     """
@@ -63,7 +71,9 @@ class Run:
     fused_loss: bool = False
     fused_mlp: bool = True
     logits: int = 6
-    summed: int = 4
+    summed: float = 4
+    master: float = 4
+    moment: float = 4
     shards: int = 1
     split: bool = False
     gathered: bool = False
@@ -72,41 +82,87 @@ class Run:
 
 
 class Kept(NamedTuple):
-    """Bytes of one microbatch on a stage: from forward to backward; more where it is recomputed;
-    for a moment more in forward; the same in backward."""
+    """Bytes of one microbatch on a stage: from forward to backward; for a moment more in forward;
+    the same in backward."""
 
     after_forward: float
-    dropped: float
     in_forward: float
     in_backward: float
 
 
-def peak(s: "Merak", w: "GPT", place: int, run: Run) -> Memory:
-    """The `Memory` of the ranks whose index along pp is ``place``.
+def run_by(framework: str, s: "Merak", w: "GPT", device: str) -> Run:
+    """The `Run` of a strategy under a framework, of `tpviz.cluster.profiles.frameworks`, on a
+    device of that name, with nothing said besides."""
+    hopper = any(name in device for name in ("H100", "H200"))
+    handle = LARGE if hopper else HANDLE
+    engine = LARGE if hopper or "B200" in device else ENGINE
+    common = Run(
+        attention="recomputed" if s.recompute == "selective" else "flash",
+        shards=s.dp if s.zero_stage else 1,
+        split=s.sequence_parallel,
+        workspace=2 * handle,
+    )
+    if framework == "nanotron":
+        return replace(
+            common,
+            again=2 * w.hidden * (not w.kv_heads),
+            fused_mlp=False,
+            logits=10,
+            summed=6 if s.dp > 1 else 4,
+            gathered=common.split and s.pp == 1,
+        )
+    if framework == "FSDP":
+        return replace(common, fused_loss=True)
+    if framework in UNFUSED:
+        kept = "unfused" if common.attention == "flash" else common.attention
+        return replace(common, attention=kept, dropout=True, summed=UNFUSED[framework])
+    return replace(common, fused_grads=True, workspace=2 * handle + engine)
 
-    Parameters take 2 bytes, gradients ``run.summed``, the float32 copy and Adam's two moments 12,
-    which ``run.shards`` ranks share (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1).
-    """
-    schedule = s.schedule_of(w)
-    stages = schedule.stages_of(place)
-    number = sum(num_local_parameters(s, w)[stage] for stage in stages)
-    number -= w.tied * (s.pp == 1) * w.vocab * w.hidden // s.tp  # both ends share it
+
+def peak(s: "Merak", w: "GPT", place: int, run: Run) -> Memory:
+    """The `Memory` of the ranks whose index along pp is ``place``."""
+    stages, moments = s.schedule_of(w).stages_of(place), s.schedule_of(w).moments[place]
     kept = {stage: _kept(s, w, stage, run) for stage in stages}
     most = 0.0
-    for (kind, stage, _), moments in schedule.moments[place].items():
+    for (kind, stage, _), held in moments.items():
         mine = kept[stage]
         more = mine.in_forward if kind == "F" else 0.0 if kind == "R" else mine.in_backward
-        held = max(
-            sum(n * kept[at].after_forward + full * kept[at].dropped for at, n, full in counts)
-            for counts in moments
-        )
-        most = max(most, held + more)
-    return Memory(
-        parameters=2 * number,
-        gradients=run.summed * number,
-        optimizer=round(12 * number / run.shards),
-        activations=round(most + _beside(s, w, run, s.stages - 1 in stages)),
-    )
+        now = max(sum(n * kept[at].after_forward for at, n, _ in counts) for counts in held)
+        most = max(most, now + more)
+    beside = _beside(s, w, run, s.stages - 1 in stages)
+    return Memory(**states(s, w, stages, run), activations=round(most + beside))
+
+
+def least_peak(s: "Merak", w: "GPT", place: int, run: Run) -> float:
+    """A lower bound of `peak`'s total, for schedules that are 1F1B, interleaved or not: of the
+    microbatches in flight those of the rank's first stage alone."""
+    stages = range(place, s.stages, s.pp)
+    held = min(s.pp - place, s.microbatches) * _kept(s, w, place, run).after_forward
+    beside = _beside(s, w, run, s.stages - 1 in stages)
+    return int(sum(states(s, w, stages, run).values()) + held + beside) - 1
+
+
+def states(s: "Merak", w: "GPT", stages: Iterable[int], run: Run) -> dict[str, float]:
+    """Bytes of a rank's parameters, gradients and optimizer, of these stages.
+
+    Parameters take 2 bytes, gradients ``run.summed``, the float32 copy and Adam's two moments 12,
+    which ``run.shards`` ranks share as ZeRO's stage says (Rajbhandari et al. 2020, arXiv
+    1910.02054, section 3.1). From stage 2 on the 16-bit gradients of the ends and of one block are
+    whole beside, the block's once more in 32 bits to be reduced; at stage 3 the float32 copy takes
+    the place of the parameters, whose ends and two blocks are gathered (as FSDP: derived).
+    """
+    number = sum(num_local_parameters(s, w)[stage] for stage in stages)
+    number -= w.tied * (s.pp == 1) * w.vocab * w.hidden // s.tp  # both ends share it
+    weights, gradients, zero = 2 * number, run.summed * number, s.zero_stage
+    rest = (run.master + 2 * run.moment) * number / run.shards
+    if zero > 1:
+        block = sum(unit_numels(s, w, "blocks.0").values())
+        ends = max(number - block * sum(len(s.blocks(w)[stage]) for stage in stages), 0)
+        gradients = gradients / run.shards + 2 * ends + 6 * block
+        if zero == 3:
+            shard = (run.master or 2) * number / run.shards
+            weights, rest = shard + 2 * ends + 4 * block, rest - run.master * number / run.shards
+    return {"parameters": weights, "gradients": gradients, "optimizer": round(rest)}
 
 
 def _beside(s, w, run, last):
@@ -128,12 +184,12 @@ def _kept(s, w, stage, run):
     stream = whole // tp if run.split else whole
     count, drop = len(s.blocks(w)[stage]), s.num_recomputed(w)[stage]
     block, backward = _block(w, tokens, stream, tp, run)
-    backward *= count > 0
+    backward = (backward + (drop > 0) * (block - stream)) * (count > 0)
     embedding = run.dropout * (stage == 0) * stream / 2
     after, more = (count - drop) * block + drop * stream + embedding, 0.0
     weight = 2 * w.vocab * w.hidden / tp
     if stage == 0:  # the embedding's gradient, when its microbatch is gone
-        backward = max(backward, weight + stream - after - drop * (block - stream))
+        backward = max(backward, weight + stream - after)
     if stage == s.stages - 1:
         logits, norm = tokens * w.vocab / tp, 2 * stream + 4 * statistics(w) * tokens
         held = (2 if run.fused_loss else 4) * logits
@@ -141,7 +197,7 @@ def _kept(s, w, stage, run):
         head = (2 * logits - held) + weight + whole
         backward = max(backward - held - norm, more, head)
         after += norm + held
-    return Kept(after, drop * (block - stream), more, backward)
+    return Kept(after, more, backward)
 
 
 def _block(w, tokens, stream, tp, run):

@@ -1,0 +1,216 @@
+"""Does it fit? One answer, which `predict`, `search`, the planner and `validate` share.
+
+A workload in 32 or 64 bits is taken as our programs run it: every number in its dtype, by the
+strategy's own formula, to the byte (`Strategy.memory`). One in 16 bits is taken as people train:
+16-bit weights, and in float32 their gradients, a master copy and AdamW's two moments (`Training`).
+What is kept of activations is as the cluster's framework does it (`peak`), where a strategy is what
+that framework has: 1F1B, plain or interleaved, tensor and data parallelism, ZeRO; and else as
+our own programs do.
+
+>>> from tpviz import Merak, clusters, models
+>>> cluster = clusters.as_run_by(clusters.dgx("H100-SXM-80GB", 64))
+>>> plan = Merak(pp=8, tp=8, dp=1, microbatches=8, schedule="1f1b", recompute="none", sp=True)
+>>> needed = need(plan, models.llama3("70B", batch=8), cluster)
+>>> {kind: f"{n / 1e9:.1f} GB" for kind, n in needed.items()}
+{'parameters': '2.4 GB', 'gradients': '4.8 GB', 'optimizer': '14.4 GB', 'activations': '23.0 GB'}
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tpviz.checks import number, one_of, settle
+from tpviz.cluster.profiles import framework_of
+from tpviz.cost import Memory, show_bytes
+from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.schemes.merak.memory import memory_of
+from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.zero.strategy import DataParallel
+
+from .peak import UNFUSED, Run, least_peak, peak, run_by
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.strategy import Strategy
+    from tpviz.workload import GPT
+
+BLOCKWISE = 1 + 4 / 2048
+"""Bytes of a moment in 8 bits: a float32 scale for each 2048 (Dettmers et al. 2022, arXiv
+2110.02861, section 2.1)."""
+SPARE = (
+    "GB are 10^9 bytes: the 7 % that a GPU has beyond (80 GB are 80 GiB) are left to CUDA, NCCL "
+    "and fragments"
+)
+"""The margin, in words. nvidia-smi's totals are 81,920 MiB for an A100 of 80 GB, 81,559 for an
+H100, 143,771 for an H200 of 141 GB: 1.07 times their name in 10^9 bytes (recalled)."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How training keeps what a model in 16 bits has besides its weights, in bytes of a number.
+
+    gradients : 4 or 2; None as the framework does: Megatron-LM and FSDP add up and shard them in
+    float32, Megatron-LM's runs in float16 kept 16 bits. master : 4, the copy of the weights that
+    AdamW updates, or 0 for none. moments : of each of AdamW's two, 4, 2 (bfloat16), or 1 (8 bits,
+    in blocks with a scale). margin : the part of the device's memory to leave free, beside `SPARE`.
+    """
+
+    gradients: int | None = None
+    master: int = 4
+    moments: int = 4
+    margin: float = 0.0
+
+    def __post_init__(self):
+        settle(self, "gradients", one_of, (None, 4, 2))
+        settle(self, "master", one_of, (4, 0))
+        settle(self, "moments", one_of, (4, 2, 1))
+        settle(self, "margin", number, 0, 0.9)
+
+    @property
+    def moment(self) -> float:
+        """Bytes of a moment, scales included."""
+        return BLOCKWISE if self.moments == 1 else self.moments
+
+    def of(self, run: Run) -> Run:
+        """A framework's run, trained so."""
+        summed = run.summed if self.gradients is None else self.gradients
+        return replace(run, summed=summed, master=self.master, moment=self.moment)
+
+
+USUAL = Training()
+ORDERS = ("1f1b", "interleaved_1f1b")
+"""Schedules of `Merak` that frameworks have."""
+
+
+def need(
+    strategy: "Strategy", workload: "GPT", cluster: "Cluster", training: Training | None = None
+) -> Memory:
+    """Bytes that the rank that needs most has to have, by kind. Raises ``NotImplementedError``
+    where the strategy has no formula."""
+    return Memory(_need(*_key(strategy, workload, cluster, training)))
+
+
+def least_need(
+    strategy: "Strategy", workload: "GPT", cluster: "Cluster", training: Training | None = None
+) -> float:
+    """A lower bound of `need`'s total that is found faster, without the order of a schedule."""
+    strategy, workload, framework, device, how = _key(strategy, workload, cluster, training)
+    if workload.itemsize > 2:
+        return strategy.least_memory(workload).total
+    if not (found := framework and as_pipeline(strategy, workload)):
+        return _mixed(strategy.least_memory(workload), framework, how).total
+    s, w, run = *found[:2], how.of(framework_run(framework, device, *found))
+    return max(least_peak(s, w, place, run) for place in range(s.pp))
+
+
+def check_training(training: Training | None, workload: "GPT") -> None:
+    """Raise ``ValueError`` unless this is how that workload can be trained."""
+    if training is not None and not isinstance(training, Training):
+        raise ValueError(f"training={training!r}: give a tv.Training, or None")
+    if training is not None and workload.itemsize > 2:
+        raise ValueError(
+            f"training={training!r} is of models in 16 bits, and the workload has "
+            f'dtype="{workload.dtype}": use dtype="bfloat16", or no training'
+        )
+
+
+def room(cluster: "Cluster", training: Training | None = None) -> float:
+    """Bytes of a device that may be used."""
+    return (1 - (training or USUAL).margin) * cluster.device.memory
+
+
+def check_memory(
+    strategy: "Strategy",
+    workload: "GPT",
+    cluster: "Cluster",
+    training: Training | None = None,
+) -> None:
+    """Raise ``ValueError`` where a rank needs more bytes than its device has."""
+    memory, size = need(strategy, workload, cluster, training), room(cluster, training)
+    if memory.total > size:
+        largest = max(memory, key=memory.__getitem__)
+        raise ValueError(
+            f"{strategy.short} needs {show_bytes(memory.total)} on every rank and the device "
+            f"{cluster.device.name!r} has {show_bytes(size)}: most of it is {largest}, "
+            f"{show_bytes(memory[largest])}; use more ranks, a smaller batch, or a device of "
+            f"{show_bytes(memory.total)}"
+        )
+
+
+def words(workload: "GPT", cluster: "Cluster", training: Training | None = None) -> str:
+    """What `need` is the memory of: "" in 32 and 64 bits, where it is our own program's."""
+    if workload.itemsize > 2:
+        return ""
+    how, framework = training or USUAL, framework_of(cluster)
+    bits = {4: "float32", 2: "16 bits", 1: "8 bits"}
+    summed = how.gradients or UNFUSED.get(framework, 4)
+    kept = [f"gradients in {bits[summed]}", *["a float32 copy of the weights"] * (how.master > 0)]
+    by = f", activations as {framework} keeps them" if framework else ""
+    free = f"; {100 * how.margin:g} % are left free besides" if how.margin else ""
+    return (
+        f"Trained in 16 bits, with {', '.join(kept)} and AdamW's moments in "
+        f"{bits[how.moments]}{by}. {SPARE}{free}."
+    )
+
+
+# -- whose formula ---------------------------------------------------------------------------------
+def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
+    """(the same plan as a framework's pipeline, which may have one stage; its workload; ranks that
+    ZeRO shares over); None where no framework has such a plan."""
+    if isinstance(s, Merak):
+        usual = s.schedule in ORDERS and s.recompute != "stage_aware" and not s.subpipeline
+        if not usual or s.pp > 1:
+            return (s, w, s.dp) if usual else None
+        return replace(s, microbatches=1), w.with_batch(w.batch // s.microbatches), s.dp
+    if isinstance(s, AxoNN):
+        if s.y > 1 or (s.z > 1 and s.gather != "block"):
+            return None
+        plain = Megatron(tp=s.x, recompute=s.recompute)
+        zero = 0 if s.z == 1 else 2 if s.keep else 3
+        return _flat(plain, w.with_batch(w.batch // s.accumulation), s.z * s.data, zero, s.z)
+    if isinstance(s, DataParallel):
+        inner = s.inner or Megatron(tp=1, recompute=s.recompute)
+        w, dp, zero = w.with_batch(w.batch // s.accumulation), s.dp, s.zero
+    else:
+        inner, w, dp, zero = s, w.with_batch(w.batch // s.accumulation), 1, 0
+    if type(inner) is not Megatron or inner.chunks > 1:
+        return None
+    return _flat(inner, w, dp, zero, dp)
+
+
+def framework_run(framework: str, device: str, s: Merak, w: "GPT", shards: int) -> Run:
+    """The `Run` of such a pipeline under a framework, on a device of that name."""
+    return replace(run_by(framework, s, w, device), shards=shards if s.zero_stage else 1)
+
+
+def _flat(inner, w, dp, zero, shards):
+    """A pipeline of one stage and microbatch."""
+    knobs = {"pp": 1, "microbatches": 1, "schedule": "1f1b"}
+    same = {"tp": inner.tp, "sp": inner.sp, "recompute": inner.recompute}
+    return Merak(dp=dp, zero=zero, **knobs, **same), w, shards
+
+
+def _key(strategy, workload, cluster, training):
+    framework = framework_of(cluster)
+    return strategy, workload, framework, cluster.device.name, training or USUAL
+
+
+@lru_cache(maxsize=1024)
+def _need(strategy, workload, framework, device, how):
+    if workload.itemsize > 2:
+        return strategy.memory(workload)
+    if found := framework and as_pipeline(strategy, workload):
+        s, w, run = *found[:2], how.of(framework_run(framework, device, *found))
+        ranks = (peak(s, w, place, run) for place in range(s.pp))
+    elif isinstance(s := strategy, Merak):  # the rank that needs most need not be the same
+        ranks = (_mixed(memory_of(s, workload, at), framework, how) for at in range(s.pp))
+    else:
+        return _mixed(strategy.memory(workload), framework, how)
+    return max(ranks, key=lambda m: m.total)
+
+
+def _mixed(memory, framework, how):
+    """Our own program's memory in 16 bits, with a training's states."""
+    summed = how.gradients or UNFUSED.get(framework, 4)
+    return memory.mixed(2, summed, how.master + 2 * how.moment)
