@@ -137,6 +137,9 @@ class Mesh:
                 (members, dist.new_group(members, group_desc=f"mesh_{name}")) for members in several
             ]
             made = _made[key] = [group for members, group in groups if dist.get_rank() in members]
+            for group in made:
+                if hasattr(group, "number"):
+                    group.number = 1  # not as another of the same axis and members
         return made[0] if made else None  # pyright: ignore[reportReturnType]
 
     def _make(self, device_type: str):

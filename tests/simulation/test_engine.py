@@ -69,7 +69,9 @@ def test_a_message_joins_sender_and_receiver():
 
 def test_a_program_that_never_ends_is_named():
     q = queue("tp", (0, 1))
-    with pytest.raises(RuntimeError, match="rank 0 waits in all_reduce on axis tp of ranks 0,1"):
+    with pytest.raises(
+        RuntimeError, match="all_reduce #0 on axis tp of ranks 0,1, which rank 1 never issues"
+    ):
         Engine(FLAT, [[("issue", q, "all_reduce", 8), ("wait", 0)], []]).run()
 
 

@@ -202,10 +202,16 @@ def _known(value, name=""):
     )
 
 
+alike = {}  # (axis, members) -> how many such groups this world has made, the same on each member
+
+
 def forget_axes() -> None:
-    """The world is nameless again: for a rank that starts on another program."""
-    if hasattr(dist.group.WORLD, "_axis"):
-        dist.group.WORLD._axis = ""  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+    """The world is nameless again, and the only group: a rank starts on another program."""
+    alike.clear()
+    world = dist.group.WORLD
+    if isinstance(members := getattr(world, "members", None), tuple):
+        world._axis = ""  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        alike["world", members] = 1
 
 
 def forget_meshes() -> None:

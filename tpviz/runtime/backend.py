@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from . import adapters, board  # noqa: F401  (for what it changes in torch)
+from . import adapters, board
 from .compute import leave_alone
 from .devices import inner_kind
-from .operations import BLOCKING, OPERATIONS, PEER
+from .operations import BLOCKING, OPERATIONS, PEER, terms
 from .works import (
     AroundWork,
     DoneWork,
@@ -110,6 +110,7 @@ class TracedGroup(dist.ProcessGroup):
         self._axis = ""
         self.is_of_ddp = False  # see `adapters`
         self.counts = {}  # how many collectives so far, per set of members
+        self.number = 1  # among the groups with this axis and these members
 
     # What torch asks of a Python group; names differ between releases.
     def getBackendName(self) -> str:
@@ -149,6 +150,10 @@ class TracedGroup(dist.ProcessGroup):
     def _set_group_desc(self, description):
         self._description = description
         self.inner._set_group_desc(description)
+        if description == "default_pg":  # of a new world
+            adapters.alike.clear()
+        key = self._plain_axis, self.members
+        self.number = adapters.alike[key] = adapters.alike.get(key, 0) + 1
 
     setGroupDesc = _set_group_desc
 
@@ -163,13 +168,17 @@ class TracedGroup(dist.ProcessGroup):
 
     @property
     def axis(self) -> str:
-        """This group's mesh axis: as `_naming_axes` saw, else by DeviceMesh's "mesh_<axis>"."""
-        if self._axis:
-            return self._axis
+        """This group's mesh axis: as `_naming_axes` saw, else by DeviceMesh's "mesh_<axis>"; of the
+        second group with equal members "<axis> (group 2)", as its order is its own."""
+        plain = self._axis or self._plain_axis
+        return plain if self.number == 1 else f"{plain} (group {self.number})"
+
+    @property
+    def _plain_axis(self):
         description = self._description
         return description.removeprefix("mesh_") if description.startswith("mesh_") else "world"
 
-    def _forward(self, method, collective, payload_of, args, kwargs):
+    def _forward(self, method, collective, payload_of, args, kwargs, how=None):
         members = self._members(method, collective, args)
         counter = members, collective in PEER
         seq = self.counts[counter] = self.counts.get(counter, -1) + 1
@@ -179,7 +188,8 @@ class TracedGroup(dist.ProcessGroup):
         listener, row = recorder, None
         if listener is not None:
             begun = time.perf_counter()
-            row = listener.issued(collective, payload, members, self.axis, seq)
+            said = terms(collective, args, _options(args, kwargs), self.members, how)
+            row = listener.issued(collective, payload, members, self.axis, seq, said)
             listener.own_seconds += time.perf_counter() - begun
         flight = pacer.issue(collective, payload, members, self.axis) if pacer else None
         work = self._call(method, args, kwargs)
@@ -195,10 +205,14 @@ class TracedGroup(dist.ProcessGroup):
         return traced
 
     def follow_silently(
-        self, kind: tuple[str, Callable[..., int]], tensors: torch.Tensor | Sequence[torch.Tensor]
+        self,
+        kind: tuple[str, Callable[..., int]],
+        tensors: torch.Tensor | Sequence[torch.Tensor],
+        how: Any,
     ) -> TracedWork | None:
-        """Report a collective that bypasses this group, as functional ones on fake tensors do."""
-        return self._forward("allreduce", *kind, ([tensors],), {})
+        """Report a collective that bypasses this group, as functional ones on fake tensors do; how:
+        its reduction or its root."""
+        return self._forward("allreduce", *kind, ([tensors],), {}, how)
 
     def _call(self, method, args, kwargs):
         if pacer and can_scatter(method, args):
@@ -281,10 +295,13 @@ def _describe(collective, seq, axis, members, payload):
     return f"{collective} #{seq} on axis {axis} (ranks {ranks}), {payload} bytes"
 
 
+def _options(args, kwargs):
+    return kwargs.get("opts", args[-1] if args else None)
+
+
 def _is_async(args, kwargs):
     """Whether the caller may not wait at once: its options say so, or it gave none."""
-    options = kwargs.get("opts", args[-1] if args else None)
-    return getattr(options, "asyncOp", True)
+    return getattr(_options(args, kwargs), "asyncOp", True)
 
 
 def is_recorded(group: dist.ProcessGroup | None = None) -> bool:

@@ -59,7 +59,7 @@ class FunctionalCollectives(TorchDispatchMode):
             group = dist.distributed_c10d._resolve_process_group(  # pyright: ignore[reportPrivateImportUsage]
                 next(a for a in reversed(args) if isinstance(a, str))  # pyright: ignore[reportArgumentType]
             )
-            work = group.follow_silently(kind, args[0])  # pyright: ignore[reportAttributeAccessIssue]
+            work = group.follow_silently(kind, args[0], args[1])  # pyright: ignore[reportAttributeAccessIssue]
             for tensor in result if isinstance(result, (list, tuple)) else [result]:
                 tensor._tpviz_work = work
         return result

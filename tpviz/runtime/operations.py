@@ -3,10 +3,15 @@
 payload is the full tensor: what an all_reduce reduces, the output of an all_gather, the input of a
 reduce_scatter. Method names differ between torch releases (2.11 says ``_allgather_base``, 2.13
 ``all_gather_single``), so both are here. Each payload function takes the group's size, then the
-method's arguments.
+method's arguments. `terms` says what else all members must agree on.
 """
 
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
 import torch
+import torch.distributed as dist
 
 
 def _bytes(value):
@@ -83,5 +88,53 @@ FUNCTIONAL = {
 }
 
 PEER = {"send", "recv"}
+
+_ROOTED = {"broadcast", "scatter", "gather", "reduce"}
+_REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
+_REDUCTIONS = {int(op): n.lower() for n, op in dist.ReduceOp.RedOpType.__members__.items()}
+
+
+def terms(
+    collective: str, args: Sequence[Any], options: Any, members: Sequence[int], how: Any = None
+) -> str:
+    """What all members of a collective must agree on besides its size, as a trace has it.
+
+    options : torch's own, the last argument of the call. how : of a functional collective, which
+    has none, its reduction or its root. "" where it cannot be told.
+
+    >>> terms("broadcast", [torch.ones(2)], None, (4, 6), how=1)
+    'float32 (root 6)'
+    """
+    dtype = _dtype(args)
+    text = "" if dtype is None else _name(dtype)
+    if collective in _REDUCING:
+        if how is None:
+            reduction = getattr(options, "reduceOp", None)
+            if reduction is None:
+                return ""
+            how = _REDUCTIONS[int(reduction.op)]
+        text = f"{how} of {text}"
+    if collective in _ROOTED:
+        root = how if isinstance(how, int) else getattr(options, "rootRank", None)
+        return "" if root is None else f"{text} (root {members[root]})"
+    tagged = collective in PEER and len(args) > 2 and args[2]
+    return f"{text} (tag {args[2]})" if tagged else text
+
+
+@cache
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype(value):
+    """The dtype of the first tensor in nested lists, or None."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            if (dtype := _dtype(item)) is not None:
+                return dtype
+    return None
+
 
 IN_PLACE = {"all_reduce", "broadcast", "reduce", "send"}  # read the first argument, too

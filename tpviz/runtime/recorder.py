@@ -138,12 +138,18 @@ class Recorder:
 
     # -- what the hooks call ---------------------------------------------------------------------
     def issued(
-        self, collective: str, payload: int, members: tuple[int, ...], axis: str, seq: int
+        self,
+        collective: str,
+        payload: int,
+        members: tuple[int, ...],
+        axis: str,
+        seq: int,
+        terms: str,
     ) -> list[Any]:
         """A collective was handed to the group: returns the row whose end `completed` fills in."""
         where = self.phases.where(collective)
         # not the group: a row lives as long as its operation, and may end on gloo's own thread
-        row = [collective, self.clock.now(), None, where, payload, members, axis, seq]
+        row = [collective, self.clock.now(), None, where, payload, members, axis, seq, terms]
         self.comms.append(row)
         return row
 
@@ -207,7 +213,7 @@ class Recorder:
         return Trace.from_events(events, self._meta(rank))
 
     def _comm_event(self, row: list[Any], rank: int):
-        collective, start, end, where, payload, members, axis, seq = row
+        collective, start, end, where, payload, members, axis, seq, terms = row
         start = self.clock.resolve(start)
         end = self.clock.resolve(self.clock.now() if end is None else end)  # pyright: ignore[reportArgumentType]
         return Event(
@@ -222,6 +228,7 @@ class Recorder:
             axis=axis,
             members=members_text(members),
             seq=seq,
+            terms=terms,
             **self._where(where),
         )
 

@@ -159,7 +159,7 @@ class Tape:
             for operator, start, end, task, node, label, *what in self.kernels
         ]
         for row in self.comms:
-            collective, start, end, where, payload, members, axis, seq = row
+            collective, start, end, where, payload, members, axis, seq, terms = row
             copies[id(row)] = [
                 collective,
                 start + late,
@@ -169,6 +169,7 @@ class Tape:
                 members,
                 axis,
                 seq + self._later(axis, (members, collective in PEER)),
+                terms,
             ]
         of.comms += copies.values()
         of.waits += [

@@ -10,6 +10,8 @@ import heapq
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tpviz.trace.members import members_text
+
 from . import deadline
 from .flows import Flows, Pass
 
@@ -230,12 +232,25 @@ class Engine:
                 lines.append(f"rank {number} waits for all to begin a step")
                 continue
             transfer = self.issued[rank][operation[1]]
-            queue = transfer.queue
+            queue, place = transfer.queue, transfer.queue.transfers.index(transfer)
             lines.append(
-                f"rank {number} waits in {transfer.name} on axis {queue.axis} of ranks "
-                f"{','.join(map(str, queue.members))}, which {transfer.missing} of them never issue"
+                f"rank {number} waits in {transfer.name} #{place} on axis {queue.axis} of ranks "
+                f"{members_text(queue.members)}, {self._missing(transfer)}"
             )
-        return "the program never ends: " + "; ".join(lines)
+        more = f"; and {len(stuck) - 8} more ranks" if len(stuck) > 8 else ""
+        return "the program never ends: " + "; ".join(lines) + more
+
+    def _missing(self, transfer):
+        """Who of its members never issues a transfer; how many, where ranks stand for others."""
+        there = {self.ranks[rank] for rank, own in enumerate(self.issued) if transfer in own}
+        missing = [member for member in transfer.queue.members if member not in there]
+        if len(missing) != transfer.missing:
+            return f"which {transfer.missing} of them never issue"
+        if not missing:
+            return "behind one that never ends"
+        if len(missing) == 1:
+            return f"which rank {missing[0]} never issues"
+        return f"which ranks {members_text(missing)} never issue"
 
 
 def _end_of(start, end):

@@ -39,9 +39,11 @@ def replay(
     """The `Trace` of ``steps`` steps of every rank of a captured program on a cluster.
 
     devices : {rank recorded: its device}, where it is not the cluster's.
-    Raises ``ValueError`` if the ranks do not fit the cluster or the faults name others, and
-    ``RuntimeError`` if the program never ends (with who waits for whom).
+    Raises ``ValueError`` if the ranks do not fit the cluster or the faults name others, or if ranks
+    disagree about a collective, and ``RuntimeError`` if the program never ends (with who waits for
+    whom).
     """
+    capture = capture.checked
     cluster.check_world(capture.world_size)
     faults.check(capture.world_size)
     with _no_collection():

@@ -40,6 +40,7 @@ SHARED = (  # the columns that many rows have in common
     "axis",
     "members",
     "dtype",
+    "terms",
 )
 OWN = "id", "start", "end", "step", "seq", "waits_for"
 

@@ -5,6 +5,7 @@ of a message-passing trace (as Scalasca finds it for MPI): derived here for coll
 is the issue and whose end is the completion.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 def match_collectives(trace: "Trace") -> list[np.ndarray]:
     """Rows of the same collective on its ranks: a list of integer arrays, in order of first issue.
 
-    Rows belong together that have the same members, seq and name; a send and a recv pair up by
-    members and seq (the runtime writes a message's members as "sender,receiver"). Where a rank
-    repeats a key, as after a restart, the n-th belongs to the n-th. Rows without members or seq
-    stay alone, as do pairs with two senders or two receivers. (On an "unknown" axis no members are
-    needed: seq is there in imported traces whose ranks have equal sequences of collectives.)
+    Rows belong together that have the same group (axis and members), seq and name; a send and a
+    recv pair up by group and seq (the runtime writes a message's members as "sender,receiver").
+    Where a rank repeats a key, as after a restart, the n-th belongs to the n-th. Rows without
+    members or seq stay alone, as do pairs with two senders or two receivers. (On an "unknown" axis no
+    members are needed: seq is there in imported traces whose ranks have equal sequences of
+    collectives.)
     """
     rows, group = collective_groups(trace)
     return np.split(rows, np.flatnonzero(np.diff(group)) + 1) if len(rows) else []
@@ -62,9 +64,10 @@ def collective_groups(trace: "Trace") -> tuple[np.ndarray, np.ndarray]:
     what, end = np.where(peer, -1, names[1]), np.where(peer, names[1], -1)
     nobody = (members[0] == "")[members[1]] & (trace["axis"][rows] != UNKNOWN)
     alone = nobody | (seq < 0)
-    keys = [np.where(alone, np.arange(len(rows)), -1), members[1], seq, what]
-    _, turn = _runs([*keys, rank, end])
-    order, place = _runs([*keys, turn])
+    axis = codes(trace["axis"][rows])[1]  # of groups with equal members each has its own
+    keys = [np.where(alone, np.arange(len(rows)), -1), members[1], axis, seq, what]
+    _, turn = runs([*keys, rank, end])
+    order, place = runs([*keys, turn])
     group = np.cumsum(place[order] == 0) - 1
     size = np.bincount(group)[group]
     # A message has one sender and one receiver: with two of either, each row stays alone.
@@ -83,7 +86,7 @@ def collective_groups(trace: "Trace") -> tuple[np.ndarray, np.ndarray]:
     return rows[order], group
 
 
-def _runs(keys):
+def runs(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """(order that brings equal rows together, each row's index among its equals)."""
     order = np.lexsort(keys[::-1])
     opens = np.zeros(len(order), bool)

@@ -45,21 +45,28 @@ def unfaithful(late: dict[str, Any]) -> str:
 
 def remark(late: dict[str, Any]) -> str:
     """A quiet badge with the sentence, as HTML."""
-    words = unfaithful(late)
-    return quiet("not faithful", f"{words[0].upper()}{words[1:]}.")
+    return _remark("not faithful", unfaithful(late))
+
+
+def _remark(label, words):
+    return quiet(label, f"{words[0].upper()}{words[1:]}.")
 
 
 def warn_if_late(late: dict[str, Any]) -> None:
-    """Warn of such a run, in the line that called the package; a notebook shows the `remark`."""
-    if is_faithful(late):
-        return
+    """Warn of such a run."""
+    if not is_faithful(late):
+        warn("not faithful", unfaithful(late))
+
+
+def warn(label: str, words: str) -> None:
+    """Warn in the line that called the package; a notebook shows a quiet remark with a label."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and f"{frame.f_globals.get('__name__')}.".startswith(_OWN):
         frame, level = frame.f_back, level + 1
     with warnings.catch_warnings():
         if in_notebook():
-            warnings.showwarning = lambda *warning: _show(remark(late))
-        warnings.warn(unfaithful(late), stacklevel=level)
+            warnings.showwarning = lambda *warning: _show(_remark(label, words))
+        warnings.warn(words, stacklevel=level)
 
 
 def _show(html):

@@ -85,9 +85,10 @@ META = {
     "late": Fields({**dict.fromkeys(_LATE, Number()), "events": List(Text())}),
     "unrecorded": List(Group()),
     "notes": List(Text()),
+    "disagree": List(Text()),
 }
 ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
-          "memory": {}, "late": {}, "unrecorded": [], "notes": []}  # fmt: skip
+          "memory": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": []}  # fmt: skip
 """What views read where a key is absent or has another shape; "" for the texts."""
 
 

@@ -41,7 +41,7 @@ ROW = {
     **dict.fromkeys(("id", "waits_for", "microbatch", "chunk", "step", "seq"), Whole(-1)),
     "flops": Whole(0),
     "bytes": Whole(-1),
-    **dict.fromkeys(("lane", "name", "phase", "layer", "axis", "dtype"), Text()),
+    **dict.fromkeys(("lane", "name", "phase", "layer", "axis", "dtype", "terms"), Text()),
     **dict.fromkeys(("start", "end"), Number(-LONGEST, LONGEST)),
     "rank": Rank(0),
     "kind": Choice("compute", "comm", "copy", "wait", "step"),

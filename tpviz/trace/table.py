@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from . import analyses, ledger
+from .agreement import MOST, disagreements
 from .columns import COLUMNS, Event, equals
-from .faithful import badge_words, warn_if_late
+from .faithful import badge_words, warn, warn_if_late
 from .meta import fact
 from .rows import check_table, each, table_of
 from .steps import median_number, step_spans
@@ -39,7 +40,8 @@ class Trace:
     "gradients": [...], "optimizer": [...], "activations": [...]}}, bytes), ``overhead`` (seconds
     the recorder itself took), ``late`` (of an emulated run, see `tpviz.trace.faithful`),
     ``unrecorded`` (groups whose collectives are missing: [backend, members] each), ``notes`` (of
-    an imported trace: sentences on what its files do not tell, and on what is assumed).
+    an imported trace: sentences on what its files do not tell, and on what is assumed), ``disagree``
+    (sentences: collectives on which ranks disagree, see `tpviz.trace.agreement`).
     """
 
     columns: dict[str, np.ndarray]
@@ -60,7 +62,8 @@ class Trace:
     def merge(cls, traces: "Iterable[Trace]", **meta: Any) -> "Trace":
         """One trace from one per rank: ids renumbered; memory, overhead and badges joined.
 
-        Warns where an emulated run was not faithful: here, since here the ranks' traces meet.
+        Warns where an emulated run was not faithful, and where ranks disagree about the sizes,
+        operations, roots or dtypes of collectives: here, since here the ranks' traces meet.
         """
         traces = each(Trace, "traces", traces)
         if not traces:
@@ -90,7 +93,12 @@ class Trace:
         badges = dict.fromkeys(t.fact("badge") or "origin unknown" for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)
-        return cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
+        merged = cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
+        found = disagreements(merged) if len(traces) > 1 else []
+        if found:
+            merged.meta["disagree"] = found[:MOST]
+            warn("ranks disagree", f"ranks disagree about {_first_of(found)}")
+        return merged
 
     @property
     def badge(self) -> str:
@@ -100,8 +108,10 @@ class Trace:
         groups = [
             f"{backend} group of ranks {members}" for backend, members in self.fact("unrecorded")
         ]
-        more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
-        return f"{text}; not recorded: {groups[0]}{more}" if groups else text
+        if groups:
+            text += f"; not recorded: {_first_of(groups)}"
+        disagree = self.fact("disagree")
+        return f"{text}; ranks disagree: {_first_of(disagree)}" if disagree else text
 
     def rebased(self) -> "Trace":
         """The same events with the clock starting at zero (memory samples move along)."""
@@ -208,3 +218,8 @@ class Trace:
         except ImportError as error:
             raise ImportError("to_pandas needs pandas: pip install pandas") from error
         return pandas.DataFrame(self.columns)
+
+
+def _first_of(texts):
+    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+    return texts[0] + more

@@ -48,8 +48,9 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
     all. If these run the same program but for their place in the mesh, they stand for all (ranks
     between are not checked); along an axis where they differ, every index is recorded, with the
     first and last along the other axes.
-    detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit,
-    or the program needs the numbers that its tensors hold; ``RuntimeError`` inside a rank.
+    detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit, where ranks
+    disagree about a collective's size, operation, root or dtype, or the program needs the numbers
+    that its tensors hold; ``RuntimeError`` inside a rank.
     """
     check_fit(strategy, workload)
     mesh = Mesh(strategy.axes)
@@ -74,7 +75,7 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
     for rank in range(mesh.size):
         coords = mesh.coords(rank)
         model[rank] = mesh.rank(**{a: i if a in distinct else 0 for a, i in coords.items()})
-    return Capture(
+    found = Capture(
         strategy.axes,
         recorded,
         model,
@@ -87,6 +88,7 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
             "detail": detail,
         },
     )
+    return found.checked
 
 
 def _distinct_axes(mesh: Mesh, record: Callable[[int], "Trace"]):
