@@ -16,9 +16,9 @@ class Event(NamedTuple):
     what one rank sends on a ring, or -1. axis: mesh axis of the group, "unknown" if a profile does
     not say. members: its global ranks, as `members_text` writes them ("0,2"), "" where unknown.
     Of several groups with one axis and equal members the second has the axis "tp (group 2)", and so
-    on. seq: the number of the collective within that group (the same number on every member), -1 for
-    none. id is unique in a trace; waits_for is an id or -1. dtype: of a kernel's numbers,
-    "float32", where known. terms: what else all members of a collective must agree on, "sum of
+    on. seq: the number of the collective within that group (the same on every member), -1 for none.
+    id is unique in a trace; waits_for is an id or -1. dtype: of a kernel's numbers, "float32",
+    where known. terms: what else all members of a collective must agree on, "sum of
     float32" or "float32 (root 2)"; "" where unknown.
     """
 

@@ -23,8 +23,8 @@ def match_collectives(trace: "Trace") -> list[np.ndarray]:
     Rows belong together that have the same group (axis and members), seq and name; a send and a
     recv pair up by group and seq (the runtime writes a message's members as "sender,receiver").
     Where a rank repeats a key, as after a restart, the n-th belongs to the n-th. Rows without
-    members or seq stay alone, as do pairs with two senders or two receivers. (On an "unknown" axis no
-    members are needed: seq is there in imported traces whose ranks have equal sequences of
+    members or seq stay alone, as do pairs with two senders or two receivers. (On an "unknown" axis
+    no members are needed: seq is there in imported traces whose ranks have equal sequences of
     collectives.)
     """
     rows, group = collective_groups(trace)

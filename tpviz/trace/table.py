@@ -40,8 +40,8 @@ class Trace:
     "gradients": [...], "optimizer": [...], "activations": [...]}}, bytes), ``overhead`` (seconds
     the recorder itself took), ``late`` (of an emulated run, see `tpviz.trace.faithful`),
     ``unrecorded`` (groups whose collectives are missing: [backend, members] each), ``notes`` (of
-    an imported trace: sentences on what its files do not tell, and on what is assumed), ``disagree``
-    (sentences: collectives on which ranks disagree, see `tpviz.trace.agreement`).
+    an imported trace: sentences on what its files do not tell, and on what is assumed),
+    ``disagree`` (sentences: collectives on which ranks disagree, see `tpviz.trace.agreement`).
     """
 
     columns: dict[str, np.ndarray]
