@@ -234,7 +234,7 @@ def test_what_keeps_the_server_from_an_early_start_is_left_to_launch(monkeypatch
     launch.start_server()
     assert tried == [None]  # the user's script is hidden, as from every process started here
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
-        monkeypatch.setenv(name, "0")
+        monkeypatch.setenv(name, "2")
     launch.start_server()
     assert len(tried) == 1  # in a torchrun world there are ranks already
 

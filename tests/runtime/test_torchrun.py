@@ -8,6 +8,8 @@ import textwrap
 
 import pytest
 
+import tpviz as tv
+
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 SCRIPT = """
 import os
@@ -125,3 +127,30 @@ def test_a_rank_that_raises_ends_the_world(write):
     codes, (output,) = finish(start("--standalone", "--nproc-per-node", 2, write(script)))
     assert codes == [1]
     assert "RankError: rank 1 raised KeyError: 'no such weight'" in output
+
+
+def test_variables_alone_make_no_world(monkeypatch):
+    """Of a kernel that others start with torchrun's variables, and of a world of one."""
+    from tpviz.runtime import launch
+
+    def world(size, kernel):
+        monkeypatch.setattr(launch, "in_notebook", lambda: kernel)
+        for name, value in (("RANK", "0"), ("WORLD_SIZE", size), ("MASTER_ADDR", "localhost")):
+            monkeypatch.setenv(name, value)
+        return launch.in_torchrun()
+
+    assert world("2", kernel=False)
+    assert not world("2", kernel=True)
+    assert not world("1", kernel=False) and not world("many", kernel=False)
+    monkeypatch.setattr(launch, "_joined", lambda size: size == 4)
+    assert world("4", kernel=True) and not world("1", kernel=True)
+    world("1", kernel=False)
+    ranks = tv.launch(lambda: [os.environ[n] for n in ("RANK", "WORLD_SIZE")], world_size=2)
+    assert ranks == [["0", "2"], ["1", "2"]]
+
+
+def test_a_launcher_that_says_too_little_is_told_so(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "3")
+    with pytest.raises(ValueError, match="but LOCAL_RANK and LOCAL_WORLD_SIZE are not set: start"):
+        tv.launch(os.getpid)

@@ -10,12 +10,15 @@ import fcntl
 import mmap
 import os
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import torch.distributed as dist
 
+from tpviz.trace.clocks import refuse_several
+
 from . import board
+from .hosts import host
 
 if TYPE_CHECKING:
     from tpviz.cluster.routes import Link
@@ -45,7 +48,7 @@ class IssueTimes:
         self.head = 4 + self.world_size  # count, axis, shift or none, hash, members
         self.stride = self.head + RING * self.cell
         size = 8 * (1 + SLOTS * self.stride)
-        path: list[str | None] = [None]
+        path: list[Any] = [None, host()]
         if rank == 0:
             # In the pool's folder: it goes with the ranks, should one of them never come this far.
             handle, path[0] = tempfile.mkstemp(prefix="tpviz-pace-", dir=board.folder)
@@ -53,6 +56,7 @@ class IssueTimes:
             os.close(handle)
         try:
             dist.broadcast_object_list(path, src=0)
+            refuse_several({0: path[1], rank: host()})
             self.file = self._open(path[0])
             dist.barrier()
         finally:

@@ -8,8 +8,8 @@
     tpviz.launch(work, 3, world_size=4)      # [12.0, 12.0, 12.0, 12.0]
 
 Where ranks come from is decided here and nowhere else: from the pool of this machine, or, in a
-process that ``torchrun`` started (``RANK``, ``WORLD_SIZE`` and ``MASTER_ADDR`` are set), from that
-world. Everything above takes an initialised process group and starts nothing.
+process that ``torchrun`` started (see `in_torchrun`), from that world. Everything above takes an
+initialised process group and starts nothing.
 """
 
 import atexit
@@ -29,6 +29,7 @@ from tpviz.runtime.pool import Pool
 from tpviz.runtime.rank_errors import Interrupted, RankError, RankTimeoutError, interrupted
 from tpviz.runtime.ship import ship
 from tpviz.shield import shielded
+from tpviz.tables import in_notebook
 
 __all__ = ["RankError", "RankTimeoutError", "launch", "progress", "restart", "shutdown"]
 
@@ -277,8 +278,25 @@ def progress(done: int, total: int, text: str = "") -> None:
 
 
 def in_torchrun() -> bool:
-    """Whether this process is a rank of a world that torchrun (or its like) started."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+    """Whether this process is a rank of a world that torchrun (or its like) started.
+
+    torchrun's variables are set and speak of two ranks or more; and in a notebook's kernel, which
+    others start with these variables too, the world has been joined (``init_process_group``).
+    """
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+        return False
+    size = os.environ["WORLD_SIZE"]
+    if not size.isdecimal() or int(size) < 2:  # nobody is there to share work with
+        return False
+    return not in_notebook() or _joined(int(size))
+
+
+def _joined(world_size: int) -> bool:
+    """Whether this process has made the default group of a world that large."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not (dist.is_available() and dist.is_initialized()):
+        return False
+    return dist.get_world_size() == world_size
 
 
 def max_ranks() -> int:

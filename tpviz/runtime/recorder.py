@@ -28,6 +28,7 @@ from .clock import Clock, CudaClock, OrderClock, host_or_device_clock
 from .compiled import CompiledCode
 from .compute import kernel_cost
 from .devices import badge
+from .hosts import host
 from .memory import MemoryHook
 from .phases import WHERE, Phases
 
@@ -249,6 +250,8 @@ class Recorder:
             "overhead": self.own_seconds + count * kernel_cost(),
             "detail": self.detail,
         }
+        if not isinstance(self.clock, OrderClock):
+            meta["hosts"] = {rank: host()}
         unrecorded = adapters.unrecorded(backend.is_recorded) if dist.is_initialized() else []
         if unrecorded:
             meta["unrecorded"] = unrecorded

@@ -66,6 +66,13 @@ def _join(timeout, device, backend):
     """Initialise the default group unless the script, or an earlier launch, did."""
     if dist.is_initialized():
         return
+    missing = {"LOCAL_RANK", "LOCAL_WORLD_SIZE"} - os.environ.keys()
+    if missing:
+        raise ValueError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} and RANK={os.environ['RANK']} say that this is "
+            f"one of several ranks, but {' and '.join(sorted(missing))} are not set: start it with "
+            "torchrun, or unset WORLD_SIZE to use ranks of this machine alone"
+        )
     local, size = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     device, inner = choose_device(device, local, size)
     os.environ.update(TPVIZ_INNER=inner, TPVIZ_DEVICE=device)

@@ -60,6 +60,17 @@ class Group:
         return found
 
 
+class Host:
+    """[name of a host, mark of its clock], see `tpviz.runtime.hosts`."""
+
+    def check(self, value: Any) -> list[str]:
+        """A list of two texts."""
+        found = List(Text()).check(value)
+        if len(found) != 2:
+            raise Misfit(value, "the name of a host and the mark of its clock")
+        return found
+
+
 _RANGE = List(Whole(0))
 _ROW = Fields(
     {
@@ -86,9 +97,11 @@ META = {
     "unrecorded": List(Group()),
     "notes": List(Text()),
     "disagree": List(Text()),
+    "hosts": Map(Rank(0, digits=True), Host()),
 }
 ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
-          "memory": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": []}  # fmt: skip
+          "memory": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": [],
+          "hosts": {}}  # fmt: skip
 """What views read where a key is absent or has another shape; "" for the texts."""
 
 

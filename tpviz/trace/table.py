@@ -17,8 +17,10 @@ import numpy as np
 
 from . import analyses, ledger
 from .agreement import MOST, disagreements
+from .clocks import refuse_several
 from .columns import COLUMNS, Event, equals
 from .faithful import badge_words, warn, warn_if_late
+from .members import members_text
 from .meta import fact
 from .rows import check_table, each, table_of
 from .steps import median_number, step_spans
@@ -41,6 +43,7 @@ class Trace:
     the recorder itself took), ``late`` (of an emulated run, see `tpviz.trace.faithful`),
     ``unrecorded`` (groups whose collectives are missing: [backend, members] each), ``notes`` (of
     an imported trace: sentences on what its files do not tell, and on what is assumed),
+    ``hosts`` ({rank: [name, mark of its clock]} where known, see `tpviz.runtime.hosts`),
     ``disagree`` (sentences: collectives on which ranks disagree, see `tpviz.trace.agreement`).
     """
 
@@ -63,12 +66,13 @@ class Trace:
         """One trace from one per rank: ids renumbered; memory, overhead and badges joined.
 
         Warns where an emulated run was not faithful, and where ranks disagree about the sizes,
-        operations, roots or dtypes of collectives: here, since here the ranks' traces meet.
+        operations, roots or dtypes of collectives: here, since here the ranks' traces meet. Raises
+        ``ValueError`` if they were recorded on the clocks of two hosts.
         """
         traces = each(Trace, "traces", traces)
         if not traces:
             return cls.from_events([], meta)
-        parts, offset, memory, overhead = [], 0, {}, 0.0
+        parts, offset, memory, overhead, hosts = [], 0, {}, 0.0, {}
         for t in traces:
             c = dict(t.columns)
             c["id"] = c["id"] + offset
@@ -76,9 +80,13 @@ class Trace:
             offset = int(c["id"].max()) + 1 if len(t) else offset
             parts.append(c)
             memory.update(t.fact("memory"))
+            hosts.update(t.fact("hosts"))
             overhead = max(overhead, t.fact("overhead"))
+        refuse_several(hosts)
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
         joined: dict[str, Any] = {"memory": memory} if memory else {}
+        if hosts:
+            joined["hosts"] = hosts
         late = [t.fact("late") for t in traces if t.fact("late")]
         if late:
             joined["late"] = dict(max(late, key=lambda found: found.get("seconds", 0.0)))
@@ -110,6 +118,8 @@ class Trace:
         ]
         if groups:
             text += f"; not recorded: {_first_of(groups)}"
+        if (hosts := self.fact("hosts")) and (others := set(self.ranks) - hosts.keys()):
+            text += f"; host unknown of ranks {members_text(sorted(others))}"
         disagree = self.fact("disagree")
         return f"{text}; ranks disagree: {_first_of(disagree)}" if disagree else text
 

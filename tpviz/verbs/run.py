@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from tpviz.checks import number, one_of, whole_number
 from tpviz.mesh import Mesh
-from tpviz.runtime.launch import launch
+from tpviz.runtime.hosts import check_one_clock
+from tpviz.runtime.launch import in_torchrun, launch
 from tpviz.runtime.launch import progress as report
 from tpviz.runtime.recorder import DETAILS, record
 from tpviz.schemes.gpt.program import LEARNING_RATE, batch_of, reference_program
@@ -64,7 +65,8 @@ def run(
 
     ``trace.meta`` has ``losses`` (one a training step, warm-up included; the mean over the whole
     batch), ``warmup``, ``mesh`` and ``ownership`` (what `MeshView` draws), ``strategy``,
-    ``workload``, ``badge``. Raises ``ValueError`` before any rank starts if sizes do not fit.
+    ``workload``, ``badge``. Raises ``ValueError`` before any rank starts if sizes do not fit; under
+    torchrun ``RankError`` before any step where ranks are on the clocks of several hosts.
     """
     steps, warmup = whole_number("steps", steps), whole_number("warmup", warmup, low=0)
     lr, memory = number("lr", lr, 0, 1000), one_of("memory", memory, (True, False))
@@ -133,6 +135,8 @@ def _train(
     pace: dict[str, Any],
 ):
     """One rank's training: (its `Trace`, its losses)."""
+    if in_torchrun():  # elsewhere all ranks are this machine's
+        check_one_clock()  # now, not when all have been trained and their traces meet
     program, device = program_here(strategy, workload, lr=lr)
     losses, total = [], warmup + steps + memory
 
