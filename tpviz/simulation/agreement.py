@@ -7,6 +7,7 @@ members of a group move with them.
 from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import numpy as np
 
@@ -19,9 +20,19 @@ if TYPE_CHECKING:
     from .program import Capture
 
 
-def check(capture: "Capture") -> None:
-    """Raise ``ValueError``, with the two ranks and their calls, where members of a group disagree:
-    in size, operation, root, dtype, or in how many collectives they issue at all."""
+_known: "WeakSet[Capture]" = WeakSet()  # replayed again and again, and checked once
+
+
+def checked(capture: "Capture") -> "Capture":
+    """The capture; ``ValueError``, with the two ranks and their calls, where members of a group
+    disagree: in size, operation, root, dtype, or in how many collectives they issue at all."""
+    if capture not in _known:
+        _check(capture)
+        _known.add(capture)
+    return capture
+
+
+def _check(capture):
     programs = {rank: _Calls(trace) for rank, trace in capture.traces.items()}
     for rank, program in programs.items():
         for group, calls in program.of_group.items():

@@ -45,14 +45,6 @@ class Capture:
         """The mesh the program was captured on."""
         return Mesh(self.axes)
 
-    @cached_property
-    def checked(self) -> "Capture":
-        """Itself; ``ValueError`` where ranks disagree about their calls, see `agreement`."""
-        from .agreement import check
-
-        check(self)
-        return self
-
     def ledger(self, rank: int = 0) -> "Ledger":
         """The ledger of a rank's step."""
         return self.traces[self.model[rank]].ledger()

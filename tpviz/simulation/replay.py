@@ -12,6 +12,7 @@ import numpy as np
 from tpviz.trace.columns import COLUMNS
 from tpviz.trace.members import MANY, members_list
 
+from .agreement import checked
 from .alike import Alike
 from .cores import Cores
 from .engine import Engine, Queue
@@ -43,7 +44,7 @@ def replay(
     disagree about a collective, and ``RuntimeError`` if the program never ends (with who waits for
     whom).
     """
-    capture = capture.checked
+    checked(capture)
     cluster.check_world(capture.world_size)
     faults.check(capture.world_size)
     with _no_collection():

@@ -25,6 +25,7 @@ from tpviz.runtime.recorder import Recorder
 from tpviz.runtime.repeat import repeating
 from tpviz.schemes.ownership import ownership
 from tpviz.simulation import deadline
+from tpviz.simulation.agreement import checked
 from tpviz.simulation.program import Capture, place
 from tpviz.trace.members import members_list
 
@@ -88,7 +89,7 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
             "detail": detail,
         },
     )
-    return found.checked
+    return checked(found)
 
 
 def _distinct_axes(mesh: Mesh, record: Callable[[int], "Trace"]):
