@@ -110,7 +110,8 @@ class _Profile:
         self.events = self._complete(data["traceEvents"])
         self.begin = min(e["ts"] for e in self.events)
         for e in self.events:
-            e["start"], e["end"] = ((t - self.begin) * 1e-6 for t in (e["ts"], e["ts"] + e["dur"]))
+            since = e["ts"] - self.begin  # before the duration, which 1970 would round
+            e["start"], e["end"] = since * 1e-6, (since + e["dur"]) * 1e-6
         # Whole nanoseconds: seconds since 1970 in floating point are good to a microsecond only.
         self.begin_ns = (self.data.get("baseTimeNanoseconds") or 0) + round(self.begin * 1000)
         self.on_gpu = any(e["cat"] == "kernel" for e in self.events)
