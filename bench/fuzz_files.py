@@ -164,6 +164,46 @@ def gloo_profile():
     }
 
 
+def gpu_profile():
+    """A GPU's file with what only GPUs have: launches, copies, devices, samples of memory."""
+
+    def event(cat, name, ts, dur, **args):
+        tid = args.get("stream", 1)
+        place = {"ph": "X", "cat": cat, "pid": 0, "tid": tid, "ts": ts, "dur": dur}
+        return {**place, "name": name, "args": args}
+
+    reduce, dispatch = "void vllm::cross_device_reduce_1stage<2>(x)", "deep_ep::dispatch<8>(x)"
+    works = [("kernel", "gemm", 7), ("gpu_memcpy", "Memcpy", 7), ("kernel", dispatch, 9)]
+    works += [("kernel", reduce, 9), ("kernel", "ncclDevKernel_SendRecv(x)", 20)]
+    events = [event("user_annotation", f"ProfilerStep#{n}", 10 * n, 10) for n in range(3)]
+    events.append(event("user_annotation", "nccl:all_to_all", 4, 3))
+    for n in range(3):
+        for i, (cat, name, stream) in enumerate(works):
+            number, at = 10 * n + i, 40 + 50 * n + 8 * i
+            events.append(event("cuda_runtime", "launch", 10 * n + i, 1, correlation=number))
+            args = {"device": n % 2, "stream": stream, "correlation": number, "bytes": 64}
+            events.append(event(cat, name, at, 9, **args))
+    for i in range(3):
+        args = {"Total Allocated": 64 * i, "Device Type": 1, "Device Id": 0}
+        events.append({"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": i, "args": args})
+    return {"distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": events}
+
+
+def other_program():
+    """A list of events as other programs write it: names, nested events, begins and ends."""
+    places = [{"pid": p, "tid": t} for p in (1, 2) for t in (1, "b")]
+    events = [
+        {"ph": "M", "name": f"{what}_name", **place, "args": {"name": f"/device:{place['pid']}"}}
+        for what in ("process", "thread")
+        for place in places
+    ]
+    for place in places:
+        for i, name in enumerate(("step", "matmul", "all-reduce.1")):
+            events.append({"ph": "X", "name": name, **place, "ts": 10 * i, "dur": 30 - 8 * i})
+        events += [{"ph": ph, "name": "b", **place, "ts": 50 + (ph == "E")} for ph in "BE"]
+    return events
+
+
 class Files:
     """Writes mutated files and calls everything on what loads."""
 
@@ -179,6 +219,8 @@ class Files:
             {**ours, "traceEvents": ours["traceEvents"][-24:]},
             nccl,
             gloo_profile(),
+            gpu_profile(),
+            other_program(),
         ]
 
     def mutated(self):

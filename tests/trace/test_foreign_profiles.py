@@ -103,7 +103,9 @@ def test_what_was_launched_before_the_profile_is_in_no_step(tmp_path):
     trace = load(tmp_path, events)
     assert trace.select(kind="comm")["step"].tolist() == [-1]
     assert trace.select(step=1).exposed_communication() == 0
-    assert "launched before the profile, or by a call that is not in it: 1 kernel" in notes(trace)
+    assert "launched before the profile, or by a call that is not in it: 1 of 3 kernels" in notes(
+        trace
+    )
 
 
 def _behind(period=100, steps=3):
@@ -299,3 +301,19 @@ def test_room_is_in_proportion_to_the_file(tmp_path):
         assert peak < 40 * path.stat().st_size  # 400 and 1,200 times before
     assert "1 name of over" in notes(trace)
     assert len(max(trace["name"].tolist(), key=len)) < 3000
+
+
+def test_work_of_an_mtia(tmp_path):
+    call = complete("mtia_runtime", "runFunction", 0, 2, tid=1, correlation=1)
+    events = [
+        mark("ProfilerStep#1", 0, 5),
+        call,
+        complete("cpu_op", "aten::mul", 0, 3, tid=1),
+        complete("mtia_ccp_events", "fc-dtype_Float", 10, 20, tid=4, correlation=1),
+        complete("mtia_ccp_events", "dma_request", 30, 5, tid=801, size=16),
+    ]
+    trace = load(tmp_path, events)
+    assert [(e.name, e.kind, e.bytes, e.step) for e in trace][:2] == [
+        ("fc-dtype_Float", "compute", 0, 1),
+        ("dma_request", "copy", 16, -1),
+    ]

@@ -33,22 +33,24 @@ from .rows import table_of
 from .shapes import Fields, List, Misfit, Number, Plain, Rank, Text, Whole, check_all, fitting
 from .table import Trace
 
-# What releases before torch 1.12 call the categories.
-_OLD_CATEGORIES = {
+# What releases before torch 1.12 call the categories, and what Meta's MTIA does.
+_OTHER_CATEGORIES = {
+    "mtia_ccp_events": "kernel",
     "Kernel": "kernel",
     "Memcpy": "gpu_memcpy",
     "Memset": "gpu_memset",
     "Operator": "cpu_op",
     "Runtime": "cuda_runtime",
 }
-_WORK = {*_OLD_CATEGORIES.keys() - {"Runtime"}, *_OLD_CATEGORIES.values()} - {"cuda_runtime"}
+_WORK = {*_OTHER_CATEGORIES.keys() - {"Runtime"}, *_OTHER_CATEGORIES.values()} - {"cuda_runtime"}
 _PHASES = ("forward", "backward", "sync", "recompute", "optimizer")
 
 
 def is_profile(data: dict[str, Any]) -> bool:
     """Whether a loaded file holds what torch.profiler records: operators, kernels, collectives."""
     return any(
-        isinstance(e, dict) and (e.get("cat") in _WORK or str(e.get("name")).startswith("gloo:"))
+        isinstance(e, dict)
+        and (str(e.get("cat")) in _WORK or str(e.get("name")).startswith("gloo:"))
         for e in data["traceEvents"]
     )
 
@@ -132,7 +134,9 @@ class _Profile:
         """Complete events in order of start, outer before inner."""
         found = checked_events(self.path, events)
         for e in found:
-            e["cat"] = _OLD_CATEGORIES.get(e["cat"], e["cat"])
+            if e["cat"] == "mtia_ccp_events" and e["name"].startswith("dma"):
+                e["cat"], e["args"] = "gpu_memcpy", {"bytes": e["args"].get("size"), **e["args"]}
+            e["cat"] = _OTHER_CATEGORIES.get(e["cat"], e["cat"])
             e["tid"] = (e.get("pid"), e.get("tid"))
         return sorted(found, key=lambda e: (e["ts"], -e["dur"]))
 
@@ -241,7 +245,7 @@ ARGS = {
     "Group size": Rank(1, digits=True),
     **dict.fromkeys(("Global rank start", "Global rank stride"), Whole(-1, digits=True)),
     "device": Plain(),
-    "bytes": Whole(-1, digits=True),
+    **dict.fromkeys(("bytes", "size"), Whole(-1, digits=True)),
     **dict.fromkeys(("In msg nelems", "Out msg nelems"), Whole(-1, ELEMENTS, digits=True)),
     "Seq": Whole(-1, digits=True),
 }

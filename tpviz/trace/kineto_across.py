@@ -106,7 +106,8 @@ def shortened(rows: Rows) -> list[str]:
 def notes_of(rows: Rows) -> list[str]:
     """Sentences on what the files do not tell of these rows."""
     comm = [f for f in rows if f["kind"] == "comm"]
-    alone = [f for f in rows if f["kind"] != "step" and not f.get("launched", True)]
+    work = [f for f in rows if f["kind"] != "step"]
+    alone = [f for f in work if not f.get("launched", True)]
     by_name = Counter(f["name"] for f in comm if f.get("by_name"))
     lanes = {f.get("lane", "") for f in rows}
     devices = {lane.rpartition(" of device ")[2] for lane in lanes if " of device " in lane}
@@ -123,13 +124,13 @@ def notes_of(rows: Rows) -> list[str]:
         notes.append(f"recognised as communication by name, not NCCL's: {listed}")
     if alone:
         notes.append(
-            f"launched before the profile, or by a call that is not in it: {_count(len(alone))}, "
-            "in no step"
+            f"launched before the profile, or by a call that is not in it: {len(alone)} of "
+            f"{len(work)} kernels and copies, in no step"
         )
     if devices:
         notes.append(f"{1 + len(devices)} devices in one rank: busy where any of them is")
     return notes
 
 
-def _count(number: int, what: str = "kernel") -> str:
+def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"

@@ -112,7 +112,7 @@ def comm_fields(
 
 # -- on a GPU --------------------------------------------------------------------------------------
 COPIES = ("gpu_memcpy", "gpu_memset")
-_LAUNCH = ("cuda_runtime", "cuda_driver", "hip_runtime")
+_LAUNCH = ("_runtime", "_driver")  # of CUDA, HIP, XPU, MTIA
 _ISSUE = (
     "record_param_comms"  # the operator torch wraps a collective's issue in, with its arguments
 )
@@ -126,7 +126,7 @@ def gpu_events(
     launch = {
         e["args"]["correlation"]: e
         for e in profile.events
-        if e["cat"] in _LAUNCH and "correlation" in e["args"]
+        if e["cat"].endswith(_LAUNCH) and "correlation" in e["args"]
     }
     work = [e for e in profile.events if e["cat"] == "kernel" or e["cat"] in COPIES]
     known = {name: communication(name) for name in {e["name"] for e in work if not _copies(e)}}
