@@ -241,6 +241,9 @@ def test_samples_of_memory(tmp_path):
     use = trace.memory()
     assert (use.peak, use.peak_time) == (4000, pytest.approx(4 * US))
     assert list(use.series) == ["allocated"]
+    scene = timeline_scene(trace)
+    assert [(k["column"], k["label"]) for k in scene["memory_keys"]] == [("allocated",) * 2]
+    assert scene["memory"]["0"]["peak"] == max(scene["memory"]["0"]["allocated"]) == 4000
 
 
 def _skewed(tmp_path, args=None, late=(20, 60), names=((ALL_REDUCE,), (ALL_REDUCE,)), end=100):

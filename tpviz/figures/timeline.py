@@ -87,8 +87,13 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
         "critical": level.pop("critical"),
         "memory": _memory(trace, zero),
         "memory_keys": [
-            {"column": c, "key": k, "label": INKS[k].label, "pattern": INKS[k].pattern}
-            for c, k in MEMORY_KINDS.items()
+            {
+                "column": c,
+                "key": k,
+                "label": INKS[k].label if c in MEMORY_KINDS else c,
+                "pattern": INKS[k].pattern,
+            }
+            for c, k in _memory_kinds(trace).items()
         ],
         "metrics": _metrics(trace),
         "defs": pattern_defs(),
@@ -166,13 +171,21 @@ def _keys(trace, rows, lanes, lane):
     return keys, place[code]
 
 
+def _memory_kinds(trace):
+    """{kind: ink}: ours, or in their place what an imported trace has, such as "allocated"."""
+    samples = trace.fact("memory").values()
+    found = dict.fromkeys(k for kinds in samples for k in kinds if k != "time")
+    others = dict.fromkeys((k for k in found if k not in MEMORY_KINDS), "activations")
+    return others if others and len(others) == len(found) else {**MEMORY_KINDS, **others}
+
+
 def _memory(trace, zero):
     """{rank: columns}, thinned to about MEMORY_SAMPLES samples, keeping each stretch's peak.
 
     Memory followed in a step of its own, after the events, is laid under every step: following
     allocations slows a step, so `tpviz.run` does it in one more.
     """
-    out, last = {}, trace["end"].max()
+    out, last, names = {}, trace["end"].max(), _memory_kinds(trace)
     for rank, samples in trace.fact("memory").items():
         time = np.asarray(samples["time"], dtype=float)
         if not len(time):
@@ -180,7 +193,7 @@ def _memory(trace, zero):
         mine = trace.select(rank=int(rank), kind="step")
         apart = len(mine) and np.median(time) > last
         spans = list(zip(mine["start"], mine["end"])) if apart else [(time[0], time[-1])]
-        kinds = np.array([samples.get(c, [0] * len(time)) for c in MEMORY_KINDS], dtype=np.int64)
+        kinds = np.array([samples.get(c, [0] * len(time)) for c in names], dtype=np.int64)
         total, keep = kinds.sum(axis=0), np.arange(len(time))
         if len(time) > (most := max(MEMORY_SAMPLES // len(spans), LEAST_SAMPLES)):
             keep = np.array([c[total[c].argmax()] for c in np.array_split(keep, most)])
@@ -190,7 +203,7 @@ def _memory(trace, zero):
             "time": np.round(laid - zero, 9).tolist(),
             "peak": int(total.max()),
             "note": " (measured in an extra step, stretched to fit)" if apart else "",
-            **{c: row[keep].tolist() * len(spans) for c, row in zip(MEMORY_KINDS, kinds)},
+            **{c: row[keep].tolist() * len(spans) for c, row in zip(names, kinds)},
         }
     return out
 
