@@ -138,10 +138,10 @@ def _rows(rank, threads):
 def _pieces(events) -> Iterator[tuple[float, float, str, str | None]]:
     """(start, end, name, what it communicates or None) of a thread: at any time the event begun
     last. Events come in order of start, outer before inner."""
-    stack, at = [], -inf
+    stack, at, communicates = [], -inf, -inf
     for e in [*events, None]:
         begin, ends = (e["ts"], e["ts"] + e["dur"]) if e else (inf, inf)
-        if any(comm and ends <= end for _, comm, end in stack):
+        if ends <= communicates:
             continue  # a part of that communication
         while stack and at < begin:
             name, comm, end = stack[-1]
@@ -154,3 +154,4 @@ def _pieces(events) -> Iterator[tuple[float, float, str, str | None]]:
         at = max(at, begin)
         if e:
             stack.append((e["name"], communication(e["name"]), ends))
+            communicates = ends if stack[-1][1] else communicates

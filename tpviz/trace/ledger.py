@@ -8,7 +8,7 @@ axis  collective  phase    count  payload_bytes  wire_bytes
 tp    all_reduce  forward      2           8192       12288
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isnan, nan
@@ -75,8 +75,10 @@ class Ledger:
         Groups of one rank move nothing and are left out; so are entries with count 0. -1 stands
         for unknown bytes, and 0 for the size of an unknown group.
         """
-        count: Counter[tuple[str, str, str]]
-        count, payload, wire, by_size = Counter(), Counter(), Counter(), Counter()
+        count: Counter[tuple[str, str, str]] = Counter()
+        by_size: Counter[tuple[str, str, str, int, bool]] = Counter()
+        payload: dict[tuple[str, str, str], float] = defaultdict(int)
+        wire: dict[tuple[str, str, str], float] = defaultdict(int)
         for axis, collective, phase, n, bytes_each, size in entries:
             if n == 0 or size == 1:
                 continue
@@ -137,7 +139,8 @@ class Ledger:
 
 
 def _row(key, count, payload, wire):
-    return LedgerRow(*key, count, *(UNKNOWN if isnan(size) else size for size in (payload, wire)))
+    payload, wire = (UNKNOWN if isnan(size) else size for size in (payload, wire))
+    return LedgerRow(*key, count, payload, wire)
 
 
 def _amount(size, kind=".10g"):

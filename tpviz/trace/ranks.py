@@ -32,13 +32,14 @@ def ranks_of(
         found = [_by_pattern(path, name, pattern) for (path, _), name in zip(loaded, where)]
     else:
         found = [_said(path, name, data) for (path, data), name in zip(loaded, where)]
-    if None not in found:
-        return found, []
+    known = [rank for rank in found if rank is not None]
+    if len(known) == len(found):
+        return known, []
     if len(found) == 1:
         return [0], []
     workers = [_TENSORBOARD.fullmatch(path.name) for path, _ in loaded]
-    if all(workers) and found == [None] * len(found):
-        return _in_order(root, [worker["worker"] for worker in workers])  # pyright: ignore[reportOptionalSubscript]
+    if all(workers) and not known:
+        return _in_order(root, [worker["worker"] for worker in workers if worker])
     raise ValueError(
         f"{loaded[found.index(None)][0]}: names no rank, neither in distributedInfo nor in its "
         "name; name the files of a run rank0.json, rank1.json, ..., or say where the rank stands "
