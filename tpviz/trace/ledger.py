@@ -140,7 +140,7 @@ class Ledger:
 
 def _row(key, count, payload, wire):
     payload, wire = (UNKNOWN if isnan(size) else size for size in (payload, wire))
-    return LedgerRow(*key, count, payload, wire)
+    return LedgerRow(key[0], key[1], key[2], count, payload, wire)
 
 
 def _amount(size, kind=".10g"):
