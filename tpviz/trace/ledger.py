@@ -99,7 +99,7 @@ class Ledger:
 
     def __add__(self, other: "Ledger"):
         """The two ledgers in one, equal (axis, collective, phase) rows summed."""
-        sums = {}
+        sums: dict[tuple[str, str, str], tuple[Any, ...]] = {}
         for row in (*self.rows, *other.rows):
             old = sums.get(row[:3], (0, 0, 0))
             sums[row[:3]] = tuple(a + b for a, b in zip(old, row[3:]))
@@ -138,12 +138,12 @@ class Ledger:
         return html_table(rows, "class='tpviz-ledger'")
 
 
-def _row(key, count, payload, wire):
+def _row(key: tuple[str, str, str], count: int, payload: float, wire: float):
     payload, wire = (UNKNOWN if isnan(size) else size for size in (payload, wire))
     return LedgerRow(key[0], key[1], key[2], count, payload, wire)
 
 
-def _amount(size, kind=".10g"):
+def _amount(size: float, kind: str = ".10g"):
     return "unknown" if isnan(size) else f"{size:{kind}}"
 
 
