@@ -9,6 +9,7 @@ TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks, accumulation
 """
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import lru_cache, wraps
 from importlib import import_module
@@ -65,6 +66,17 @@ def accumulation_knob() -> Any:
 
 
 RECOMPUTE = ("none", "selective", "full")
+MICRO = 8
+"""Rows of the largest microbatch that `search` tries, where a step has several."""
+
+
+def microbatches(rows: int) -> list[int]:
+    """Into how many microbatches of 1 to `MICRO` rows a rank's rows can be cut; or into one.
+
+    >>> microbatches(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    return sorted({1, *(rows // n for n in range(min(MICRO, rows), 0, -1) if rows % n == 0)})
 
 
 def recompute_knob() -> Any:
@@ -145,7 +157,10 @@ class Strategy:
     held(workload, rank) : the `tpviz.schemes.gpt.pointwise.Held` of a rank.
     communication(workload, cluster, mesh) : seconds of the blocks' communication alone, by the
     scheme's own formula; the papers of ATP and AxoNN rank by it.
-    space(workload, world_size) : the strategies of this class that `search` tries.
+    space(workload, world_size) : strategies of this class that take all ranks.
+    layouts(workload, world_size) : those that `search` begins with; microbatched(workload) : one of
+    them by microbatches; choices(workload) : the knobs that it changes besides; least_of_all,
+    bounds : lower bounds of their seconds.
     build(workload, mesh, dtype, device, lr) : this rank's `tpviz.schemes.gpt.program.Program`;
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
     needs no group.
@@ -350,6 +365,36 @@ class Strategy:
             strategy = cls(**{f.name: value for f, value in zip(knobs, chosen)})
             if strategy.world_size == world_size:
                 yield strategy
+
+    # -- what `search` tries, and how fast it can be at most ---------------------------------------
+    @classmethod
+    def layouts(cls, workload: "GPT", world_size: int) -> "Iterator[Strategy]":
+        """What `search` begins with: by default its ``space``."""
+        return cls.space(workload, world_size)
+
+    def microbatched(self, workload: "GPT") -> Iterator["Strategy"]:
+        """This layout by microbatches: one alone, and those of 1 to `MICRO` rows."""
+        yield self
+        if "accumulation" not in self.__dataclass_fields__ or self.accumulation > 1:
+            return
+        with suppress(ValueError):  # fewer rows than ranks
+            for count in microbatches(self.local(workload).batch)[1:]:
+                if self.allows("accumulation", count):
+                    yield replace(self, accumulation=count)  # pyright: ignore[reportCallIssue]
+
+    def choices(self, workload: "GPT") -> list[dict[str, Any]]:
+        """{knob: value} of all that is tried with these microbatches: by default recomputation."""
+        free = "recompute" in self.__dataclass_fields__ and self.recompute == "none"
+        return [{"recompute": kind} for kind in RECOMPUTE] if free else [{}]
+
+    def least_of_all(self, workload: "GPT", cluster: "Cluster") -> float:
+        """A lower bound of the seconds of a step of all `choices`; 0 where nothing is known."""
+        return import_module("tpviz.schemes.gpt.bounds").computing(self, workload, cluster)
+
+    def bounds(self, workload: "GPT", cluster: "Cluster") -> Callable[..., float]:
+        """A function (choice, closely=False) that gives a lower bound of the seconds of one of
+        `choices`; ``closely``, a nearer one, which takes longer."""
+        return import_module("tpviz.schemes.gpt.bounds").by_layers(self, workload, cluster)
 
     @classmethod
     def allows(cls, name: str, value: float) -> bool:

@@ -93,7 +93,8 @@ def test_the_ranking_by_formula_is_there_first_and_simulations_follow(monkeypatc
     monkeypatch.setattr(
         "tpviz.verbs.search._simulated", lambda row: replace(row, simulated=2 * row.predicted)
     )
-    found = tv.search(W, BOX, tv.Megatron, top=3, progress=seen)
+    given = [tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True), tv.Megatron(tp=4, chunks=2)]
+    found = tv.search(W, BOX, given, top=3, progress=seen)
     (before, first), *rest = seen.pages
     assert before == 0 and "simulated" not in first and "Megatron(tp=4)" in first
     assert len(rest) == 3 and all("simulated" in page for _, page in rest)

@@ -1,6 +1,5 @@
 """What a search found: strategies in order, with their times, and why the first is first."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -11,6 +10,7 @@ from tpviz.cost import show_apart, show_bytes, show_seconds
 from tpviz.strategy import Strategy
 from tpviz.tables import html_table
 
+from . import why as reasons
 from .predict import Prediction
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tpviz.cluster import Cluster
     from tpviz.workload import GPT
+
+    from .frontier import Found
 
 
 # -- how far two rankings of the same strategies agree ---------------------------------------------
@@ -95,11 +97,13 @@ class Row:
 
 
 class Rejected(NamedTuple):
-    """A strategy that was not ranked: why not, and the cause: "sizes", "memory", "no formula"."""
+    """A strategy that was not ranked: why not, and the cause: "sizes", "memory", "no formula".
+    count : how many it stands for, the same but for knobs that change nothing of that."""
 
     strategy: Strategy
     reason: str
     cause: str
+    count: int = 1
 
 
 def plans(rows: "Iterable[Row]") -> "Iterator[list[Row]]":
@@ -147,7 +151,8 @@ class Search:
     The top rows, as far as they were simulated, come first, in the order of their simulated times;
     with the objective "communication" nothing but that formula decides the order.
     late : the strategies that were to be simulated and were not, for the search's ``seconds`` were
-    over. untried : those that were not looked at at all, for the same reason.
+    over. formulas : a `frontier.Found`, which says how many strategies were excluded and by what
+    bound, and how many there was no time for. asked : (world size, what was to be tried).
     agreement : {"predicted, simulated": {"tau": Kendall's, "top": whether both have the same first,
     "rows": how many}, "simulated, measured": ...} as far as these were made.
     """
@@ -160,7 +165,8 @@ class Search:
     objective: str = "step"
     late: tuple[Strategy, ...] = ()
     seconds: float | None = None
-    untried: tuple[Strategy, ...] = ()
+    formulas: "Found | None" = None
+    asked: tuple[int, tuple[Any, ...]] | None = None
 
     @property
     def best(self) -> Strategy:
@@ -230,8 +236,9 @@ class Search:
         return page.write_view(path, self.scene()["title"], view, still, title)
 
     def describe(self) -> str:
-        """Why the winner wins, how far the rankings agree, and what was rejected, in words."""
-        lines = why(self.rows) if self.objective == "step" else least(self.rows)
+        """Why the winner wins, how far the rankings agree, what was rejected and excluded, in
+        words."""
+        lines = reasons.why(self) if self.objective == "step" else reasons.least(self.rows)
         for pair, found in self.agreement.items():
             first, second = pair.split(", ")
             lines.append(
@@ -239,25 +246,18 @@ class Search:
                 f"Kendall's tau {found['tau']:.2f} and {'the same' if found['top'] else 'another'} "
                 "first."
             )
-        lines += self._time()
-        causes = Counter(r.cause for r in self.rejected)
-        words = {
-            "sizes": "because sizes do not divide",
-            "memory": "for want of memory",
-            "no formula": "because they have no formula",
-        }
-        lines += [f"{n} more were rejected {words[cause]}." for cause, n in sorted(causes.items())]
-        return " ".join(lines)
+        return " ".join([*lines, *self._time(), *reasons.left_out(self)])
+
+    def why_not(self, strategy: Strategy) -> str:
+        """Why a strategy is not the first, with the numbers: its sizes clash, a rank's memory, the
+        bound of its time, that it was not tried, or its place and the parts that differ.
+
+        Raises ``ValueError`` for what is no strategy.
+        """
+        return reasons.why_not(self, strategy)
 
     def _time(self):
-        """What the time did not allow."""
-        if self.untried:
-            most = len(self.rows) + len(self.rejected) + len(self.untried)
-            return [
-                f"{len(self.untried)} of {most} strategies were not looked at in the "
-                f"{self.seconds:g} s allowed, and none was simulated: a larger seconds=, or "
-                "None, looks at all."
-            ]
+        """Which simulations the time did not allow."""
         if not self.late:
             return []
         done, missed = sum(row.simulated is not None for row in self.rows), len(self.late)
@@ -330,102 +330,3 @@ def _told(strategy):
             said = {"False": "", "None": "", "": "", "True": f.name}.get(shown, said)
             usual = value == (1 if f.name in strategy.axes else f.default)
             yield (name, f.name), said, usual
-
-
-# -- why one strategy is faster than another: the difference of their predicted parts --------------
-def why(rows: "Sequence[Row]") -> list[str]:
-    """Sentences about the first of ranked `search.Row`s: its time, and how it beats other kinds.
-
-    It is compared with its `rivals`.
-    """
-    best, others = rows[0], rivals(rows)
-    p = best.prediction
-    how = "predicted" if best.simulated is None else "simulated"
-    lines = [
-        f"{best.strategy.short} is the fastest of {len(rows)} strategies: "
-        f"{show_seconds(best.step_time)} a step, {how}."
-    ]
-    if not others:
-        shares = ", ".join(f"{show_seconds(s)} {name}" for name, s in p.parts.items() if s)
-        return lines + [f"It spends {shares}; nothing of another kind fits."]
-    return lines + [
-        f"Against {row.strategy.short} ({show_seconds(row.step_time)}) "
-        f"{because(p, row.prediction)}."
-        for row in others
-    ]
-
-
-def least(rows: "Sequence[Row]") -> list[str]:
-    """The same where communication alone is the objective: the first, the next, the best step."""
-    best = rows[0]
-    lines = [
-        "Ranked by communication alone, the schemes' own formulas: "
-        f"{best.strategy.short} is the first of {len(rows)} strategies, "
-        f"{show_seconds(best.communication)} a step."  # pyright: ignore[reportArgumentType]
-    ]
-    more = (row for row in rows if row.communication > best.communication * (1 + 1e-9))  # pyright: ignore[reportOptionalOperand]
-    lines += [
-        f"The next that sends longer is {row.strategy.short}, {show_seconds(row.communication)}."  # pyright: ignore[reportArgumentType]
-        for row in islice(more, 1)
-    ]
-    fastest = min(rows, key=lambda row: row.predicted)
-    same = fastest.predicted >= best.predicted * (1 - 1e-9)
-    lines.append(
-        "Its whole step is predicted to take "
-        f"{show_seconds(best.predicted)}, "
-        + (
-            "the least of all."
-            if same
-            else f"that of {fastest.strategy.short} {show_seconds(fastest.predicted)}."
-        )
-    )
-    return lines
-
-
-def kind(strategy: "Strategy") -> tuple[str, ...]:
-    """The axes in use: strategies that share them are of one kind."""
-    return tuple(axis for axis, size in strategy.axes.items() if size > 1)
-
-
-def because(mine: "Prediction", other: "Prediction") -> str:
-    """ "it spends 3.1 ms less in exposed communication on dp, but 1 ms more in compute".
-
-    Parts are compute, each axis's exposed communication (latency included) and bubble, so the
-    differences sum to that of the predicted steps. Those below a tenth of the largest go unsaid.
-    """
-    gains = sorted(_differences(mine, other).items(), key=lambda item: -abs(item[1]))
-    gains = [(name, s) for name, s in gains if abs(s) >= 0.1 * abs(gains[0][1]) and s]
-    less = [f"{show_seconds(s)} less in {name}" for name, s in gains if s > 0]
-    more = [f"{show_seconds(-s)} more in {name}" for name, s in gains if s < 0]
-    if not gains:
-        return "the formulas see no difference"
-    faster = mine.step_time <= other.step_time
-    words = [_join(half) for half in ((less, more) if faster else (more, less)) if half]
-    end = "" if faster else ", by formula; the simulation puts it first because links are shared"
-    return f"it spends {', but '.join(words)}{end}"
-
-
-def _differences(mine, other):
-    """{part: seconds that ``mine`` spends less}."""
-    found = {"compute": other.parts["compute"] - mine.parts["compute"]}
-    for axis in dict.fromkeys((*other.exposed, *mine.exposed)):
-        found[f"exposed communication on {axis}"] = other.exposed.get(axis, 0.0) - mine.exposed.get(
-            axis, 0.0
-        )
-    return found | {"bubble": other.parts["bubble"] - mine.parts["bubble"]}
-
-
-def rivals(rows: "Sequence[Row]") -> "list[Row]":
-    """The first row of another kind than the best's, and the best of each kind with one axis."""
-    seen, found = {kind(rows[0].strategy)}, []
-    for row in rows:
-        this = kind(row.strategy)
-        if this not in seen and (not found or len(this) <= 1):
-            found.append(row)
-        seen.add(this)
-    return found
-
-
-def _join(words):
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last

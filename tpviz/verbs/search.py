@@ -5,7 +5,6 @@ found.best, found.rows, print(found.describe())
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, pairwise
 from math import inf
@@ -16,11 +15,10 @@ from tpviz.checks import number, one_of, whole_number
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.runtime.bar import View, viewer
 from tpviz.simulation import deadline
-from tpviz.strategy import Strategy, divisors
-from tpviz.strategy import strategies as registered
+from tpviz.strategy import Strategy
 
 from .checks import check_cluster, check_workload
-from .predict import check, predict
+from .frontier import Found, Frontier
 from .ranking import (
     COLUMNS,
     Rejected,
@@ -30,24 +28,21 @@ from .ranking import (
     kendall_tau,
     plan_of,
     plans,
-    rivals,
     rounded,
 )
-from .room import Training, check_memory, check_training, least_need, need, room
+from .space import Cell, Kind, cells, kinds, space
+from .why import rivals
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.workload import GPT
 
 __all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
-Kind = type[Strategy] | str | Strategy
 OBJECTIVES = ("step", "communication")
+LISTED = 8
+"""Plans that are found exactly, however few are simulated."""
 TELL = 0.2  # s between two reports of progress
 LOOK = 1.0  # s between two rankings shown while formulas are evaluated
-GIVE = (
-    "give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
-    "several in a list"
-)
 
 
 def search(
@@ -62,23 +57,26 @@ def search(
     world_size: int | None = None,
     seconds: float | None = 9.0,
     progress: Callable[[int, int, str], Any] | View | bool | None = None,
-    training: Training | None = None,
 ) -> Search:
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
-    Every strategy of the space is ranked by formula, then the first are simulated in that order,
-    until the time is up. A slow machine simulates fewer: `Search.describe` says which were left
-    out, and how many strategies were not ranked at all.
+    The space has every layout of the ranks, by microbatches of 1 to 8 rows, every recomputation,
+    stage of ZeRO, and pipelines of every schedule and number of chunks. What cannot be among the
+    first plans, by a lower bound of its time, is not ranked; nor is what does not fit. The first
+    are simulated in order, until the time is up. `Search.describe` says how many were excluded by
+    what, and what there was no time for; `Search.why_not` why a strategy is not the first.
 
     Parameters
     ----------
     strategies : classes (their whole space, and products with DataParallel if it is among them),
         names of classes, or single strategies; one of these, or a list; None: every registered
         class.
-    top : how many of the fastest predictions are simulated; so is the best of other kinds.
+    top : how many of the fastest predictions are simulated; so is the best of other kinds. That
+        many plans, `LISTED` at least, are surely the fastest by formula.
     objective : "step", the time of a whole step, or "communication", only what
         `Strategy.communication` says, as papers choose a mesh (ties: the strategy with the fewest
-        copies of hidden activations). Strategies without that formula are rejected.
+        copies of hidden activations). Strategies without that formula are rejected, and each class
+        has only its own ``space``, for microbatches and recomputation change nothing of it.
     simulate : False leaves the ranking to the formulas. By default the top is simulated where the
         objective is the step; simulations never change a ranking by communication.
     run : how many of the first are run on real ranks, the cluster emulated.
@@ -87,7 +85,6 @@ def search(
         simulates nothing more, and ranks no more once it has found something; None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
-    training : a `tv.Training`, what AdamW keeps of a model in 16 bits.
 
     Returns a `Search`. Raises ``ValueError`` with the numbers where nothing fits.
     """
@@ -100,14 +97,15 @@ def search(
     simulate = objective == "step" if simulate is None else simulate
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
     run, by_step = whole_number("run", run, 0, top), objective == "step"
-    show = viewer(progress)
-    check_training(training, workload)
-    looking = _Looking(workload, cluster, objective, moment, show, training)
+    given, show = kinds(strategies), viewer(progress)
+    looking = _Looking(workload, cluster, objective, moment, show)
     try:
-        rows, rejected, untried = looking.by_formula(space(workload, world_size, strategies))
-        if not rows:
-            raise ValueError(_nothing(workload, cluster, world_size, rejected, training))
-        rows.sort(key=looking.order)
+        found = looking.by_formula(
+            cells(workload, world_size, given, not by_step), max(top, LISTED)
+        )
+        if not found.rows:
+            raise ValueError(_nothing(workload, cluster, world_size, found.rejected))
+        rows = sorted(found.rows, key=looking.order)
         looking.found(rows)
         if run:
             _check_ranks(_firsts(rows, top if simulate and by_step else run))
@@ -118,9 +116,17 @@ def search(
     finally:
         show.close()
     seen = _firsts([r for r in rows if r.simulated is not None]) if by_step else rows
-    found = agreement(seen, pairwise(COLUMNS))
     return Search(
-        workload, cluster, tuple(rows), tuple(rejected), found, objective, late, seconds, untried
+        workload,
+        cluster,
+        tuple(rows),
+        tuple(found.rejected),
+        agreement(seen, pairwise(COLUMNS)),
+        objective,
+        late,
+        seconds,
+        found,
+        (world_size, tuple(given)),
     )
 
 
@@ -137,7 +143,6 @@ class _Looking(NamedTuple):
     objective: str
     moment: float
     show: View
-    training: Training | None = None
 
     def order(self, row: Row) -> Any:
         """The key of rows, first to last."""
@@ -147,50 +152,25 @@ class _Looking(NamedTuple):
         """Show these rows, as what was found so far."""
         self.show.found(Search(self.workload, self.cluster, tuple(rows), (), {}, self.objective))
 
-    def by_formula(
-        self, candidates: Sequence[Strategy]
-    ) -> tuple[list[Row], list[Rejected], tuple[Strategy, ...]]:
-        """([Row], [Rejected], (candidates for which there was no time)); the time ends no search
-        that has found nothing. What surely needs little memory comes first, for a first answer
-        soon."""
-        on = self.workload, self.cluster
-        rows, rejected, best, shown, next_look = [], [], None, -inf, thread_time() + LOOK
-        fits, untried = self.that_may_fit(candidates, rejected)
-        for done, strategy in enumerate(fits):
-            if rows and thread_time() > self.moment:
-                return rows, rejected, (*fits[done:], *untried)
-            with _rejecting(rejected, strategy, "memory"):
-                check_memory(strategy, *on, self.training)
-                row = Row(strategy, predict(strategy, *on, training=self.training))
-                if self.objective == "communication":
-                    row = replace(row, communication=strategy.communication(*on))
-                rows.append(row)
-                best = min(best or row, row, key=lambda r: r.communication or r.predicted)
-            if thread_time() - shown > TELL:
-                shown = thread_time()
-                if rows and shown > next_look:
-                    self.found(sorted(rows, key=self.order))
-                    next_look = thread_time() + LOOK
-                number, text = len(candidates) - len(fits) + done, "by formula" + _best(best)
-                self.show(number, len(candidates), text)
-        return rows, rejected, untried
+    def by_formula(self, candidates: Iterable[Cell], wanted: int) -> Found:
+        """What formulas say, the fastest of all ``wanted`` plans surely."""
+        frontier = Frontier(self.workload, self.cluster, wanted, self.objective != "step")
+        found, shown, begun = frontier.found, -inf, thread_time()
+        next_look = begun + LOOK
 
-    def that_may_fit(
-        self, candidates: Sequence[Strategy], rejected: list[Rejected]
-    ) -> tuple[list[Strategy], tuple[Strategy, ...]]:
-        """(those that nothing found quickly rules out, the least memory first, those not looked
-        at)."""
-        on = self.workload, self.cluster, self.training
-        least, untried = {}, ()
-        for done, strategy in enumerate(candidates):
-            if least and thread_time() > self.moment:
-                untried = tuple(candidates[done:])
-                break
-            with _rejecting(rejected, strategy, "sizes"):
-                check(strategy, self.workload, self.cluster)
-                with _rejecting(rejected, strategy, "memory"):
-                    least[strategy] = _check_least(strategy, *on)
-        return sorted(least, key=least.__getitem__), untried
+        def tell(waiting):
+            nonlocal shown, next_look
+            now = thread_time()
+            if now - (shown if shown > 0 or found.rows else begun) <= TELL:
+                return
+            shown, rows = now, sorted(found.rows, key=self.order)
+            if rows and now > next_look:
+                self.found(rows)
+                next_look = thread_time() + LOOK
+            done = found.looked_at
+            self.show(done, done + waiting, "by formula" + _best(rows[0] if rows else None))
+
+        return frontier.run(candidates, self.moment, tell)
 
     def by_simulation(
         self, rows: Sequence[Row], top: int
@@ -221,31 +201,6 @@ class _Looking(NamedTuple):
         return ranked(), tuple(row.strategy for row in chosen if row not in found)
 
 
-@contextmanager
-def _rejecting(rejected: list[Rejected], strategy: Strategy, cause: str):
-    """Inside, an error adds the strategy to the rejected, a ``ValueError`` with this cause."""
-    try:
-        yield
-    except ValueError as error:
-        rejected.append(Rejected(strategy, str(error), cause))
-    except NotImplementedError as error:
-        rejected.append(Rejected(strategy, str(error), "no formula"))
-
-
-def _check_least(
-    strategy: Strategy, workload: "GPT", cluster: "Cluster", training: Training | None
-):
-    """`check_memory` of what is found faster, for in a large space most strategies fail by it; the
-    least memory it needs, bytes."""
-    least, size = least_need(strategy, workload, cluster, training), room(cluster, training)
-    if least > size:
-        raise ValueError(
-            f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
-            f"the device {cluster.device.name!r} has {show_bytes(size)}"
-        )
-    return least
-
-
 def _by_running(rows: list[Row], run: int, show: View) -> list[Row]:
     """The rows, the first of each of the first ``run`` plans measured on ranks."""
     measured = {}
@@ -257,52 +212,6 @@ def _by_running(rows: list[Row], run: int, show: View) -> list[Row]:
 
 def _best(row: Row | None):
     return f"; best so far {row.strategy.short}, {show_seconds(row.step_time)}" if row else ""
-
-
-def space(
-    workload: "GPT",
-    world_size: int,
-    strategies: Kind | Iterable[Kind] | None = None,
-) -> list[Strategy]:
-    """The strategies to try, none twice; `search` says what may be given.
-
-    A class that has an ``inner`` is multiplied with those that have none: every way to share the
-    ranks between the two.
-    """
-    known = registered()
-    given = _listed(known.values() if strategies is None else strategies)
-    given = [known[one_of("strategy", s, tuple(known))] if isinstance(s, str) else s for s in given]
-    wrong = [
-        s
-        for s in given
-        if not isinstance(s, Strategy) and not (isinstance(s, type) and issubclass(s, Strategy))
-    ]
-    if wrong:
-        raise ValueError(f"strategies has {wrong[0]!r}: {GIVE}")
-    found = [s for s in given if isinstance(s, Strategy)]
-    classes = [s for s in given if isinstance(s, type)]
-    for cls in classes:
-        found += cls.space(workload, world_size)
-    outer = [c for c in classes if "inner" in c.__dataclass_fields__]
-    for ranks in divisors(world_size)[1:-1]:
-        for around in (s for c in outer for s in c.space(workload, ranks)):
-            found += (
-                replace(around, inner=inner)
-                for c in classes
-                if c not in outer and not c.shares_batch
-                for inner in c.space(workload, world_size // ranks)
-                if inner.axes.keys().isdisjoint(around.axes)
-            )
-    return list(dict.fromkeys(found))
-
-
-def _listed(strategies: Any) -> list[Any]:
-    """A list of what was given: one thing alone is a list of one."""
-    if isinstance(strategies, (str, type, Strategy)):
-        return [strategies]
-    if not isinstance(strategies, Iterable):
-        raise ValueError(f"strategies={strategies!r}: {GIVE}")
-    return list(strategies)
 
 
 def _order(row: Row):
@@ -339,17 +248,12 @@ def _measured(row: Row):
     return replace(row, measured=trace.step_time)
 
 
-def _nothing(
-    workload: "GPT",
-    cluster: "Cluster",
-    world_size: int,
-    rejected: list[Rejected],
-    training: Training | None,
-):
+def _nothing(workload: "GPT", cluster: "Cluster", world_size: int, rejected: list[Rejected]):
     """The message where every strategy was rejected."""
     if not rejected:
         return f"no strategy to try on {world_size} ranks: give strategies, or another world_size"
-    start = f"none of {len(rejected)} strategies fits {world_size} ranks of {cluster.caption}: "
+    count = sum(r.count for r in rejected)
+    start = f"none of {count:,} strategies fits {world_size} ranks of {cluster.caption}: "
     heavy = [r.strategy for r in rejected if r.cause == "memory"]
     uneven = next((r for r in rejected if r.cause == "sizes"), None)
     if not heavy and uneven:
@@ -359,10 +263,9 @@ def _nothing(
             f"they have no formula, as {rejected[0].strategy.short}; tv.run, "
             "tv.simulate and tv.capture take it"
         )
-    on = workload, cluster, training
-    least = min(heavy, key=lambda s: need(s, *on).total)
+    least = min(heavy, key=lambda s: s.memory(workload).total)
     return start + (
         f"{len(heavy)} of them for want of memory, of which {least.short} needs least, "
-        f"{show_bytes(need(least, *on).total)}, and a device has "
-        f"{show_bytes(room(cluster, training))}"
+        f"{show_bytes(least.memory(workload).total)}, and a device has "
+        f"{show_bytes(cluster.device.memory)}"
     )

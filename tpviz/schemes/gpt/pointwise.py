@@ -76,7 +76,7 @@ def spread(device: "Device", held: Held, waiting: float = 0.0) -> "Device":
     embedding alone, are left out.
     """
     alone, dtype = replace(device, pointwise="free", launch=0.0), held.workload.dtype
-    gemms, others = _gemms(held), list(passes(device, held))
+    gemms, others = gemms_of(held), list(passes(device, held))
     computing = sum(count * alone.time(flops, size, dtype) for count, flops, size in gemms)
     seconds = sum(count * alone.time(0, size) for count, size in others)
     launching = device.launch * sum(count for count, *_ in (*gemms, *others))
@@ -144,10 +144,10 @@ def collectives(held: Held) -> int:
 
 def work(device: "Device", held: Held) -> list[tuple[int, float, float]]:
     """[(how many, FLOPs, bytes)] of all kernels of a rank's microbatch."""
-    return [*_gemms(held), *((count, 0.0, size) for count, size in passes(device, held))]
+    return [*gemms_of(held), *((count, 0.0, size) for count, size in passes(device, held))]
 
 
-def _gemms(held):
+def gemms_of(held: Held) -> "list[tuple[int, float, float]]":
     """[(how many, FLOPs, bytes)] of the other kernels: a rank's part of the whole model's."""
     k, n = kernels(held.workload), held.parts
     layers = [(held.layers, layer) for layer in (k.qkv, k.core, k.out, k.up, k.down)]

@@ -7,6 +7,7 @@ The rank's row of the schedule says how many microbatches are held when; at the 
 in memory whole, and of the others what is kept: M_s of `paper`, here counted action by action.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,37 @@ def memory(s: "Merak", w: "GPT") -> Memory:
 
 
 def least(s: "Merak", w: "GPT") -> Memory:
-    """Weights, their gradients and moments of the largest stage."""
-    size = max(num_local_parameters(s, w)) * w.itemsize
-    states = {"parameters": size, "gradients": size, "optimizer": 2 * size}
-    return Memory(model_states(states, s.zero_stage, s.dp))
+    """Weights, their gradients and moments of the first stage's rank or of the largest stage, and
+    what the first keeps of the microbatches in flight."""
+    numels, found = num_local_parameters(s, w), []
+    ranks = [(max(numels), 0)]
+    if s.schedule in IN_FLIGHT:
+        ranks.append((sum(numels[:: s.pp]), least_activations(s, w)))
+    for numel, kept in ranks:
+        size = numel * w.itemsize
+        states = {"parameters": size, "gradients": size, "optimizer": 2 * size}
+        found.append(Memory(model_states(states, s.zero_stage, s.dp), activations=kept))
+    return max(found, key=lambda memory: memory.total)
+
+
+IN_FLIGHT: dict[str, Callable[[int, int], int]] = {
+    **dict.fromkeys(("1f1b", "early_recompute", "last_no_recompute", "zb_h1"), lambda p, v: p),
+    "shifted_critical_path": lambda p, v: p,
+    "interleaved_1f1b": lambda p, v: (v - 1) * p + 2 * (p - 1) + 1,
+}
+"""{schedule: of p ranks with v stages each, how many microbatches, times stages, the first has in
+flight}, where there are so many."""
+
+
+def least_activations(s: "Merak", w: "GPT") -> int:
+    """Bytes that the first rank keeps of the microbatches that it has in flight, at least."""
+    each = s.stages // s.pp
+    flying = min(IN_FLIGHT[s.schedule](s.pp, each), s.microbatches * each)
+    count = min(len(blocks) for blocks in s.blocks(w)[:: s.pp])
+    drop = count if s.recompute in ("full", "stage_aware") else 0
+    kept = _Kept(s, w, count, drop, first=False, last=False)
+    whole = kept.dropped * (s.recompute == "full")
+    return 16 * w.batch * w.seq // s.dp + flying * kept.after_forward + whole
 
 
 def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:

@@ -28,7 +28,7 @@ from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.ownership import local_shapes
 from tpviz.schemes.zero.buckets import kept_ranges
-from tpviz.strategy import Strategy, divisors, knob, register
+from tpviz.strategy import Strategy, divisors, knob, microbatches, register
 from tpviz.workload import GPT
 
 from .paper import kept_shares
@@ -342,28 +342,58 @@ class Merak(Strategy):
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
-        """Every (pp, tp, dp) that has a pipeline; one, two and four microbatches a stage; 1F1B
-        without and with recomputation, Merak's schedule, interleaved stages and zero bubble, 1F1B
-        also with balanced stages where they differ; with tp also sequence parallelism, or
-        all-reduces during the other half's kernels; with dp ZeRO-1, which sends as many bytes as
-        none."""
-        if world_size == 1:
-            yield cls(pp=1, microbatches=1, **ORDERS[0])
+        """Every (pp, tp, dp); one, two and four microbatches a stage; 1F1B without and with
+        recomputation, Merak's schedule, interleaved stages and zero bubble, 1F1B also with balanced
+        stages where they differ; with tp also sequence parallelism, or all-reduces during the other
+        half's kernels; with dp ZeRO-1, which sends as many bytes as none."""
+        for layout in cls.layouts(workload, world_size):
+            for made in layout.microbatched(workload):
+                if made.microbatches in _few(made.pp):
+                    for order in ORDERS[: None if made.pp > 1 else 2]:
+                        with suppress(ValueError):  # the schedule may ask for more microbatches
+                            one = replace(made, **order)
+                            one.check(workload)
+                            even = layers_of(workload.layers, one.stages)
+                            if one.layout == "even" or one.blocks(workload) != even:
+                                yield one
+
+    @classmethod
+    def layouts(cls, workload: GPT, world_size: int) -> Iterator[Self]:
+        """Every (pp, tp, dp), with tp also with sequence parallelism, or with all-reduces during
+        the other half's kernels."""
         for pp, tp in product(divisors(world_size), repeat=2):
             dp, rest = divmod(world_size, pp * tp)
-            if rest or pp == 1 or not (cls.allows("pp", pp) and cls.allows("tp", tp)):
+            if rest or not (cls.allows("pp", pp) and cls.allows("tp", tp)):
                 continue
-            rows = workload.batch // dp
-            counts = [n for n in (pp, 2 * pp, 4 * pp) if rows >= n and rows % n == 0]
-            inside = ({}, {"subpipeline": 2}, {"sp": True})[: 3 if tp > 1 else 1]
-            for count, order, more in product(counts, ORDERS, inside):
-                knobs: dict[str, Any] = {**order, **more, "zero": int(dp > 1)}
-                made = cls(pp=pp, tp=tp, dp=dp, microbatches=count, **knobs)
-                with suppress(ValueError):  # the schedule may ask for more microbatches
-                    made.check(workload)
-                    even = layers_of(workload.layers, made.stages)
-                    if made.layout == "even" or made.blocks(workload) != even:
-                        yield made
+            for more in ({}, {"sp": True}, {"subpipeline": 2})[: 3 if tp > 1 else 1]:
+                first: dict[str, Any] = {**ORDERS[0], **more, "zero": int(dp > 1)}
+                yield cls(pp=pp, tp=tp, dp=dp, microbatches=1, **first)
+
+    def microbatched(self, workload: GPT) -> "Iterator[Merak]":
+        """Microbatches of 1 to `tpviz.strategy.MICRO` rows, and one, two and four a stage."""
+        rows = workload.batch // self.dp
+        few = [n for n in _few(self.pp) if rows % n == 0]
+        for count in sorted({*microbatches(rows), *few}, reverse=True) if rows else ():
+            if self.allows("microbatches", count):
+                yield replace(self, microbatches=count)
+
+    def choices(self, workload: GPT) -> list[dict[str, Any]]:
+        """Every schedule, with every number of chunks, each recomputation, each stage of ZeRO, and
+        balanced stages under 1F1B."""
+        high = self.__dataclass_fields__["chunks"].metadata["high"]
+        deep = min(workload.layers // self.pp, high) if self.microbatches % self.pp == 0 else 0
+        whole = self.subpipeline > 1 and self.tp > 1
+        return _choices(self.pp > 1, (0,) if self.dp == 1 else (1, 0, 2, 3)[: 4 - 2 * whole], deep)
+
+    def least_of_all(self, workload: GPT, cluster: "Cluster") -> float:
+        from .bounds import least_of_all
+
+        return least_of_all(self, workload, cluster)
+
+    def bounds(self, workload: GPT, cluster: "Cluster") -> Callable[..., float]:
+        from .bounds import bounds
+
+        return bounds(self, workload, cluster)
 
     def within(
         self, workload: GPT, budget: float, need: "Callable[[Merak], float] | None" = None
@@ -374,6 +404,34 @@ class Merak(Strategy):
 
         self.check(workload)
         return within(self, workload, budget, need)
+
+
+def _few(pp: int) -> tuple[int, ...]:
+    """Microbatches of a replica: one, two and four a stage."""
+    return pp, 2 * pp, 4 * pp
+
+
+@lru_cache(maxsize=64)
+def _choices(pipeline: bool, zeros: tuple[int, ...], deep: int) -> list[dict[str, Any]]:
+    """Knobs of `Merak.choices`: a backward that is split and ZeRO from stage 2 on exclude each
+    other."""
+    kept = [{"recompute": "stage_aware", "keep": part} for part in (0.75, 0.5, 0.25)]
+    again = [{"recompute": kind} for kind in ("none", "selective", "full")]
+    whole, split = [{"schedule": "1f1b", **more} for more in again], []
+    if pipeline:
+        chunks = [{"schedule": "interleaved_1f1b", "chunks": n} for n in range(2, deep + 1)]
+        whole += [{**order, **more} for order in chunks for more in (*again, *kept)]
+        early = "1f1b", "early_recompute", "last_no_recompute", "shifted_critical_path"
+        whole += [{"schedule": name, **more} for name in early for more in kept]
+        whole += [{"schedule": name, **again[2]} for name in early[1:]]
+        whole += [{"schedule": "1f1b", "layout": "balanced", **more} for more in again]
+        names = "zb_h1", "zb_v", "dualpipe_v"
+        split = [{"schedule": name, **more} for name in names for more in again[:2]]
+    return [
+        {"zero": zero, **order}
+        for zero in zeros
+        for order in (*whole, *(split if zero < 2 else ()))
+    ]
 
 
 @lru_cache(maxsize=256)

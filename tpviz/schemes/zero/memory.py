@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
     """The `tpviz.cost.Memory` of one rank."""
     local, inner, dp = strategy.local(workload), strategy.inner, strategy.dp
-    found = of_step(_inner_memory(strategy, local), workload, local)
+    found = of_step(inner_memory(strategy, local), workload, local)
     if dp == 1:
         return found
     buckets, item = strategy.buckets(workload), workload.itemsize
@@ -54,13 +54,14 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
 def least(strategy: "DataParallel", workload: "GPT") -> Memory:
     """Bytes by kind below which `memory` never is: without padding and what is whole for a
     moment."""
-    found = _inner_memory(strategy, strategy.local(workload))
+    found = inner_memory(strategy, strategy.local(workload))
     if strategy.zero:
         found["optimizer"] = 2 * found["parameters"]  # two moments of the flat buffers
     return Memory(found | model_states(found, strategy.zero, strategy.dp))
 
 
-def _inner_memory(strategy, local):
+def inner_memory(strategy: "DataParallel", local: "GPT") -> Memory:
+    """The `Memory` of the strategy inside."""
     return Memory(_inner_memory_of(strategy.inner, strategy.recompute, local))
 
 

@@ -24,6 +24,7 @@ from .memory import memory
 from .step import step
 
 if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
     from tpviz.cost import Memory
     from tpviz.step import Step
     from tpviz.workload import GPT
@@ -165,6 +166,25 @@ class DataParallel(Strategy):
             yield cls(dp=world_size, zero=zero)
             if zero < 3 and world_size > 1:
                 yield cls(dp=world_size, zero=zero, bucket_mb=25.0)
+
+    @classmethod
+    def layouts(cls, workload: "GPT", world_size: int) -> "Iterator[Strategy]":
+        """One: the rest are `choices`."""
+        if cls.allows("dp", world_size):
+            yield cls(dp=world_size)
+
+    def choices(self, workload: "GPT") -> list[dict[str, Any]]:
+        """Recomputation, all stages, and those with buckets also with PyTorch's 25 MB."""
+        stages = [{"zero": zero} for zero in (0, 1, 2, 3)[: 4 if self.dp > 1 else 1]]
+        large = [{**stage, "bucket_mb": 25.0} for stage in stages[:3] if self.dp > 1]
+        again = (self.inner.choices if self.inner else super().choices)(workload)
+        return [{**stage, **more} for more in again for stage in (*stages, *large)]
+
+    def bounds(self, workload: "GPT", cluster: "Cluster") -> Callable[..., float]:
+        """Those of the strategy inside, and the bytes of gradients and parameters."""
+        from .bounds import bounds
+
+        return bounds(self, workload, cluster)
 
     def flat_ranges(self, workload: "GPT") -> dict[str, dict[str, Any]]:
         """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""

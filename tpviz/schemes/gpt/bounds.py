@@ -1,0 +1,144 @@
+"""Lower bounds of a step's seconds, found faster than the step: what a search leaves out by them
+(derived; a test compares them with `predict` on whole spaces).
+
+Kernels run one after another, and so do the collectives of an axis. So a step takes at least as
+long as its kernels together with the collectives that they wait for at once, and as all collectives
+of one axis. Both sums are the same for every block: they follow from the steps of models of one and
+of two layers. Collectives in flight together may take `Cluster.queued` of their time; of those
+whose sizes are not followed only the bytes count, at the best bandwidth of the link.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tpviz.cost import Clock
+from tpviz.mesh import Mesh
+from tpviz.step import Collective, Issue, Kernel, Step, expanded, flat
+
+from .pointwise import Held, gemms_of, spread
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster, Device
+    from tpviz.strategy import Strategy
+    from tpviz.workload import GPT
+
+
+class Sums(NamedTuple):
+    """Seconds of kernels, of collectives that they wait for at once, and of all of an axis."""
+
+    kernels: float
+    waited: float
+    busy: dict[str, float]
+
+    @property
+    def serial(self) -> float:
+        """Kernels and what they wait for at once."""
+        return self.kernels + self.waited
+
+    @property
+    def least(self) -> float:
+        """What a step takes at least."""
+        return max(self.serial, *self.busy.values(), 0.0)
+
+    def grown(self, two: "Sums", layers: float) -> "Sums":
+        """Of a model of so many layers, where this is of one and ``two`` of two."""
+        ends = [(a, b) for a, b in zip(self[:2], two[:2])]
+        kernels, waited = (a + (layers - 1) * (b - a) for a, b in ends)
+        busy = {k: a + (layers - 1) * (two.busy[k] - a) for k, a in self.busy.items()}
+        return Sums(kernels, waited, busy)
+
+    def plus(self, other: "Sums", times: float = 1) -> "Sums":
+        """These so many times, and others."""
+        busy = Counter({axis: times * s for axis, s in self.busy.items()})
+        busy.update(other.busy)
+        return Sums(
+            times * self.kernels + other.kernels, times * self.waited + other.waited, dict(busy)
+        )
+
+
+NOTHING = Sums(0.0, 0.0, {})
+
+
+def sums(step: Step, clock: Clock, known: dict[Any, Any] | None = None) -> Sums:
+    """The `Sums` of a step. known : what was found of operations, where steps share them."""
+    kernels, waited, busy = 0.0, 0.0, Counter()
+    known = {} if known is None else known
+    for part, times in flat(step):
+        found = known.get(part.operations)
+        if found is None:
+            found = known[part.operations] = _of(part.operations, clock)
+        kernels, waited = kernels + times * found.kernels, waited + times * found.waited
+        for axis, seconds in found.busy.items():
+            busy[axis] += times * seconds
+    return Sums(kernels, waited, dict(busy))
+
+
+def _of(operations, clock):
+    kernels, waited, busy = 0.0, 0.0, Counter()
+    for one in expanded(operations):
+        if isinstance(one, Kernel):
+            kernels += clock.seconds(one)
+        elif isinstance(one, (Collective, Issue)):
+            sent = clock.moved(one.move if isinstance(one, Issue) else one)
+            least = sent.seconds * min(1.0, sent.queued)
+            busy[sent.axis] += least
+            waited += least * isinstance(one, Collective)
+    return Sums(kernels, waited, busy)
+
+
+def kernels_of(device: "Device", held: Held, dtype: str) -> float:
+    """Seconds of a microbatch's kernels on a rank, those bound by memory included."""
+    on = device if device.pointwise == "free" else spread(device, held)
+    return sum(count * on.time(flops, size, dtype) for count, flops, size in gemms_of(held))
+
+
+def computing(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> float:
+    """Seconds of the kernels of all microbatches of a rank, without recomputation and without the
+    sum of gradients: no choice needs less. 0 where a scheme does not say what a rank holds."""
+    try:
+        held = strategy.held(workload)
+    except ValueError:
+        return 0.0
+    held = held._replace(shards=0)
+    return strategy.accumulation * kernels_of(cluster.device, held, workload.dtype)
+
+
+def by_layers(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> Callable[..., float]:
+    """`Strategy.bounds` of what is a `step`: the `Sums` of each choice's."""
+    mesh = Mesh(strategy.axes)
+
+    def bound(choice, closely=False):
+        made = replace(strategy, **choice)
+        try:
+            device = made.device(workload, cluster)
+            one, two = (made.step(shallow) for shallow in shallows(workload))
+        except (ValueError, NotImplementedError):
+            return 0.0
+        clock = Clock.of(cluster, mesh, workload.dtype, made.parent_axis, device)
+        known = {}
+        return sums(one, clock, known).grown(sums(two, clock, known), workload.layers).least
+
+    return bound
+
+
+@lru_cache(maxsize=256)
+def shallows(workload: "GPT") -> "tuple[GPT, GPT]":
+    """The workload with one layer, and with two."""
+    return workload.one_layer, replace(workload, layers=2)
+
+
+def bytes_seconds(
+    cluster: "Cluster", mesh: Mesh, axis: str, collective: str, payload: float
+) -> float:
+    """Seconds in which so many bytes pass at least, in however many collectives of an axis."""
+    size = mesh.axes[axis]
+    if size == 1:
+        return 0.0
+    link = cluster.axis_link(mesh, axis)
+    free = link._replace(latency=0.0, curve=())
+    _, volume = cluster.collective_cost(collective, payload, size, free)
+    best = max((share for _, share in link.curve), default=1.0)
+    return min(1.0, cluster.queued) * volume / (link.bandwidth * best)

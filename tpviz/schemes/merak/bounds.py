@@ -1,0 +1,220 @@
+"""Lower bounds of a pipeline's step, found faster than its schedule is run (derived).
+
+Rank r, whose lowest stage is s, begins when the first microbatch has gone through the stages before
+s. Its last action, where backward is not split, is a backward of s, and then the gradient goes on
+through those stages. So with F and B of a stage, R where it recomputes, and messages of l seconds:
+
+    step >= sum over stages before s (F + l) + m (F + R + B of r's stages) + sum (B + l) + end
+
+where the second sum counts only in schedules that leave B whole, and end is what r does behind its
+last backward. With "balanced" stages, which are not known beforehand, T seconds of all stages and a
+microbatch are at best spread so that all ranks come to the same bound, T / (1 - (1 - 1/m)^p).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tpviz.cost import Clock
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.bounds import NOTHING, bytes_seconds, kernels_of, sums
+from tpviz.schemes.gpt.pointwise import spread
+from tpviz.schemes.gpt.step import update
+from tpviz.schemes.ownership import local_shapes
+
+from .microbatch import Microbatch
+from .split import TOKENS, layers_of
+from .step import message_seconds
+from .strategy import V_SHAPED
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
+
+    from .strategy import Merak
+
+SPLIT = ("zb_h1", "zb_v")
+"""Schedules whose gradients of weights wait; in `V_SHAPED` ones too a rank may do others' last."""
+AGAIN_BUT_LAST = ("last_no_recompute", "shifted_critical_path")
+
+
+class Times(NamedTuple):
+    """Seconds of a microbatch on a rank: forward of a block, again where it is recomputed, and
+    backward; forward and backward of the embedding and of the head."""
+
+    forward: float
+    again: float
+    backward: float
+    embed: float
+    embed_back: float
+    head: float
+    head_back: float
+
+
+def least_of_all(s: "Merak", w: "GPT", cluster: "Cluster") -> float:
+    """`Strategy.least_of_all`: the work of all stages, evenly spread, and no bubble."""
+    return s.microbatches * _Bounds(s, w, cluster).whole() / s.pp
+
+
+def bounds(s: "Merak", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
+    """`Strategy.bounds`."""
+    return _Bounds(s, w, cluster).of
+
+
+class _Bounds:
+    """Of the choices of one layout and its microbatches."""
+
+    def __init__(self, s: "Merak", w: "GPT", cluster: "Cluster"):
+        self.s, self.w, self.cluster, self.mesh = s, w, cluster, Mesh(s.axes)
+        self.local, self.message = s.local(w), message_seconds(s, w, cluster, Mesh(s.axes))
+        self.times, self.micro = cache(self._times), cache(self._microbatch)
+        self.end, self.whole = cache(self._end), cache(self._whole)
+        self.numels, self.units = cache(self._numels), cache(self._units)
+
+    def of(self, choice: dict[str, Any], closely: bool = False) -> float:
+        """Seconds at least of the layout with a choice. closely : its blocks and what it recomputes
+        are asked for, which takes its schedule."""
+        s, w = replace(self.s, **choice), self.w
+        if closely:
+            return self._of_stages(s, [len(blocks) for blocks in s.blocks(w)], s.num_recomputed(w))
+        if s.layout == "even":
+            counts = [len(blocks) for blocks in layers_of(w.layers, s.stages)]
+            every = s.recompute == "full" and s.schedule not in V_SHAPED
+            dropped = [n * every for n in counts]
+            dropped[-1] *= s.schedule not in AGAIN_BUT_LAST
+            return self._of_stages(s, counts, dropped)
+        again = s.recompute == "full"
+        evenly = 1 - (1 - 1 / s.microbatches) ** s.pp
+        return self.whole(s.recompute == "selective", again) / evenly
+
+    def _of_stages(self, s, counts, dropped):
+        last, layers = s.stages - 1, [0] * s.pp
+        v_shaped = s.schedule in V_SHAPED
+        ranks = [min(k, last - k) if v_shaped else k % s.pp for k in range(s.stages)]
+        for n, rank in zip(counts, ranks):
+            layers[rank] += n
+        of = s, counts, dropped, ranks, layers
+        return max(self._of_rank(*of, place, v_shaped) for place in {0, s.pp - 1})
+
+    def _of_rank(self, s, counts, dropped, ranks, layers, place, v_shaped):
+        last, split, zero = s.stages - 1, s.schedule in SPLIT, s.zero_stage
+        mine = [k for k, rank in enumerate(ranks) if rank == place]
+        work = fill = drain = 0.0
+        for stage in (*range(mine[0]), *mine):
+            rank = ranks[stage]
+            ends = ranks[0] == rank, ranks[last] == rank
+            t = self.times(layers[rank], ends, zero > 1, s.recompute == "selective", split)
+            forward, again, backward = self._passes(
+                t, counts[stage], dropped[stage], stage == 0, stage == last, zero
+            )
+            if rank == place:
+                work += forward + again + backward
+            else:
+                fill += forward + self.message
+                drain += backward + self.message
+        late, busy = self.end(layers[place], (0 in mine, last in mine), zero)
+        if place and not split and not v_shaped:  # rank 0 is the last to be done
+            late = max(late, drain + self.end(layers[0], (True, last == 0), zero)[0])
+        return max(fill + s.microbatches * work + late, busy)
+
+    def _passes(self, t, blocks, dropped, first, last, zero):
+        """Seconds of a stage's forward, recomputation and backward: at ZeRO 3 each begins with a
+        gather, and from ZeRO 2 on backward ends with a reduce-scatter, which nothing hides."""
+        forward = blocks * t.forward + t.embed * first + t.head * last
+        backward = blocks * t.backward + t.embed_back * first + t.head_back * last
+        gather, scatter = self.units(zero, first or last)
+        n = blocks + first + last
+        return (
+            max(forward + gather, n * gather),
+            max(dropped * t.again + gather, dropped * gather) if dropped else 0.0,
+            max(backward + gather + scatter, n * scatter),
+        )
+
+    def _units(self, zero, end):
+        """Seconds of a unit's gather and reduce-scatter, of the smallest on a stage."""
+        block, *ends = self.numels()
+        size = min(block, *ends) if end else block
+        kinds = (zero > 2, "all_gather"), (zero > 1, "reduce_scatter")
+        return [on and self._moved(kind, size * self.w.itemsize) for on, kind in kinds]
+
+    def _microbatch(self, again, split):
+        s = self.s
+        return Microbatch(self.local, s.tp, s.subpipeline, split, s.sp, again)
+
+    def _held(self, layers, ends, sharded):
+        s = self.s
+        shards = (s.dp if sharded else 1) * (s.microbatches > 1)
+        held = s.inside.held(self.local)
+        return held._replace(layers=layers, ends=ends, shards=shards)
+
+    def _clock(self, held):
+        device = self.cluster.device
+        if device.pointwise != "free":
+            hidden = self.s.pp == 1 and self.s.tp > 1  # the host launches while the device waits
+            device = spread(replace(device, launch=0.0) if hidden else device, held)
+        return Clock.of(self.cluster, self.mesh, self.w.dtype, device=device)
+
+    def _times(self, layers, ends, sharded, again, split):
+        clock, m = self._clock(self._held(layers, ends, sharded)), self.micro(again, split)
+
+        def seconds(parts):
+            return sum(segment.seconds for segment in clock.run(parts))
+
+        weights = m.weights([0], False) if split else []
+        head = m.weights([], True) if split else []
+        return Times(
+            seconds(m.forward([0])),
+            seconds(m.forward([0], "recompute", True)),
+            seconds(m.backward([0])) + seconds(weights),
+            seconds(m.embed),
+            seconds(m.embed_back),
+            seconds(m.head),
+            seconds(m.head_back) + seconds(head),
+        )
+
+    def _whole(self, again=False, twice=False):
+        """Seconds of a microbatch on all stages, without what is hidden perhaps. again, twice :
+        attention's core, or all but the last all-reduce of every block, is recomputed."""
+        w, m = self.w, self.micro(again, False)
+        held = self._held(w.layers, (True, True), False)._replace(shards=0)
+        free = replace(self.cluster.device, launch=0.0)
+        clock = Clock.of(self.cluster, self.mesh, w.dtype, device=replace(free, pointwise="free"))
+        block = sums([*m.forward([0]), *m.backward([0])], clock)
+        more = sums(m.forward([0], "recompute", True), clock) if twice else NOTHING
+        total = block.plus(more)
+        return kernels_of(free, held, w.dtype) + w.layers * (total.waited + more.kernels * twice)
+
+    def _numels(self):
+        """(numbers of a rank's part of a block, of the embedding, of the head)."""
+        w, found = self.w.one_layer, [0, 0, 0]
+        sizes = {name: prod(shape) for name, shape in local_shapes(self.s.inside, w).items()}
+        for name, size in sizes.items():
+            part = name.partition(".")[0]
+            found[0 if part == "blocks" else 1 if part == "embed" else 2] += size
+        found[2] += sizes[TOKENS] * w.tied
+        return found
+
+    def _end(self, layers, ends, zero):
+        """(seconds of a rank behind its last backward, seconds in which dp is busy)."""
+        s, w = self.s, self.w
+        block, embed, head = self.numels()
+        numel = layers * block + ends[0] * embed + ends[1] * head
+        size, moved = numel * w.itemsize, self._moved
+        clock = self._clock(self._held(layers, ends, zero > 1))
+        after = clock.seconds(update(w, numel // (s.dp if zero else 1)))
+        if s.dp == 1 or not numel:
+            return after, 0.0
+        if not zero:
+            after += moved("all_reduce", size)
+        elif zero < 3:
+            after += moved("all_gather", size) + moved("reduce_scatter", size) * (zero == 1)
+        each = moved("reduce_scatter", size) * (zero > 1)
+        each += (zero > 2) * (
+            moved("all_gather", size) + moved("all_gather", layers * block * w.itemsize)
+        )
+        return after, s.microbatches * each
+
+    def _moved(self, collective, size):
+        return bytes_seconds(self.cluster, self.mesh, "dp", collective, size)

@@ -1,0 +1,78 @@
+"""Lower bounds of data parallelism's step: what is inside, and the bytes that dp moves (derived).
+
+F and B seconds of a microbatch's forward and backward, a microbatches; of P bytes of parameters r
+seconds of reducing gradients (ZeRO 0: all-reduce, else reduce-scatter), g of gathering parameters,
+b of gathering those of blocks. What is in flight ends with the microbatch, so a step takes at least
+
+    ZeRO 0    (a - 1) (F + B) + F + max(B, r)
+    ZeRO 1    the same, and g at the end, which nothing hides
+    ZeRO 2    a (F + max(B, r)) + g
+    ZeRO 3    a (max(F, g) + max(B, r + b))
+
+and the inner strategy's synchronisation and the update besides.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tpviz.cost import Clock
+from tpviz.mesh import Mesh
+from tpviz.schemes.gpt.bounds import bytes_seconds, shallows, sums
+from tpviz.schemes.gpt.step import update
+
+from .memory import inner_memory
+from .step import inner_parts
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
+
+    from .strategy import DataParallel
+
+
+PHASES = ("forward",), ("recompute", "backward"), ("sync",)
+
+
+def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
+    """`tpviz.strategy.Strategy.bounds`."""
+    mesh, local = Mesh(s.axes), s.local(w)
+
+    @cache
+    def inside(recompute, sharded):
+        """(`Sums` of a microbatch's forward, backward, of what follows the last one, the clock)."""
+        made = replace(s, recompute=recompute, zero=2 if sharded else 0)
+        clock = Clock.of(cluster, mesh, w.dtype, made.parent_axis, made.device(w, cluster))
+        steps, known = [inner_parts(made.inner, thin, recompute) for thin in shallows(local)], {}
+        one, two = (
+            [sums([p for p in step if p.phase in names], clock, known) for names in PHASES]
+            for step in steps
+        )
+        return *(a.grown(b, w.layers) for a, b in zip(one, two)), clock
+
+    @cache
+    def moved():
+        """(P, seconds of a reduce-scatter of P at least, of a gather, of an all-reduce)."""
+        size = inner_memory(s, local)["parameters"]
+        kinds = "reduce_scatter", "all_gather", "all_reduce"
+        return size, *(bytes_seconds(cluster, mesh, "dp", kind, size) for kind in kinds)
+
+    def bound(choice, closely=False):
+        zero, recompute = choice.get("zero", s.zero), choice.get("recompute", s.recompute)
+        try:
+            forward, backward, rest, clock = inside(recompute, zero >= 2)
+            size, scatter, gather, reduce = moved()
+        except (ValueError, NotImplementedError):
+            return 0.0
+        ranks = s.inner.world_size if s.inner else 1  # share a matrix, at most
+        blocks = gather * w.layers * w.block_matrices * w.itemsize / (ranks * size)
+        f, b = forward.serial, backward.serial
+        reduced = reduce if not zero else scatter + blocks * (zero == 3)
+        last = max(f, gather * (zero == 3)) + max(b, reduced)
+        before = (s.accumulation - 1) * (last if zero > 1 else f + b)
+        after = rest.serial + clock.seconds(update(w, size // (s.dp if zero else 1) // w.itemsize))
+        busy = forward.plus(backward).plus(rest, s.accumulation).busy
+        return max(before + last + after + gather * (0 < zero < 3), *busy.values(), 0.0)
+
+    return bound

@@ -1,0 +1,192 @@
+"""The formulas' part of a search: candidates in the order of how fast they can be at most.
+
+A cell of the space waits with a lower bound of all its choices, a choice with its own. What can be
+fastest is looked at next: a cell is opened, a choice is asked for its sizes, its memory and its
+predicted step. Once as many plans as are wanted are faster than all bounds that wait, these are
+excluded, and nothing was lost: branch and bound (Land and Doig 1960).
+"""
+
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from math import inf
+from time import thread_time
+from typing import TYPE_CHECKING, Any
+
+from tpviz.cost import show_bytes
+from tpviz.strategy import Strategy
+
+from .predict import check, check_memory, predict
+from .ranking import Rejected, Row, rounded
+from .why import kind
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.workload import GPT
+
+    from .space import Cell
+
+OPEN_EVERY = 64
+"""Cells that are made before what is fastest among them is looked at."""
+
+
+@dataclass
+class Found:
+    """What formulas found. excluded : how many strategies cannot be among the first plans, by the
+    bound of their time; untried : for how many there was no time, and ``least`` their lowest bound.
+    ``limit`` : seconds of a step beyond which a bound excludes."""
+
+    rows: list[Row] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    excluded: int = 0
+    untried: int = 0
+    least: float = inf
+    limit: float = inf
+
+    @property
+    def looked_at(self) -> int:
+        """How many strategies are decided."""
+        return len(self.rows) + self.excluded + sum(r.count for r in self.rejected)
+
+
+class Frontier:
+    """What waits, by its bound. wanted : how many plans are to be found exactly; alone : by the
+    communication formula, which no bound is of."""
+
+    def __init__(
+        self, workload: "GPT", cluster: "Cluster", wanted: int, communication: bool = False
+    ):
+        self.on, self.wanted, self.communication = (workload, cluster), wanted, communication
+        self.found, self._first = Found(), []
+        self._of_kind: dict[Any, float] = {}
+        self._waiting: list[tuple[float, int, Cell, Mapping[str, Any] | None]] = []
+        self._number, self._seen = 0, set()
+
+    def run(self, cells: Iterable["Cell"], moment: float, tell: Callable[[int], Any]) -> Found:
+        """All that may be among the first, as far as the time until ``moment`` goes; it ends no
+        search that has found nothing. tell(how many wait) is called after each step."""
+        for number, cell in enumerate(cells):
+            if self._late(moment):  # nothing is known of it
+                self.found.untried, self.found.least = self.found.untried + len(cell.choices), 0.0
+                continue
+            self._arrive(cell)
+            tell(len(self._waiting))
+            if number % OPEN_EVERY == OPEN_EVERY - 1 and not self.found.rows:
+                self._look(moment, tell, once=True)
+        self._look(moment, tell)
+        return self.found
+
+    def _late(self, moment):
+        return self.found.rows and thread_time() > moment
+
+    def _look(self, moment, tell, once=False):
+        """Look at what waits, the fastest first. once : until something was found, of the best."""
+        steps = 0
+        while self._waiting and not self._late(moment):
+            bound, _, cell, choice = heappop(self._waiting)
+            if not self._worth(bound, cell):
+                self.found.excluded += 1 if choice is not None else len(cell.choices)
+            elif choice is None:
+                self._open(cell, bound)
+            else:
+                self._decide(cell, choice)
+            tell(len(self._waiting))
+            steps += 1
+            if once and (self.found.rows or steps > 2 * OPEN_EVERY):
+                return
+        if not once:
+            self._leave()
+
+    def _leave(self):
+        """The time is up, or nothing waits."""
+        for bound, _, cell, choice in self._waiting:
+            if self._worth(bound, cell):
+                self.found.untried += 1 if choice is not None else len(cell.choices)
+                self.found.least = min(self.found.least, bound)
+            else:
+                self.found.excluded += 1 if choice is not None else len(cell.choices)
+        self._waiting.clear()
+
+    def _arrive(self, cell):
+        """Keep a cell with its bound; one whose sizes clash is rejected with all its choices."""
+        with rejecting(self.found.rejected, cell.strategy, "sizes", len(cell.choices)):
+            check(cell.strategy, *self.on)
+            free = cell.alone or self.communication
+            self._push(0.0 if free else cell.strategy.least_of_all(*self.on), cell, None)
+
+    def _push(self, bound, cell, choice):
+        heappush(self._waiting, (bound, self._number, cell, choice))
+        self._number += 1
+
+    def _open(self, cell, least):
+        """A cell's choices wait, each with its own bound."""
+        if least:
+            cell.bound = cell.strategy.bounds(*self.on)
+        for choice in cell.choices:
+            bound = max(least, cell.bound(choice))
+            if self._worth(bound, cell):
+                self._push(bound, cell, choice)
+            else:
+                self.found.excluded += 1
+
+    def _worth(self, bound, cell):
+        """Whether something with this bound may be among the first plans, or the best of its kind
+        where that is a single axis or no other kind is known."""
+        if bound <= self.found.limit or cell.alone:
+            return True
+        this = kind(cell.strategy)
+        alone = len(this) <= 1 or len(self._of_kind) < 2
+        return alone and bound < self._of_kind.get(this, inf)
+
+    def _decide(self, cell, choice):
+        """Sizes, memory, and time of one strategy."""
+        strategy = cell.made(choice)
+        if strategy in self._seen:
+            return
+        self._seen.add(strategy)
+        with rejecting(self.found.rejected, strategy, "sizes"):
+            check(strategy, *self.on)
+            with rejecting(self.found.rejected, strategy, "memory"):
+                _check_least(strategy, *self.on)
+                if not self._worth(cell.bound(choice, closely=True), cell):
+                    self.found.excluded += 1
+                    return
+                check_memory(strategy, *self.on)
+                row = Row(strategy, predict(strategy, *self.on))
+                if self.communication:
+                    row = replace(row, communication=strategy.communication(*self.on))
+                self._add(row)
+
+    def _add(self, row):
+        self.found.rows.append(row)
+        seconds, this = rounded(row.predicted), kind(row.strategy)
+        self._of_kind[this] = min(seconds, self._of_kind.get(this, inf))
+        if not self.communication and seconds not in self._first:
+            insort(self._first, seconds)
+            if len(self._first) >= self.wanted:
+                self.found.limit = self._first[self.wanted - 1] * (1 + 1e-9)
+
+
+@contextmanager
+def rejecting(
+    rejected: list[Rejected], strategy: Strategy, cause: str, count: int = 1
+) -> Iterator[None]:
+    """Inside, an error adds the strategy to the rejected, a ``ValueError`` with this cause."""
+    try:
+        yield
+    except ValueError as error:
+        rejected.append(Rejected(strategy, str(error), cause, count))
+    except NotImplementedError as error:
+        rejected.append(Rejected(strategy, str(error), "no formula", count))
+
+
+def _check_least(strategy: Strategy, workload: "GPT", cluster: "Cluster"):
+    """`check_memory` of what is found faster, for in a large space most strategies fail by it."""
+    least, size = strategy.least_memory(workload), cluster.device.memory
+    if least > size:
+        raise ValueError(
+            f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
+            f"the device {cluster.device.name!r} has {show_bytes(size)}"
+        )

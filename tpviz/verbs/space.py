@@ -1,0 +1,112 @@
+"""What a search may try: layouts, each by microbatches, each with every choice of its other knobs.
+
+A layout and its number of microbatches are a `Cell`, of which the search knows how fast it can be
+at most before it looks inside; a large space is never made whole.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tpviz.checks import divisors, one_of
+from tpviz.strategy import Strategy
+from tpviz.strategy import strategies as registered
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
+
+Kind = type[Strategy] | str | Strategy
+GIVE = (
+    "give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
+    "several in a list"
+)
+
+
+class Cell:
+    """A layout with its number of microbatches, and the ``choices`` of the rest: changes of knobs.
+    ``bound`` : `Strategy.bounds`, once it was asked for."""
+
+    def __init__(self, strategy: Strategy, workload: "GPT", alone: bool = False):
+        self.strategy, self._workload, self.alone = strategy, workload, alone
+        self.bound: Callable[..., float] = lambda choice, closely=False: 0.0
+
+    @cached_property
+    def choices(self) -> Sequence[Mapping[str, Any]]:
+        """{knob: value} of each; of a strategy that was given alone there is one."""
+        return [{}] if self.alone else self.strategy.choices(self._workload)
+
+    def made(self, choice: Mapping[str, Any]) -> Strategy:
+        """The strategy with a choice."""
+        return replace(self.strategy, **choice) if choice else self.strategy
+
+    def has(self, strategy: Strategy) -> bool:
+        """Whether a strategy is one of them."""
+        return strategy.axes == self.strategy.axes and strategy in map(self.made, self.choices)
+
+
+def cells(
+    workload: "GPT",
+    world_size: int,
+    strategies: Kind | Iterable[Kind] | None = None,
+    plain: bool = False,
+) -> Iterator[Cell]:
+    """The `Cell`s of what may be tried; `search` says what may be given.
+
+    A class that has an ``inner`` is multiplied with those that have none: every way to share the
+    ranks between the two. plain : only the classes' own ``space``, of one microbatch.
+    """
+    given = kinds(strategies)
+    yield from (Cell(s, workload, True) for s in given if isinstance(s, Strategy))
+    for layout in _layouts(workload, world_size, given, plain):
+        for one in (layout,) if plain else layout.microbatched(workload):
+            yield Cell(one, workload, plain)
+
+
+def _layouts(workload, world_size, given, plain):
+    classes = list(dict.fromkeys(s for s in given if isinstance(s, type)))
+    of = lambda cls: cls.space if plain else cls.layouts
+    for cls in classes:
+        yield from of(cls)(workload, world_size)
+    outer = [c for c in classes if "inner" in c.__dataclass_fields__]
+    inside = [c for c in classes if c not in outer and not c.shares_batch]
+    for ranks in divisors(world_size)[1:-1]:
+        for around in (s for c in outer for s in of(c)(workload, ranks)):
+            for inner in (s for c in inside for s in of(c)(workload, world_size // ranks)):
+                if inner.axes.keys().isdisjoint(around.axes):
+                    yield replace(around, inner=inner)
+
+
+def space(
+    workload: "GPT",
+    world_size: int,
+    strategies: Kind | Iterable[Kind] | None = None,
+) -> Iterator[Strategy]:
+    """The strategies to try, none twice, as they are made: of many ranks there are very many."""
+    seen = set()
+    for cell in cells(workload, world_size, strategies):
+        for strategy in map(cell.made, cell.choices):
+            if strategy not in seen:
+                seen.add(strategy)
+                yield strategy
+
+
+def kinds(strategies: Kind | Iterable[Kind] | None) -> list[type[Strategy] | Strategy]:
+    """The classes and strategies that were given, names looked up; None: all registered classes.
+    Raises ``ValueError`` for what is neither."""
+    known = registered()
+    given = _listed(known.values() if strategies is None else strategies)
+    given = [known[one_of("strategy", s, tuple(known))] if isinstance(s, str) else s for s in given]
+    for s in given:
+        if not isinstance(s, Strategy) and not (isinstance(s, type) and issubclass(s, Strategy)):
+            raise ValueError(f"strategies has {s!r}: {GIVE}")
+    return list(dict.fromkeys(given))
+
+
+def _listed(strategies: Any) -> list[Any]:
+    """A list of what was given: one thing alone is a list of one."""
+    if isinstance(strategies, (str, type, Strategy)):
+        return [strategies]
+    if not isinstance(strategies, Iterable):
+        raise ValueError(f"strategies={strategies!r}: {GIVE}")
+    return list(strategies)
