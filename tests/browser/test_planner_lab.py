@@ -46,7 +46,7 @@ def take(page, box, picture):
     """The list of plans fills; the second of them is put on the knobs."""
     box.get_by_role("button", name="Search the best plans").click()
     plans = box.locator(".tpviz-plans select")
-    box.get_by_text("strategies looked at").wait_for(timeout=60_000)
+    box.get_by_text("strategies ranked").wait_for(timeout=60_000)
     second = plans.locator("option").nth(1).inner_text().replace("\N{NO-BREAK SPACE}", " ")
     old = picture.inner_html()
     plans.select_option(index=1)

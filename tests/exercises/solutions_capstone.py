@@ -8,7 +8,7 @@ import torch.distributed as dist
 import tpviz as tv
 from tpviz.labs import layouts
 
-BEST = tv.Merak(pp=2, dp=4, microbatches=8, schedule="zb_h1", recompute="none", zero=1)
+BEST = tv.Merak(pp=2, dp=4, microbatches=8, schedule="zb_v", recompute="none", zero=1)
 
 
 # --- capstone_levels ---

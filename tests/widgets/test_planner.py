@@ -184,7 +184,7 @@ def test_the_best_plans_come_as_a_list_that_sets_the_knobs(small_view):
     assert all(row.prediction.fits for row in found.rows)
     rows = small_view.plans.rows
     assert rows[0].strategy == found.best and len(rows) == 8 == seen[-1]
-    assert "strategies looked at" in small_view.plans.status.value
+    assert "strategies ranked" in small_view.plans.status.value
     assert found.best.short in small_view.plans.list.options[0]
     small_view.plans.list.index = 0
     assert small_view.strategy == rows[0].strategy and small_view.error == ""

@@ -10,6 +10,7 @@ from tpviz.cost import show_apart, show_bytes
 from tpviz.runtime.bar import View
 from tpviz.verbs.ranking import Row, Search, plans, same_words
 from tpviz.verbs.search import search
+from tpviz.verbs.why import left_out
 
 from .base import shown
 from .job import Job
@@ -118,10 +119,8 @@ class PlansPane(ipywidgets.VBox):
         if error is None:
             self.bar.value = self.bar.max
             self.take_found(result)
-            self._say(
-                f"{len(result.rows) + len(result.rejected):,} strategies looked at, of which "
-                f"{len(result.rejected):,} do not fit in memory or in sizes."
-            )
+            ranked = f"{len(result.rows):,} strategies ranked."
+            self._say(" ".join([ranked, *left_out(result)]))
         elif not stopped:
             self._say(str(error))
         elif self._for is not None:

@@ -25,9 +25,8 @@ from tpviz.schemes.gpt.step import update
 from tpviz.schemes.ownership import local_shapes
 
 from .microbatch import Microbatch
-from .split import TOKENS, layers_of
+from .split import TOKENS, V_SHAPED, layers_of
 from .step import message_seconds
-from .strategy import V_SHAPED
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster

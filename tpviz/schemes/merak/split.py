@@ -28,6 +28,8 @@ TOKENS, HEAD = "embed.token.weight", "head.weight"
 """The two ends' weights; where they are one, the last stage has a copy under the second name."""
 RULES = ("even", "balanced")
 """Layouts that follow from the workload."""
+V_SHAPED = ("zb_v", "dualpipe_v")
+"""Schedules whose stages go down the ranks and come back."""
 MOST = 1024
 """How often a part of a layout may be repeated."""
 _ITEM = re.compile(r"(?:([EtLm|])|\(([^()]+)\)(?=\*))(?:\*(\d{1,6}))?")

@@ -33,7 +33,17 @@ from tpviz.workload import GPT
 
 from .paper import kept_shares
 from .sharding import flat_buckets
-from .split import RULES, TOKENS, balanced, counts, layers_of, layout_text, ranges, written
+from .split import (
+    RULES,
+    TOKENS,
+    V_SHAPED,
+    balanced,
+    counts,
+    layers_of,
+    layout_text,
+    ranges,
+    written,
+)
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster, Device
@@ -44,7 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GPT", "Merak"]
 
-V_SHAPED = ("zb_v", "dualpipe_v")
 ORDERS: list[dict[str, Any]] = [
     {"schedule": "1f1b", "recompute": "none"},
     {"schedule": "1f1b"},

@@ -1,0 +1,78 @@
+"""What bounds exclude is never better than what is found: whole spaces, strategy by strategy."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+import tpviz as tv
+from tpviz.cluster import Cluster, Device, Level
+from tpviz.verbs.space import cells, space
+
+W = tv.GPT(layers=4, hidden=32, heads=4, seq=16, batch=8, vocab=64)
+LLAMA = replace(W, tied=False, gated=True, norm="rms", rotary=True, bias=False, kv_heads=4)
+BOX = Cluster(
+    "box",
+    Device({"float32": 1e10}, 1e9, 1e12),
+    (Level("fast", 2, 4e9, 4e9, 1e-6), Level("slow", 2, 1e8, 2e8, 1e-6)),
+)
+REAL = replace(
+    BOX,
+    algorithm="auto",
+    queued=0.8,
+    device=replace(
+        BOX.device,
+        gemm_efficiency=0.8,
+        memory_efficiency=0.7,
+        unhidden=0.4,
+        startup=2e-6,
+        launch=5e-6,
+        check=2e-6,
+        pointwise="fused",
+    ),
+    levels=tuple(replace(level, curve=((1e2, 0.2), (1e5, 0.9))) for level in BOX.levels),
+)
+
+
+@pytest.mark.parametrize("w, cluster", [(W, BOX), (LLAMA, REAL)], ids=["ideal", "real"])
+def test_bounds_are_never_above_the_prediction(w, cluster):
+    """Every seventh strategy of the space, both bounds and that of its cell."""
+    seen = near = 0
+    for cell in cells(w, 4):
+        with suppress(ValueError):
+            cell.strategy.check(w)
+            least = cell.strategy.least_of_all(w, cluster)
+            bound = cell.strategy.bounds(w, cluster)
+            for choice in cell.choices[len(cell.choices) % 7 :: 7]:
+                strategy = cell.made(choice)
+                with suppress(ValueError):
+                    step = tv.predict(strategy, w, cluster).step_time * (1 + 1e-9)
+                    for closely in (False, True):
+                        assert bound(choice, closely) <= step, (strategy.short, closely)
+                    assert 0 < least <= step, strategy.short
+                    seen, near = seen + 1, near + (bound(choice) > 0.5 * step)
+    assert seen > 150 and near > 0.8 * seen  # bounds that say something
+
+
+def test_the_least_memory_is_never_above_the_whole():
+    seen = 0
+    for number, strategy in enumerate(space(W, 4)):
+        if number % 5 == 0:
+            with suppress(ValueError):
+                strategy.check(W)
+                assert strategy.least_memory(W) <= strategy.memory(W).total, strategy.short
+                seen += 1
+    assert seen > 150
+
+
+def test_nothing_excluded_is_faster_than_the_first():
+    """The search, and the same space with every strategy predicted."""
+    w = replace(W, batch=4)
+    given = [tv.Megatron, tv.DataParallel, tv.Merak]
+    found = tv.search(w, BOX, given, simulate=False, top=3, seconds=None)
+    times = set()
+    for strategy in space(w, 4, given):
+        with suppress(ValueError):
+            times.add(float(f"{tv.predict(strategy, w, BOX).step_time:.9e}"))
+    first = sorted({float(f"{row.predicted:.9e}") for row in found.rows})[:8]
+    assert found.formulas.excluded > 100 and first == sorted(times)[:8]
