@@ -8,7 +8,7 @@ of two layers. Collectives in flight together may take `Cluster.queued` of their
 whose sizes are not followed only the bytes count, at the best bandwidth of the link.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -52,11 +52,9 @@ class Sums(NamedTuple):
 
     def plus(self, other: "Sums", times: float = 1) -> "Sums":
         """These so many times, and others."""
-        busy = Counter({axis: times * s for axis, s in self.busy.items()})
-        busy.update(other.busy)
-        return Sums(
-            times * self.kernels + other.kernels, times * self.waited + other.waited, dict(busy)
-        )
+        axes = dict.fromkeys((*self.busy, *other.busy))
+        busy = {a: times * self.busy.get(a, 0.0) + other.busy.get(a, 0.0) for a in axes}
+        return Sums(times * self.kernels + other.kernels, times * self.waited + other.waited, busy)
 
 
 NOTHING = Sums(0.0, 0.0, {})
@@ -64,7 +62,7 @@ NOTHING = Sums(0.0, 0.0, {})
 
 def sums(step: Step, clock: Clock, known: dict[Any, Any] | None = None) -> Sums:
     """The `Sums` of a step. known : what was found of operations, where steps share them."""
-    kernels, waited, busy = 0.0, 0.0, Counter()
+    kernels, waited, busy = 0.0, 0.0, defaultdict[str, float](float)
     known = {} if known is None else known
     for part, times in flat(step):
         found = known.get(part.operations)
@@ -77,7 +75,7 @@ def sums(step: Step, clock: Clock, known: dict[Any, Any] | None = None) -> Sums:
 
 
 def _of(operations, clock):
-    kernels, waited, busy = 0.0, 0.0, Counter()
+    kernels, waited, busy = 0.0, 0.0, defaultdict[str, float](float)
     for one in expanded(operations):
         if isinstance(one, Kernel):
             kernels += clock.seconds(one)

@@ -350,7 +350,7 @@ class Merak(Strategy):
         return least(self, workload)
 
     @classmethod
-    def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
+    def space(cls, workload: GPT, world_size: int) -> "Iterator[Merak]":
         """Every (pp, tp, dp); one, two and four microbatches a stage; 1F1B without and with
         recomputation, Merak's schedule, interleaved stages and zero bubble, 1F1B also with balanced
         stages where they differ; with tp also sequence parallelism, or all-reduces during the other
@@ -367,7 +367,7 @@ class Merak(Strategy):
                                 yield one
 
     @classmethod
-    def layouts(cls, workload: GPT, world_size: int) -> Iterator[Self]:
+    def layouts(cls, workload: GPT, world_size: int) -> "Iterator[Merak]":
         """Every (pp, tp, dp), with tp also with sequence parallelism, or with all-reduces during
         the other half's kernels."""
         for pp, tp in product(divisors(world_size), repeat=2):
