@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tpviz.cost import show_bytes
 from tpviz.strategy import Strategy
 
-from .predict import check, check_memory, predict
+from .predict import check, predict
 from .ranking import Rejected, Row, rounded
+from .room import Training, check_memory, least_need, room
 from .why import kind
 
 if TYPE_CHECKING:
@@ -56,9 +57,15 @@ class Frontier:
     communication formula, which no bound is of."""
 
     def __init__(
-        self, workload: "GPT", cluster: "Cluster", wanted: int, communication: bool = False
+        self,
+        workload: "GPT",
+        cluster: "Cluster",
+        training: Training | None,
+        wanted: int,
+        communication: bool = False,
     ):
         self.on, self.wanted, self.communication = (workload, cluster), wanted, communication
+        self.training = training
         self.found, self._first = Found(), []
         self._of_kind: dict[Any, float] = {}
         self._waiting: list[tuple[float, int, Cell, Mapping[str, Any] | None]] = []
@@ -149,12 +156,12 @@ class Frontier:
         with rejecting(self.found.rejected, strategy, "sizes"):
             check(strategy, *self.on)
             with rejecting(self.found.rejected, strategy, "memory"):
-                _check_least(strategy, *self.on)
+                _check_least(strategy, *self.on, self.training)
                 if not self._worth(cell.bound(choice, closely=True), cell):
                     self.found.excluded += 1
                     return
-                check_memory(strategy, *self.on)
-                row = Row(strategy, predict(strategy, *self.on))
+                check_memory(strategy, *self.on, self.training)
+                row = Row(strategy, predict(strategy, *self.on, training=self.training))
                 if self.communication:
                     row = replace(row, communication=strategy.communication(*self.on))
                 self._add(row)
@@ -182,9 +189,11 @@ def rejecting(
         rejected.append(Rejected(strategy, str(error), "no formula", count))
 
 
-def _check_least(strategy: Strategy, workload: "GPT", cluster: "Cluster"):
+def _check_least(
+    strategy: Strategy, workload: "GPT", cluster: "Cluster", training: Training | None
+):
     """`check_memory` of what is found faster, for in a large space most strategies fail by it."""
-    least, size = strategy.least_memory(workload), cluster.device.memory
+    least, size = least_need(strategy, workload, cluster, training), room(cluster, training)
     if least > size:
         raise ValueError(
             f"{strategy.short} needs {show_bytes(least)} or more on every rank and "

@@ -152,7 +152,8 @@ class Search:
     with the objective "communication" nothing but that formula decides the order.
     late : the strategies that were to be simulated and were not, for the search's ``seconds`` were
     over. formulas : a `frontier.Found`, which says how many strategies were excluded and by what
-    bound, and how many there was no time for. asked : (world size, what was to be tried).
+    bound, and how many there was no time for. asked : (world size, what was to be tried, the
+    `tv.Training`).
     agreement : {"predicted, simulated": {"tau": Kendall's, "top": whether both have the same first,
     "rows": how many}, "simulated, measured": ...} as far as these were made.
     """
@@ -166,7 +167,7 @@ class Search:
     late: tuple[Strategy, ...] = ()
     seconds: float | None = None
     formulas: "Found | None" = None
-    asked: tuple[int, tuple[Any, ...]] | None = None
+    asked: tuple[int, tuple[Any, ...], Any] | None = None
 
     @property
     def best(self) -> Strategy:

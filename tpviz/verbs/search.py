@@ -30,6 +30,7 @@ from .ranking import (
     plans,
     rounded,
 )
+from .room import Training, check_training, need, room
 from .space import Cell, Kind, cells, kinds, space
 from .why import rivals
 
@@ -57,6 +58,7 @@ def search(
     world_size: int | None = None,
     seconds: float | None = 9.0,
     progress: Callable[[int, int, str], Any] | View | bool | None = None,
+    training: Training | None = None,
 ) -> Search:
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
 
@@ -85,6 +87,7 @@ def search(
         simulates nothing more, and ranks no more once it has found something; None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
+    training : a `tv.Training`, what AdamW keeps of a model in 16 bits.
 
     Returns a `Search`. Raises ``ValueError`` with the numbers where nothing fits.
     """
@@ -98,13 +101,14 @@ def search(
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
     run, by_step = whole_number("run", run, 0, top), objective == "step"
     given, show = kinds(strategies), viewer(progress)
-    looking = _Looking(workload, cluster, objective, moment, show)
+    check_training(training, workload)
+    looking = _Looking(workload, cluster, objective, moment, show, training)
     try:
         found = looking.by_formula(
             cells(workload, world_size, given, not by_step), max(top, LISTED)
         )
         if not found.rows:
-            raise ValueError(_nothing(workload, cluster, world_size, found.rejected))
+            raise ValueError(_nothing(workload, cluster, world_size, found.rejected, training))
         rows = sorted(found.rows, key=looking.order)
         looking.found(rows)
         if run:
@@ -126,7 +130,7 @@ def search(
         late,
         seconds,
         found,
-        (world_size, tuple(given)),
+        (world_size, tuple(given), training),
     )
 
 
@@ -143,6 +147,7 @@ class _Looking(NamedTuple):
     objective: str
     moment: float
     show: View
+    training: Training | None = None
 
     def order(self, row: Row) -> Any:
         """The key of rows, first to last."""
@@ -154,7 +159,8 @@ class _Looking(NamedTuple):
 
     def by_formula(self, candidates: Iterable[Cell], wanted: int) -> Found:
         """What formulas say, the fastest of all ``wanted`` plans surely."""
-        frontier = Frontier(self.workload, self.cluster, wanted, self.objective != "step")
+        on = self.workload, self.cluster, self.training
+        frontier = Frontier(*on, wanted, self.objective != "step")
         found, shown, begun = frontier.found, -inf, thread_time()
         next_look = begun + LOOK
 
@@ -248,7 +254,13 @@ def _measured(row: Row):
     return replace(row, measured=trace.step_time)
 
 
-def _nothing(workload: "GPT", cluster: "Cluster", world_size: int, rejected: list[Rejected]):
+def _nothing(
+    workload: "GPT",
+    cluster: "Cluster",
+    world_size: int,
+    rejected: list[Rejected],
+    training: Training | None,
+):
     """The message where every strategy was rejected."""
     if not rejected:
         return f"no strategy to try on {world_size} ranks: give strategies, or another world_size"
@@ -263,9 +275,10 @@ def _nothing(workload: "GPT", cluster: "Cluster", world_size: int, rejected: lis
             f"they have no formula, as {rejected[0].strategy.short}; tv.run, "
             "tv.simulate and tv.capture take it"
         )
-    least = min(heavy, key=lambda s: s.memory(workload).total)
+    on = workload, cluster, training
+    least = min(heavy, key=lambda s: need(s, *on).total)
     return start + (
         f"{len(heavy)} of them for want of memory, of which {least.short} needs least, "
-        f"{show_bytes(least.memory(workload).total)}, and a device has "
-        f"{show_bytes(cluster.device.memory)}"
+        f"{show_bytes(need(least, *on).total)}, and a device has "
+        f"{show_bytes(room(cluster, training))}"
     )

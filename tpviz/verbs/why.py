@@ -10,7 +10,8 @@ from tpviz.cluster.profiles import framework_of
 from tpviz.cost import show_seconds
 from tpviz.strategy import Strategy
 
-from .predict import Prediction, check, check_memory, predict
+from .predict import Prediction, check, predict
+from .room import check_memory
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -35,7 +36,7 @@ def why(found: "Search") -> list[str]:
         f"{best.strategy.short} is the fastest of {len(rows):,} strategies: "
         f"{show_seconds(best.step_time)} a step, {how}."
     ]
-    lines += [f"{words}." for words in filter(None, [foreign(best.strategy, found.cluster)])]
+    lines += filter(None, [foreign(best.strategy, found.cluster)])
     if not others:
         shares = ", ".join(f"{show_seconds(s)} {name}" for name, s in p.parts.items() if s)
         return lines + [f"It spends {shares}; nothing of another kind fits."]
@@ -47,22 +48,21 @@ def why(found: "Search") -> list[str]:
 
 
 def foreign(strategy: Strategy, cluster: "Cluster") -> str:
-    """Words where a plan's parameters are sharded as FSDP does it, under the kernels of a framework
-    of another kind, or the other way round; "" else."""
-    framework = framework_of(cluster)
-    sharded = getattr(strategy, "zero", 0) == 3 and strategy.axes.get("dp", 1) > 1
-    whole = strategy.world_size == strategy.axes.get("dp", 1)
-    if not framework or sharded == (framework == "FSDP") or (framework == "FSDP" and whole):
-        return ""
-    if framework == "FSDP":
+    """A sentence where gradients or parameters are sharded as FSDP does it and the kernels of
+    another framework are assumed, or a plan splits layers or matrices under FSDP's; "" else."""
+    framework, dp = framework_of(cluster), strategy.axes.get("dp", 1)
+    zero, fsdp = getattr(strategy, "zero", 0), framework == "FSDP"
+    if framework and not fsdp and zero > 1 and dp > 1:
         return (
-            "This is no plan of FSDP, whose kernels are assumed: PyTorch's own operators; "
-            'as Megatron-LM runs it, see framework="Megatron-LM"'
+            f"ZeRO-{zero} is predicted with the kernels of {framework}; people run it with FSDP, "
+            'whose kernels take longer: framework="FSDP" has them.'
         )
-    return (
-        f"ZeRO-3 is predicted with the kernels of {framework}: people run it with FSDP, whose "
-        'kernels are slower, framework="FSDP"'
-    )
+    if fsdp and dp < strategy.world_size:
+        return (
+            "FSDP alone has no such plan, and its kernels are assumed, PyTorch's own operators: "
+            'framework="Megatron-LM" has those of a framework that has.'
+        )
+    return ""
 
 
 def left_out(found: "Search") -> list[str]:
@@ -106,8 +106,9 @@ def why_not(found: "Search", strategy: Strategy) -> str:
     except ValueError as error:
         return f"{name} was not ranked: {error}."
     try:
-        check_memory(strategy, found.workload, found.cluster)
-        p = predict(strategy, found.workload, found.cluster)
+        training = found.asked[2] if found.asked else None
+        check_memory(strategy, found.workload, found.cluster, training)
+        p = predict(strategy, found.workload, found.cluster, training=training)
     except ValueError as error:
         return f"{name} was not ranked for want of memory: {error}."
     except NotImplementedError as error:
@@ -120,7 +121,7 @@ def _by_bound(found, strategy, p):
     from .space import cells
 
     best, seen = found.rows[0], found.formulas
-    world_size, given = found.asked or (strategy.world_size, None)
+    world_size, given, _ = found.asked or (strategy.world_size, None, None)
     against = (
         f"it is predicted to take {show_seconds(p.step_time)} a step and "
         f"{best.strategy.short} {show_seconds(best.predicted)}, because "

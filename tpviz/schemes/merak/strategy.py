@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import product
 from math import floor
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divides, settle
 from tpviz.mesh import Mesh
