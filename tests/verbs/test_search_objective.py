@@ -72,7 +72,7 @@ def test_paper_mode_keeps_the_filters_and_wants_a_formula():
     none = tv.ATP(mesh=(2, 2)) * tv.DataParallel(dp=2)
     assert causes[none] == ("no formula", "DataParallel has no formula of its communication alone")
     assert "have no formula" in found.describe()
-    heavy = replace(PAIRS, device=replace(PAIRS.device, memory=6.12e9))
+    heavy = replace(PAIRS, device=replace(PAIRS.device, memory=10.8e9))
     found = tv.search(PAPER, heavy, tv.ATP.meshes(PAPER, 8), objective="communication")
     assert {row.strategy.mesh for row in found.rows} < {(8, 1), (4, 2), (2, 4), (1, 8)}
     assert {r.cause for r in found.rejected} == {"memory"}
