@@ -161,6 +161,21 @@ def presets() -> dict[str, Callable[..., GPT]]:
     return {preset.__name__: preset for preset in made}
 
 
+def names() -> list[str]:
+    """ "llama2 70B" and so on: every size of every family."""
+    return [f"{family} {size}" for family in presets() for size in SIZES[family]]
+
+
+def spelled(name: str) -> str | None:
+    """A name as `names` has it, in which case and hyphens do not matter; None for another.
+
+    >>> spelled("llama2-70b"), spelled("llama9 70B")
+    ('llama2 70B', None)
+    """
+    plain = " ".join(name.lower().replace("-", " ").split())
+    return {one.lower(): one for one in names()}.get(plain)
+
+
 def _gpt(family: str, size: str, changes: dict[str, Any], **fields: Any) -> GPT:
     """Raises ``ValueError`` for a size that the family has not, ``TypeError`` for a field that a
     `GPT` has not."""

@@ -35,6 +35,34 @@ def test_a_row_as_in_its_source():
     assert row.step == pytest.approx(flops / (138e12 * 512), rel=0.005)
 
 
+def test_rows_are_found_by_names_of_models():
+    """Those of the planner and of tv.models: rows of such sizes, whatever the source calls them."""
+    for name in ("llama3 8B", "llama3-8b", "Llama3 8B"):
+        found = tv.published(model=name)
+        assert {r.model for r in found} == {"llama3-8B", "llama3.1-8B"}
+        assert {(r.layers, r.hidden, r.ffn) for r in found} == {(32, 4096, 14336)}
+    (bloom,) = tv.published(model="bloom 176B")
+    assert (bloom.model, bloom.heads) == ("gpt-176B", 112)
+    with pytest.raises(ValueError, match="model='llama2 70B': near ones are llama3-70B"):
+        tv.published(model="llama2 70B")  # as large as llama3 70B, with another vocabulary
+
+
+@pytest.mark.parametrize(
+    "notes, model, number",
+    [
+        ("kv_heads=8 (8b, 70b)", "llama3-8b", 8),
+        ("x; kv_heads=8 (8b, 70b) or 16 (405b); y", "llama3-405B", 16),
+        ("kv_heads=8 (8b, 70b) or 16 (405b)", "llama3-70b-12layers", 8),
+        ("kv_heads=8 (8b, 70b)", "llama3-405b", None),
+        ("kv_heads=8 (8b)", "llama-18b", None),
+        ("kv_heads=8, fused", "any", 8),
+        ("kv_heads=as published", "any", None),
+    ],
+)
+def test_key_heads_are_read_from_the_notes(notes, model, number):
+    assert row_of(CELLS | {"notes": notes, "model": model, "kv_heads": ""}).kv_heads == number
+
+
 def test_rows_are_found_by_name_and_number():
     found = tv.published(model="llama-1B", gpus=64, source="ultrascale_playbook_h100")
     assert {(r.model, r.n_gpus) for r in found} == {("llama-1B", 64)}
@@ -46,7 +74,7 @@ def test_rows_are_found_by_name_and_number():
 @pytest.mark.parametrize(
     "asked, message",
     [
-        ({"model": "gpt-5"}, "no measured row has model='gpt-5': there are .*gpt-39B"),
+        ({"model": "gpt-5"}, "model='gpt-5': near ones are gpt-195B, .*; there are .*gpt-39B"),
         ({"gpus": 7}, "no measured row has n_gpus=7: there are 1, 2, 4, 8"),
         ({"gpus": "T4"}, "no measured row has gpu='T4': there are A100-SXM-40GB"),
         ({"kind": "guessed"}, "kind='guessed' is not possible: use 'measured', 'failed' or"),

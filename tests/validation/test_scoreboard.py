@@ -3,10 +3,12 @@
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 import tpviz as tv
+from tpviz.validation import bands
 from tpviz.validation import scoreboard as score
 from tpviz.validation.adapter import cluster_of, ideal
 from tpviz.validation.page import digests, markdown, of_part, sources_table, summary
@@ -84,10 +86,47 @@ def test_share_of_peak_by_hand():
     rounded, and the source's formula leaves out a little."""
     share = score.mfu(POINT)
     assert share == pytest.approx(138 / 312 * 3 / 4, rel=0.01)
-    assert score.shares_of_peak([POINT, POINT]) == {"Megatron-LM": pytest.approx(share)}
-    (baseline,) = score.at_share([POINT], {"Megatron-LM": share / 2})
+    here, anywhere = ("Megatron-LM", POINT.plan.cluster.device.name), ("Megatron-LM", score.ANY)
+    found = score.shares_of_peak([POINT, POINT])
+    assert found == {here: pytest.approx(share), anywhere: pytest.approx(share)}
+    (baseline,) = score.at_share([POINT], {here: share / 2, anywhere: share / 4})
     assert baseline.ratio == pytest.approx(2)
-    assert score.at_share([POINT], {"FSDP": 0.5}) == []
+    (baseline,) = score.at_share([POINT], {("Megatron-LM", "H100"): share, anywhere: share / 4})
+    assert baseline.ratio == pytest.approx(4)
+    assert score.at_share([POINT], {("FSDP", score.ANY): 0.5}) == []
+
+
+def test_rank_correlation_within_a_micro_batch():
+    """Layouts of the larger micro batch are ranked backwards: over both it does not show."""
+    small = [point(s, micro_batch=1, step=10 * s) for s in (11.0, 12.0, 13.0, 14.0, 15.0)]
+    large = [point(s, micro_batch=2, step=10 - s) for s in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)]
+    (found,) = score.rankings([*small, *large])
+    assert found.correlation > 0.4 and found.within == pytest.approx((5 - 6) / 11)
+    (few,) = score.rankings([*small[:3], *large[:2]])
+    assert few.within is None
+
+
+def test_bands_hold_the_share_of_runs_that_they_should():
+    points = [point(s, model="ab"[s > 5], step=10.0) for s in range(1, 11)]
+    wide = bands.Band("f", "g", 10, 0.1, 0.2, (0.9, 1.0, 1.05, 2.0, 4.0))
+    inner, outer = 6 / 10, 8 / 10  # 5 to 10 seconds, and 3 to 10
+    assert bands.inside(points, lambda p: wide) == (10, inner, outer)
+    assert bands.inside(points, lambda p: None) == (0, 0, 0)
+    around = bands.of_others(points)
+    assert around(points[0]).rows == 5 and around(points[0]) == around(points[4])
+    others = [p.measured / p.predicted for p in points[5:]]
+    assert around(points[0]).quantiles[2] == pytest.approx(median(others), abs=1e-4)
+    assert bands.of_others(points[:7])(points[0]) is None  # two others
+
+
+def test_the_page_has_a_90th_percentile_beside_every_median():
+    summary = PAGE.partition("**Rows to test on.** ")[2].partition("\n")[0]
+    assert summary.count("median") == 2 * summary.count("90th percentile") > 0
+    baselines = PAGE.partition("## Baselines")[2].partition("##")[0]
+    assert "all but the Ultra-Scale grid" in baselines and "90th percentile" in baselines
+    for framework, gpu in (("FSDP", "H100-SXM-80GB"), ("Megatron-LM", "B200-SXM-180GB")):
+        assert f"{framework} on {gpu} " in baselines
+    assert "| within the band |" in PAGE and "| predicted to fit |" in PAGE
 
 
 def test_own_estimates_are_read_from_the_notes():
@@ -143,10 +182,11 @@ def test_the_readme_says_what_the_page_says():
     block = README.partition("<!-- validation -->\n")[2].partition("\n<!--")[0]
     assert block and f"**Rows to test on.** {block}\n" in PAGE, "run `make validate`"
     rows = tv.validate([r for r in tv.published() if r.source != LARGE]).rows
-    for words in summary(rows).removesuffix(".").split("; "):
+    for words in summary(rows).removesuffix(".").split(". "):
         assert words in block
 
 
 def test_only_rows_to_test_on_count_in_the_summary():
     rows = [replace(CHECKED, row=replace(ROW, part=part)) for part in ("test", "fit")]
-    assert summary(rows).startswith("Megatron-LM (1 runs): median absolute error ")
+    name = "Megatron-LM before FlashAttention (1 of megatron_sc21_table1)"
+    assert summary(rows).startswith(f"{name}: absolute error median ")

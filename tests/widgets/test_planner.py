@@ -15,7 +15,7 @@ from tpviz.validation import bands
 from tpviz.verbs.room import need
 from tpviz.widgets import Explore, Planner
 from tpviz.widgets.in_small import in_small, shrunk
-from tpviz.widgets.planner import cluster_for, first_plan, model_names, preset
+from tpviz.widgets.planner import cluster_for, first_plan, preset
 
 SMALL = tv.GPT(layers=8, hidden=1024, heads=16, seq=512, batch=64, vocab=1024, dtype="bfloat16")
 
@@ -47,7 +47,7 @@ def test_explore_opens_the_planner_for_names_and_hardware():
 
 
 def test_every_model_can_be_planned_with():
-    for name in model_names():
+    for name in tv.models.names():
         w = preset(name)
         cluster = cluster_for("H100-SXM-80GB", 512, "Megatron-LM")
         plan = first_plan(w, cluster, 512)

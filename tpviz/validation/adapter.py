@@ -7,7 +7,8 @@ or says in other words, is listed in `Plan.assumed`.
 run                         strategy
 ==========================  ================================================================
 ZeRO-3 or 2 (FSDP), tp      `AxoNN` with z = dp ranks that shard every weight, x = tp; a block's
-                            weights in one message, gathered again in backward at stage 3
+                            weights in one message, gathered again in backward at stage 3;
+                            `DataParallel` where shards need padding
 all others (Megatron-LM,    `Merak` with its 1F1B schedule, interleaved where the run has virtual
 nanotron)                   stages; ZeRO-1 and sequence parallelism where the run has them
 ==========================  ================================================================
@@ -23,7 +24,9 @@ from tpviz.cluster import Cluster
 from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.cost import Memory
 from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.zero.strategy import DataParallel
 from tpviz.strategy import Strategy
 from tpviz.verbs.peak import ENGINE, HANDLE, LARGE, Run, peak
 from tpviz.verbs.room import as_pipeline, framework_run
@@ -160,8 +163,11 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
     part = _part(row, assumed)
     try:
         part = replace(part, zero=_zero(part, assumed))
-        strategy = _sharded(part) if part.zero > 1 else _pipelined(part, assumed)
         workload = workload_of(part, assumed)
+        if (part.zero or 0) > 1:
+            strategy = _sharded(part, workload, assumed)
+        else:
+            strategy = _pipelined(part, assumed)
         strategy.check(workload)
         found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
         found = found if cluster else as_ran(found, row, workload)
@@ -351,21 +357,32 @@ def _place(row):
     return 0 if row.gpu.endswith("rank 0") else row.pp - 1
 
 
-def _sharded(row):
+def _sharded(row, workload, assumed):
     """The strategy of FSDP, and of ZeRO-2, whose parameters stay gathered until backward."""
     if row.pp > 1:
         raise NotModelled(f"ZeRO-{row.zero} inside a pipeline (pp={row.pp}) is not modelled")
     if row.recompute == "selective":
-        raise NotModelled("FSDP with selective recomputation is not modelled")
-    return AxoNN(
+        assumed.append("of selective recomputation the time of attention's core")
+    strategy = AxoNN(
         x=row.tp,
         y=1,
         z=row.dp,
         keep=row.zero == 2,
         gather="block",
-        recompute=row.recompute == "full",
+        recompute=row.recompute or "none",
         accumulation=int(row.microbatches),
     )
+    try:
+        strategy.check(workload)
+    except ValueError:  # its shards are not padded
+        inner = Megatron(tp=row.tp) if row.tp > 1 else None
+        block = min(2e-6 * workload.block_matrices / row.tp, 1000.0)  # MB, reduced at once
+        knobs = {"accumulation": strategy.accumulation, "recompute": strategy.recompute}
+        strategy = DataParallel(row.dp, row.zero, block, inner, **knobs)
+        strategy.check(workload)
+        late = "; weights gathered after the update, none of it hidden" * (row.zero == 2)
+        assumed.append(f"shards padded to a multiple of {row.dp}{late}")
+    return strategy
 
 
 def _pipelined(row, assumed):

@@ -8,7 +8,7 @@ True
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .adapter import profile_of
-from .scoreboard import Point, by, errors
+from .scoreboard import ANY, Point, by, errors
 
 FILE = Path(__file__).with_name("data") / "bands.json"
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 FEWEST = 5
 """Runs, with fewer of which there is no band."""
-IDEAL, ANY = "ideal", "any GPU"
+IDEAL = "ideal"
 
 
 class Band(NamedTuple):
@@ -61,6 +61,35 @@ def band(framework: str, gpu: str) -> Band | None:
         return None
     rows, median, p90, quantiles = found[own]
     return Band(framework, own, rows, median, p90, tuple(quantiles))
+
+
+def inside(points: Iterable[Point], around: Callable[[Point], Any]) -> tuple[int, float, float]:
+    """(points with a band, the shares of them measured within its inner and its outer quantiles).
+    around : a point's `Band`, or None."""
+    found = [(band.around(p.predicted), p.measured) for p in points if (band := around(p))]
+    inner, outer = (
+        sum(q[low] <= m <= q[high] for q, m in found) / (len(found) or 1)
+        for low, high in ((1, 3), (0, 4))
+    )
+    return len(found), inner, outer
+
+
+def of_others(points: Sequence[Point]) -> Callable[[Point], Band | None]:
+    """For each of these points the band that the others of its framework and GPU make, all of its
+    source, model and number of GPUs left out: that of a run which is not published yet."""
+    place = lambda p: (profile_of(p.row.source), p.plan.cluster.device.name)
+    group = lambda p: (p.row.source, p.row.model, p.row.n_gpus)
+    alike, known = by(points, place), {}
+
+    def around(point: Point) -> Band | None:
+        key = (*place(point), *group(point))
+        if key not in known:
+            rest = [p for p in alike[key[:2]] if group(p) != key[2:]]
+            enough = len(rest) >= FEWEST
+            known[key] = Band(key[0], key[1], *_numbers(rest)) if enough else None
+        return known[key]
+
+    return around
 
 
 @lru_cache(maxsize=1)

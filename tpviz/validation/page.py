@@ -9,12 +9,15 @@ from math import log
 from statistics import median
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from tpviz.cost import show_seconds
 from tpviz.tables import Columns, table
 from tpviz.verbs.simulate import simulate
 
+from . import bands
 from . import scoreboard as score
-from .adapter import ideal
+from .adapter import ideal, profile_of
 from .rows import FILES, group_of, published
 from .rows import table as shipped
 from .split import digest, split
@@ -33,6 +36,7 @@ RUN: Columns = (
 """Columns of a table of points."""
 BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1 << 20)
 """Degrees of an axis are counted together up to each of these."""
+OUTSIDE = "all but the Ultra-Scale grid"
 
 
 class Board(NamedTuple):
@@ -77,16 +81,17 @@ def of_part(rows: Iterable[_Row], part: str) -> list[_Row]:
 
 
 def summary(rows: Iterable[Checked]) -> str:
-    """The errors of the steps to test on, framework by framework."""
+    """The errors of the steps to test on, by framework, with the sources that its runs are of."""
     words = []
     tested = score.points(of_part(rows, "test"))
-    for framework, own in score.by(tested, lambda p: p.row.framework).items():
-        e = score.errors(own)
+    for framework, own in score.by(tested, lambda p: profile_of(p.row.source)).items():
+        e, counts = score.errors(own), Counter(p.row.source for p in own)
+        runs = ", ".join(f"{n} of {source}" for source, n in counts.most_common())
         words.append(
-            f"{framework} ({e.rows} runs): median absolute error {_percent(e.median)}, median of "
-            f"predicted over measured {e.ratio:.2f}"
+            f"{framework} ({runs}): absolute error median {_percent(e.median)}, 90th percentile "
+            f"{_percent(e.p90)}; predicted over measured median {e.ratio:.2f}"
         )
-    return "; ".join(words) + "."
+    return ". ".join(words) + "."
 
 
 def sources_table(rows: Sequence[Checked]) -> list[list[str]]:
@@ -120,7 +125,7 @@ def page(b: Board) -> str:
         f"**Rows to test on.** {summary(b.steps.rows)}",
         "![Predicted over measured step of every test row, and the share of rows up to an error]"
         "(img/validation.svg)",
-        "Error: |predicted / measured - 1|.",
+        "Error: |predicted / measured - 1|. Frameworks: profiles of `tv.clusters.as_run_by`.",
         "## Steps by source",
         "Rows to test on:",
         sources_table(test),
@@ -132,14 +137,22 @@ def page(b: Board) -> str:
         _degrees(points),
         "## Ranking layouts",
         f"Groups of {score.LEAST} or more layouts of one model and batch on as many GPUs. Rank "
-        "correlation: Spearman's, of predicted and measured steps. Regret: how much slower than "
-        "the fastest measured layout the fastest predicted one is.",
+        "correlation: Spearman's, of predicted and measured steps; also among layouts of one micro "
+        f"batch alone (those with {score.LEAST} or more, averaged), as the micro batch explains "
+        "much. Regret: how much slower than the fastest measured layout the fastest predicted one "
+        "is.",
         *_ranking(points),
         "## Baselines",
         "On the same test rows: every kernel and link at its nominal rate; model FLOPs at a "
-        "constant share of the peak, one for each framework, fitted on the rows to fit on; and the "
-        "errors that a source states of its own prediction.",
+        "constant share of the peak, one for each framework and GPU, fitted on the rows to fit on; "
+        "and the errors that a source states of its own prediction.",
         *_baselines(b, points),
+        "## The planner's band",
+        "How often the measured step lies in the band that the planner shows around its "
+        "prediction, whose inner part should hold half of the runs and all of it nine tenths. Of "
+        "rows to test on the band is made of the other groups of that framework and GPU; of rows "
+        "to fit on it is the band that ships, made of rows to test on.",
+        _coverage(b),
         "## Simulated",
         "`tv.simulate` replays the strategy's own program on a virtual clock, and should agree "
         "with `tv.predict`. One test row of each source with runs on at most "
@@ -149,6 +162,9 @@ def page(b: Board) -> str:
         "Peaks of a rank: exact bytes of Megatron-LM's CI, SimuMax's on B200; and what the notes "
         "of measured steps say (Ultra-Scale: of the process; BigScience: of the fullest node).",
         _memory(b),
+        "Does it fit? Runs that ran, and whether they are predicted to fit "
+        "([ADR 0035](adr/0035-does-it-fit.md)):",
+        _ran(b),
         _fits(b),
         f"## The worst {WORST}",
         "Test rows with the largest ratio, either way. The last column is the first of a few rules "
@@ -201,16 +217,23 @@ def _ranking(points: Sequence[score.Point]):
         ("GPUs", lambda r: f"{r.n_gpus} {r.gpu}"),
         ("layouts", lambda r: str(r.rows)),
         ("rank correlation", lambda r: f"{r.correlation:.2f}"),
+        ("within a micro batch", lambda r: "" if r.within is None else f"{r.within:.2f}"),
         ("regret", lambda r: _percent(r.regret)),
     )
-    middle = median(r.correlation for r in found), median(r.regret for r in found)
-    words = f"Medians: rank correlation {middle[0]:.2f}, regret {_percent(middle[1])}."
+    regrets = np.percentile([r.regret for r in found], [50, 90])
+    ranks = np.percentile([r.correlation for r in found], [50, 10])
+    within = np.percentile([r.within for r in found if r.within is not None], [50, 10])
+    words = (
+        f"Rank correlation: median {ranks[0]:.2f}, 10th percentile {ranks[1]:.2f}; within a micro "
+        f"batch {within[0]:.2f} and {within[1]:.2f}. Regret: median {_percent(regrets[0])}, 90th "
+        f"percentile {_percent(regrets[1])}."
+    )
     return table(columns, ((r,) for r in found)), words
 
 
 def _baselines(b: Board, test: Sequence[score.Point]):
     shares = score.shares_of_peak(score.points(of_part(b.steps.rows, "fit")))
-    words = ", ".join(f"{name} {_percent(share)}" for name, share in shares.items())
+    words = ", ".join(f"{f} on {gpu} {_percent(x)}" for (f, gpu), x in shares.items())
     models = {
         "tpviz": test,
         "ideal devices": score.points(of_part(b.ideal.rows, "test")),
@@ -218,13 +241,50 @@ def _baselines(b: Board, test: Sequence[score.Point]):
         "the source's own": score.own_estimates(test),
     }
     errors = {name: score.by_source(points) for name, points in models.items()}
-    out = [["median error", *models]]
+    rest = [p for p in test if p.row.framework != "nanotron"]
+    for name, points in models.items():
+        own = [p for p in points if p.row.framework != "nanotron"]
+        if len(own) == len(rest):
+            errors[name][OUTSIDE] = score.errors(own)
+    out = [["median error, 90th percentile", *models]]
     for source in errors["tpviz"]:
         found = (own.get(source) for own in errors.values())
-        out.append([source, *(_percent(e.median) if e else "" for e in found)])
-    ranks = (score.rankings(points) for points in models.values())
-    middle = (f"{median(r.correlation for r in rank):.2f}" if rank else "" for rank in ranks)
-    return [*out, ["median rank correlation", *middle]], f"Shares of the peak: {words}."
+        cells = (f"{_percent(e.median)}, {_percent(e.p90)}" if e else "" for e in found)
+        out.append([source, *cells])
+    ranks = [score.rankings(points) for points in models.values()]
+    for name, of in (("correlation", "rank correlation"), ("within", "within a micro batch")):
+        out.append([f"median {of}", *(_middle(getattr(r, name) for r in rank) for rank in ranks)])
+    return out, f"Shares of the peak: {words}."
+
+
+def _middle(values: Iterable[float | None]):
+    """The median of those that are known, as text."""
+    known = [value for value in values if value is not None]
+    return f"{median(known):.2f}" if known else ""
+
+
+def _coverage(b: Board):
+    """How often the measured step lies in the band."""
+    tests, fits = (score.points(of_part(b.steps.rows, part)) for part in ("test", "fit"))
+    shown = lambda p: bands.band(profile_of(p.row.source), p.plan.cluster.device.name)
+    out = [["framework", "GPU", "part", "runs", "within the inner band", "within the band"]]
+    for part, points, around in (("test", tests, bands.of_others(tests)), ("fit", fits, shown)):
+        of = lambda p: (profile_of(p.row.source), p.plan.cluster.device.name)
+        for (framework, gpu), own in score.by(points, of).items():
+            count, *shares = bands.inside(own, around)
+            if count >= bands.FEWEST:
+                out.append([framework, gpu, part, str(count), *map(_percent, shares)])
+    return out
+
+
+def _ran(b: Board):
+    """Of runs that ran how many are predicted to fit, by source."""
+    out = [["source", "part", "ran", "predicted to fit", "share"]]
+    known = [r for r in b.steps.rows if r.fits is not None and r.row.step]
+    for (source, part), own in score.by(known, lambda r: (r.source, r.row.part)).items():
+        fits = sum(bool(r.fits) for r in own)
+        out.append([source, part, str(len(own)), str(fits), _percent(fits / len(own))])
+    return out
 
 
 def _memory(b: Board):
@@ -254,8 +314,8 @@ def _fits(b: Board):
             "whose loss nanotron looks for on a stage that does not have it"
         )
     return (
-        "Does it fit? Failures are those of the Ultra-Scale grid; its source does not tell "
-        "out of memory from crashes. " + "; ".join(words) + "."
+        "Failures are those of the Ultra-Scale grid; its source does not tell out of memory from "
+        "crashes. " + "; ".join(words) + "."
     )
 
 

@@ -15,12 +15,14 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import lru_cache
 from math import inf, isnan, prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from tpviz import models
 from tpviz.checks import one_of
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.tables import html_table, text_table
@@ -40,6 +42,8 @@ FRAMEWORKS = {
     "Megatron-LM": ("megatron", "bigscience", "dgxc", "nemo", "simumax", "llama3_paper"),
 }
 """Frameworks of runs, by how names of sources begin."""
+WORDS = {"gpt3": "gpt", "bloom": "gpt"}
+"""Family of `tpviz.models` -> a word in the names that sources give to it, where it is another."""
 GIGA = {"gb": 1e9, "gib": 2.0**30}
 BINARY = ("ultrascale",)
 """Sources whose GB are 2^30 bytes, by how their names begin: nanotron's helpers.py logs so."""
@@ -136,9 +140,10 @@ def published(
 ) -> PublishedRows:
     """Rows of published runs.
 
-    model, source : part of the name. gpus : their number, or part of their name. kind : "measured"
-    steps, "failed" configurations, or "memory" peaks. Raises ``ValueError`` where there is none,
-    with the names that exist.
+    model, source : part of the name; model also a name of `tpviz.models` ("llama3 8B"): rows of
+    such sizes. gpus : their number, or part of their name. kind : "measured" steps, "failed"
+    configurations, or "memory" peaks. Raises ``ValueError`` where there is none, with the names
+    that exist, near ones first.
     """
     one_of("kind", kind, FILES[:3])
     rows = _shipped(kind)
@@ -148,11 +153,31 @@ def published(
             continue
         known = {getattr(row, what) for row in rows}
         match = {k for k in known if k == value or (isinstance(value, str) and value in k)}
-        if not match:
+        like = _of_sizes(value, rows) if what == "model" and isinstance(value, str) else []
+        if not match and not like:
             names = ", ".join(map(str, sorted(known)))
-            raise ValueError(f"no {kind} row has {what}={value!r}: there are {names}")
-        rows = [row for row in rows if getattr(row, what) in match]
+            plain = {str(k).lower(): str(k) for k in known}
+            near = [plain[k] for k in get_close_matches(str(value).lower(), plain, 3)]
+            nearest = f" near ones are {', '.join(near)};" * bool(near)
+            raise ValueError(f"no {kind} row has {what}={value!r}:{nearest} there are {names}")
+        rows = [row for row in rows if getattr(row, what) in match or row in like]
     return PublishedRows(rows)
+
+
+def _of_sizes(name: str, rows: Iterable[PublishedRow]):
+    """Rows of the sizes of that model of `tpviz.models`, with a vocabulary that may be padded."""
+    if not (known := models.spelled(name)):
+        return []
+    family, _, size = known.partition(" ")
+    w, word = models.presets()[family](size), WORDS.get(family, family.rstrip("0123456789"))
+    sizes = w.layers, w.hidden, w.heads, w.mlp_width
+    return [
+        row
+        for row in rows
+        if word in row.model.lower()
+        and (row.layers, row.hidden, row.heads, row.ffn or w.mlp_width) == sizes
+        and (not row.vocab or w.vocab <= row.vocab < 1.1 * w.vocab)
+    ]
 
 
 def framework_of(source: str) -> str:
@@ -213,12 +238,20 @@ def row_of(cells: Mapping[str, Any]) -> PublishedRow:
         chunk = _whole("vpp_layers_per_chunk", text.get("vpp_layers_per_chunk", ""), None)
         if chunk and found["layers"] and found["pp"]:
             found["vpp"] = max(1, found["layers"] // (chunk * found["pp"]))
-    if not found["kv_heads"] and (told := re.search(r"kv_heads=([^,;]+)", found["notes"])):
-        cases = re.findall(r"(\d+) \((\w+)\)", told[1])  # "8 (70b) or 16 (405b)"
-        given = [int(n) for n, label in cases if label in found["model"]]
-        found["kv_heads"] = given[0] if given else None if cases else int(told[1])
+    found["kv_heads"] = found["kv_heads"] or _kv_heads(found["notes"], found["model"])
     found["step"], found["peak"] = _step(text, found), _peak(text)
     return PublishedRow(**found)
+
+
+def _kv_heads(notes: str, model: str):
+    """What notes say of a model: "kv_heads=8", "8 (8b, 70b)", "8 (70b) or 16 (405b)"; else None."""
+    case = r"(\d+)\b(?:\s*\(([^)]*)\))?"
+    told = re.search(rf"kv_heads={case}(?:(?:,|/|\s+or)\s*\d+\s*\([^)]*\))*", notes)
+    for number, labels in re.findall(case, told[0]) if told else ():
+        sizes = "|".join(map(re.escape, re.findall(r"[\w.]+", labels)))
+        if not sizes or re.search(rf"(?<![\w.])({sizes})(?!\w)", model, re.I):
+            return int(number)
+    return None
 
 
 def group_of(row: Mapping[str, str]) -> Group:

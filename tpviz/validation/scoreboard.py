@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,7 +26,9 @@ DISTURBED = 0.01
 """Share of the peak below which something else than the step seems to have taken the time."""
 GEMMS = 18
 """Matrix products of a layer in a step: 6 forward, with attention's two, and 12 backward."""
+ANY = "any GPU"
 AXES = ("tp", "pp", "dp", "vpp", "micro_batch")
+_Any = TypeVar("_Any")
 TOGETHER = "source", "model", "n_gpus", "gpu", "seq", "global_batch"
 
 
@@ -57,7 +59,9 @@ class Errors(NamedTuple):
 
 class Ranking(NamedTuple):
     """Layouts of one model and batch on as many GPUs: Spearman's rank correlation of predicted and
-    measured steps, and how much slower than the fastest measured the fastest predicted one is."""
+    measured steps, the same within one micro batch (the mean over those with `LEAST` layouts, by
+    their number; None where none has), and how much slower than the fastest measured the fastest
+    predicted one is."""
 
     source: str
     model: str
@@ -65,6 +69,7 @@ class Ranking(NamedTuple):
     gpu: str
     rows: int
     correlation: float
+    within: float | None
     regret: float
 
 
@@ -91,7 +96,7 @@ def errors(points: Collection[Point]) -> Errors:
     return Errors(len(ratios), median(ratios), median(off), float(np.percentile(off, 90)))
 
 
-def by(points: Iterable[Point], key: Callable[[Point], Any]) -> dict[Any, list[Point]]:
+def by(points: Iterable[_Any], key: Callable[[_Any], Any]) -> dict[Any, list[_Any]]:
     """{key: its points}, sorted by key."""
     found = defaultdict(list)
     for point in points:
@@ -116,9 +121,19 @@ def rankings(points: Iterable[Point]) -> list[Ranking]:
     found = []
     for (source, model, n_gpus, gpu, *_), own in groups(points).items():
         times = [p.predicted for p in own], [p.measured for p in own]
-        values = spearman(*times), regret(*times)
+        values = spearman(*times), _within(own), regret(*times)
         found.append(Ranking(source, model, n_gpus, gpu, len(own), *values))
     return found
+
+
+def _within(points: Iterable[Point]):
+    """The mean rank correlation of layouts with one micro batch."""
+    sizes = by(points, lambda p: p.row.micro_batch).values()
+    found = [own for own in sizes if len(own) >= LEAST]
+    sums = sum(
+        len(own) * spearman([p.predicted for p in own], [p.measured for p in own]) for own in found
+    )
+    return sums / sum(map(len, found)) if found else None
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float:
@@ -166,19 +181,24 @@ def mfu(point: Point) -> float:
     return model_flops_utilization(plan.workload, plan.cluster, point.row.n_gpus, point.measured)
 
 
-def shares_of_peak(points: Iterable[Point]) -> dict[str, float]:
-    """{framework: median share of the peak FLOP/s that its runs reached}."""
-    frameworks = by(points, lambda p: p.row.framework)
-    return {framework: median(map(mfu, own)) for framework, own in frameworks.items()}
+def shares_of_peak(points: Sequence[Point]) -> dict[tuple[str, str], float]:
+    """{(framework, GPU): median share of the peak FLOP/s that its runs reached}; under `ANY` of all
+    its GPUs."""
+    found = by(points, lambda p: (p.row.framework, p.plan.cluster.device.name))
+    found |= by(points, lambda p: (p.row.framework, ANY))
+    return {key: median(map(mfu, own)) for key, own in sorted(found.items())}
 
 
-def at_share(points: Iterable[Point], shares: Mapping[str, float]) -> list[Point]:
-    """The same steps, predicted as model FLOPs at a constant share of the peak, by framework."""
-    return [
-        p._replace(predicted=p.measured * mfu(p) / shares[p.row.framework])
-        for p in points
-        if p.row.framework in shares
-    ]
+def at_share(points: Iterable[Point], shares: Mapping[tuple[str, str], float]) -> list[Point]:
+    """The same steps, predicted as model FLOPs at a constant share of the peak, by framework and
+    GPU, where that is not among the shares as on `ANY`."""
+    found = []
+    for p in points:
+        framework = p.row.framework
+        share = shares.get((framework, p.plan.cluster.device.name)) or shares.get((framework, ANY))
+        if share:
+            found.append(p._replace(predicted=p.measured * mfu(p) / share))
+    return found
 
 
 def own_estimates(points: Iterable[Point]) -> list[Point]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from tpviz.cluster import Cluster
 from tpviz.cost import Memory, show_bytes, show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, line, log_ticks, panel, points
@@ -146,10 +148,10 @@ class Validation(Report):
         ratios = self.ratios()
         words = [f"{len(self.rows)} rows, {len(ratios)} of them predicted and measured."]
         if ratios:
-            off = 100 * median(abs(r - 1) for r in ratios)
+            middle, most = 100 * np.percentile([abs(r - 1) for r in ratios], [50, 90])
             words.append(
-                f"Median absolute error {off:.1f} %; median of predicted over measured "
-                f"{median(ratios):.2f}."
+                f"Absolute error: median {middle:.1f} %, 90th percentile {most:.1f} %; median of "
+                f"predicted over measured {median(ratios):.2f}."
             )
         return words
 

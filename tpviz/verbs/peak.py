@@ -61,7 +61,9 @@ class Run:
     bytes of a gradient; master, moment : of the copy that AdamW updates, and of one of its two
     moments. shards : ranks that share what ZeRO's stage says. split : sequence
     parallelism; gathered : of which the inputs of GEMMs are kept whole. mask : batches have an
-    attention mask. workspace : bytes that libraries keep.
+    attention mask. every_second : of the outputs of matrix products each second one is kept,
+    attention's, and a block's input; the rest is computed again (torchtitan's "selective").
+    workspace : bytes that libraries keep.
     """
 
     attention: str = "flash"
@@ -78,6 +80,7 @@ class Run:
     split: bool = False
     gathered: bool = False
     mask: bool = False
+    every_second: bool = False
     workspace: int = 0
 
 
@@ -112,7 +115,8 @@ def run_by(framework: str, s: "Merak", w: "GPT", device: str) -> Run:
             gathered=common.split and s.pp == 1,
         )
     if framework == "FSDP":
-        return replace(common, fused_loss=True)
+        second = s.recompute == "selective"
+        return replace(common, attention="flash", fused_loss=True, every_second=second)
     if framework in UNFUSED:
         kept = "unfused" if common.attention == "flash" else common.attention
         return replace(common, attention=kept, dropout=True, summed=UNFUSED[framework])
@@ -184,9 +188,14 @@ def _kept(s, w, stage, run):
     stream = whole // tp if run.split else whole
     count, drop = len(s.blocks(w)[stage]), s.num_recomputed(w)[stage]
     block, backward = _block(w, tokens, stream, tp, run)
-    backward = (backward + (drop > 0) * (block - stream)) * (count > 0)
+    stays = block
+    if run.every_second:
+        products = w.qkv_features + w.up_features + 2 * w.hidden
+        stays = stream + tokens * (2 * w.hidden + products + 4 * w.heads) / tp
+    least = stream if drop else stays
+    backward = (backward + block - least) * (count > 0)
     embedding = run.dropout * (stage == 0) * stream / 2
-    after, more = (count - drop) * block + drop * stream + embedding, 0.0
+    after, more = (count - drop) * stays + drop * stream + embedding, 0.0
     weight = 2 * w.vocab * w.hidden / tp
     if stage == 0:  # the embedding's gradient, when its microbatch is gone
         backward = max(backward, weight + stream - after)

@@ -98,9 +98,10 @@ def least_need(
     strategy, workload, framework, device, how = _key(strategy, workload, cluster, training)
     if workload.itemsize > 2:
         return strategy.least_memory(workload).total
-    if not (found := framework and as_pipeline(strategy, workload)):
+    if not (found := as_pipeline(strategy, workload) if framework else None):
         return _mixed(strategy.least_memory(workload), framework, how).total
-    s, w, run = *found[:2], how.of(framework_run(framework, device, *found))
+    s, w, shards = found
+    run = how.of(framework_run(framework, device, s, w, shards))
     return max(least_peak(s, w, place, run) for place in range(s.pp))
 
 
@@ -200,8 +201,9 @@ def _key(strategy, workload, cluster, training):
 def _need(strategy, workload, framework, device, how):
     if workload.itemsize > 2:
         return strategy.memory(workload)
-    if found := framework and as_pipeline(strategy, workload):
-        s, w, run = *found[:2], how.of(framework_run(framework, device, *found))
+    if found := as_pipeline(strategy, workload) if framework else None:
+        s, w, shards = found
+        run = how.of(framework_run(framework, device, s, w, shards))
         ranks = (peak(s, w, place, run) for place in range(s.pp))
     elif isinstance(s := strategy, Merak):  # the rank that needs most need not be the same
         ranks = (_mixed(memory_of(s, workload, at), framework, how) for at in range(s.pp))

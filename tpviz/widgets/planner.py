@@ -126,7 +126,7 @@ class Planner(Fitted, ipywidgets.VBox):
         self.band: Band | None = None
         self.small: Explore | None = None
         own = [] if isinstance(given, str) else [("as given", given)]
-        named = [(name, name) for name in model_names()]
+        named = [(name, name) for name in models.names()]
         self.model = _menu("model", [*own, *named], given, "sizes as published: tv.models")
         names = sorted(strategies(), key=place)
         self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
@@ -390,11 +390,6 @@ class Planner(Fitted, ipywidgets.VBox):
         return f"<Planner {self._heading()}: {self.strategy.short}>"
 
 
-def model_names() -> list[str]:
-    """ "llama2 70B" and so on: every size of every family of `tpviz.models`."""
-    return [f"{family} {size}" for family in models.presets() for size in models.SIZES[family]]
-
-
 def preset(name: str) -> GPT:
     """A model of `tpviz.models` by name, to plan with: its batch of `BATCH` tokens, its vocabulary
     padded where it does not split over 64 ranks."""
@@ -414,15 +409,14 @@ def _given(workload):
         raise ValueError(
             f"explore needs a workload such as tv.GPT() or the name of a model, not {workload!r}"
         )
-    name = " ".join(workload.lower().replace("-", " ").split())
-    known = {one.lower(): one for one in model_names()}
-    if name not in known:
-        near = [known[one] for one in get_close_matches(name, known, 3, 0)]
-        raise ValueError(
-            f"workload={workload!r} is none of the {len(known)} models of tv.models: use "
-            + " or ".join(map(repr, near))
-        )
-    return known[name]
+    if name := models.spelled(workload):
+        return name
+    known = {one.lower(): one for one in models.names()}
+    near = [known[one] for one in get_close_matches(workload.lower(), known, 3, 0)]
+    raise ValueError(
+        f"workload={workload!r} is none of the {len(known)} models of tv.models: use "
+        + " or ".join(map(repr, near))
+    )
 
 
 @lru_cache(maxsize=64)
