@@ -260,7 +260,9 @@ def of_kineto(trace: tv.Trace) -> list[str]:
         "`torch.profiler` on the H200: two ranks of Megatron(tp=2) that share it, two layers of",
         f"hidden size 1,024, 4 x 512 tokens, bfloat16 ([files]({KINETO})), as `tv.load_trace`",
         f"reads and `tv.Timeline` draws them. Rank 0: {len(kernels)} kernels, {busy:.1f} ms of",
-        f"{1e3 * trace.step_time:.0f}; {moved / 2**20:.1f} MiB through collectives.",
+        f"{1e3 * trace.step_time:.0f}; {moved / 2**20:.1f} MiB through collectives. Of the step,",
+        f"mean of both ranks: {trace.breakdown().mean.describe()}. Idle is where",
+        "the host has launched nothing.",
         "",
         f"![a step on two ranks]({PICTURE})",
     ]

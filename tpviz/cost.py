@@ -35,6 +35,7 @@ from .step import (
     Step,
     Wait,
 )
+from .tables import show_seconds
 
 if TYPE_CHECKING:
     from .cluster import Cluster, Device
@@ -378,14 +379,6 @@ class Memory(dict):
         states : others than these 4 and 12."""
         factors = {"parameters": 2, "gradients": gradients, "optimizer": states / 2}
         return Memory({k: n * factors.get(k, itemsize) / itemsize for k, n in self.items()})
-
-
-def show_seconds(value: float, digits: int = 3) -> str:
-    """12.3 ms, 450 us, 1.2 s."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.{digits}g} {unit}"
-    return f"{value / 1e-9:.{digits}g} ns" if value else "0 s"
 
 
 def show_apart(values: Iterable[float]) -> list[str]:

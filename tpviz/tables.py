@@ -69,6 +69,14 @@ def grouped(cell: str) -> str:
     return f"{int(cell):,}" if cell.isdigit() else cell
 
 
+def show_seconds(value: float, digits: int = 3) -> str:
+    """12.3 ms, 450 us, 1.2 s."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= scale * 0.9995:
+            return f"{value / scale:.{digits}g} {unit}"
+    return f"{value / 1e-9:.{digits}g} ns" if value else "0 s"
+
+
 def quiet(badge: str, words: str) -> str:
     """A badge and its sentence, as HTML: a caveat, which is no error."""
     frame = "border:1px dashed currentColor;border-radius:9px;padding:0 8px"

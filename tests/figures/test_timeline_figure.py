@@ -1,6 +1,7 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ from synthetic import synthetic_trace
 
 from tpviz.figures.svg import amount, seconds
 from tpviz.figures.timeline import describe, timeline_scene, timeline_svg, to_table
-from tpviz.figures.timeline_bars import subtract
 from tpviz.trace import Event, Trace
+from tpviz.trace.analyses import subtract
+from tpviz.trace.load import load_trace
 from tpviz.trace.steps import median_step
 
 
@@ -105,6 +107,71 @@ def test_exposed_spans_add_up_to_the_analysis(trace, scene):
         assert total == pytest.approx(trace.exposed_communication(rank), abs=1e-6)
 
 
+def test_idle_time_has_a_number_a_colour_and_a_name(trace, scene):
+    """On each rank's compute lane, of the steps; the header and the words have its share."""
+    idle = scene["idle"]
+    for rank in trace.ranks:
+        total = sum(
+            end - start
+            for lane, start, end in zip(idle["lane"], idle["start"], idle["end"])
+            if scene["lanes"][lane]["rank"] == rank and scene["lanes"][lane]["lane"] == "compute"
+        )
+        assert 0 < total == pytest.approx(trace.idle(rank), abs=1e-6)
+        row = next(r for r in to_table(scene) if r[0] == str(rank) and r[2] == "idle")
+        assert row[4] == seconds(total)
+    share = f"idle {100 * median_step(trace).idle() / trace.step_time:.1f} %"
+    assert share in describe(scene)
+    svg = timeline_svg(scene)
+    assert share in svg and ">idle</text>" in svg
+    assert svg.count("class='f-idle'") == len(trace.ranks) + 1  # the legend
+
+
+def test_no_idle_time_no_mark():
+    scene = timeline_scene(two_events())
+    assert scene["idle"]["lane"] == []
+    assert ">idle</text>" not in timeline_svg(scene) and "idle" not in describe(scene)
+
+
+def test_the_header_of_our_gpu_trace_says_that_the_gpu_is_idle():
+    """Most of its step it runs nothing; exposed communication comes second."""
+    scene = timeline_scene(load_trace(Path(__file__).parents[2] / "docs/gpu/kineto"))
+    words = describe(scene)
+    assert "of it, mean of 2 ranks: idle 61.9 %, exposed communication 36.6 % (" in words
+    assert ">of it, mean of 2 ranks: idle 61.9 %," in timeline_svg(scene)
+
+
+def test_computation_of_every_stream_hides_communication():
+    other = Event(lane="compute/stream 20", name="mm", start=2.0, end=3.5)
+    rows = [e._replace(id=-1) for e in [*two_events(), other]]
+    scene = timeline_scene(Trace.from_events(rows))
+    assert scene["exposed"] == {"lane": [0], "start": [3.5], "end": [4.0]}
+    assert timeline_svg(scene).count(">rank 0</text>") == 1
+
+
+def test_notes_are_named_in_the_badge_and_told_in_full_below():
+    notes = ["group unknown: 2 collectives", "launched before the profile: 1 kernel, in no step"]
+    trace = two_events(badge="imported", notes=notes)
+    assert trace.badge == "imported; group unknown; launched before the profile"
+    scene = timeline_scene(trace)
+    sentences = "Group unknown: 2 collectives. Launched before the profile: 1 kernel, in no step."
+    assert " ".join(scene["notes"]) == sentences
+    svg = timeline_svg(scene)
+    assert ">imported; group unknown; launched before the profile</text>" in svg
+    assert sentences in re.sub("</text><text[^>]*>", " ", svg) and sentences in describe(scene)
+    many = two_events(badge="imported", notes=[*notes, "bytes unknown: 1 kernel", "2 names cut"])
+    assert many.badge.endswith("group unknown; launched before the profile; 2 more notes")
+    twice = Trace.merge([trace, many])
+    assert twice.fact("notes") == many.fact("notes")
+
+
+def test_a_copy_has_a_colour_of_its_own():
+    copy = Event(id=2, kind="copy", lane="copy", name="HtoD", start=4.0, end=5.0, bytes=7)
+    scene = timeline_scene(Trace.from_events([*two_events(), copy]))
+    assert [k["kind"] for k in scene["keys"]] == ["compute", "comm", "copy"]
+    assert ">copy</text>" in timeline_svg(scene) and scene["idle"]["lane"] == []
+    assert ["0", "copy", "copy", "1", "1 s", "7 B"] in to_table(scene)
+
+
 def test_subtract():
     a, b = (
         (np.array([0.0, 4.0]), np.array([3.0, 6.0])),
@@ -136,11 +203,13 @@ def test_metrics_are_all_of_the_median_step(steps, seed):
     assert one.step_time == trace.step_time
     assert dict(timeline_scene(trace)["metrics"]) == {
         f"step time (median of {steps})" if steps > 1 else "step time": seconds(one.step_time),
+        "of it, mean of 4 ranks:": one.breakdown().mean.describe(),
         "overlap (all ranks)": f"{100 * one.overlap():.1f} %",
         "exposed communication (worst rank)": seconds(one.exposed_communication()),
     }
     alone = one.select(rank=0)
     assert [label for label, _ in timeline_scene(alone)["metrics"]][1:] == [
+        "of it:",
         "overlap",
         "exposed communication",
     ]
@@ -264,7 +333,7 @@ def test_bars_closer_than_a_fraction_of_a_pixel_are_drawn_as_one():
 def test_table_counts_every_event(scene):
     header, *rows = to_table(scene)
     assert header[:3] == ["rank", "lane", "what"]
-    assert sum(int(row[3]) for row in rows) == len(scene["bars"]["id"])
+    assert sum(int(row[3]) for row in rows if row[2] != "idle") == len(scene["bars"]["id"])
     assert ["0", "tp", "tp", "12"] in [row[:4] for row in rows]
 
 

@@ -3,7 +3,15 @@ import pytest
 from trace_samples import comm, compute, straggler, wait
 
 from tpviz.trace import Event, Trace
-from tpviz.trace.analyses import breakdown, intersect, length, match_collectives, merge, overlaps
+from tpviz.trace.analyses import (
+    breakdown,
+    idle_spans,
+    intersect,
+    length,
+    match_collectives,
+    merge,
+    overlaps,
+)
 
 
 def test_merge_joins_what_touches_and_drops_what_is_empty():
@@ -73,6 +81,69 @@ def test_breakdown_and_bubble_of_a_straggler():
     )  # 3 of its 4 s of communication wait for rank 1
     assert parts[1] == (6.0, 4.5, 0.0, 1.0, 0.5, 0.0, 0.0)  # the last has nobody to wait for
     assert straggler().bubble() == {0: 3 / 6, 1: 0.5 / 6}
+
+
+def copying(start, end):
+    """A trace of a kernel before and after a copy of host to device, and 1 s of nothing."""
+    copy = Event(kind="copy", lane="copy", start=start, end=end)
+    return Trace.from_events([compute(0, 0, 1), copy, comm(0, 8.5, 9), compute(0, 9, 10)])
+
+
+def test_a_copy_is_busy_not_idle():
+    trace = copying(1, 8)
+    (parts,) = trace.breakdown().values()
+    assert parts == (10.0, 2.0, 0.0, 0.5, 0.5, 0.0, 7.0)
+    assert trace.idle() == trace.idle(0) == 0.5
+    assert trace.bubble() == {0: 0.05}
+    beside = copying(0.5, 8.8)  # what a kernel or a collective covers is theirs
+    assert beside.breakdown()[0] == (10.0, 2.0, 0.0, 0.5, 0.0, 0.0, 7.5)
+
+
+def test_the_parts_of_a_step_sum_to_it_and_bubble_shares_the_waiting_with_exposed():
+    trace = straggler()
+    for rank, parts in trace.breakdown().items():
+        assert sum(parts.parts.values()) == pytest.approx(parts.span)
+        lost = trace.bubble()[rank] * parts.span
+        assert lost == parts.idle + parts.waiting
+        assert trace.exposed_communication(rank) == parts.exposed >= parts.waiting
+        apart = parts.compute + parts.overlapped + parts.exposed - parts.waiting + lost
+        assert apart == pytest.approx(parts.span)  # the wait is counted once
+    assert trace.idle() == (0.0 + 0.5) / 2
+    assert (trace.idle(0), trace.idle(1)) == (0.0, 0.5)
+    with pytest.raises(ValueError, match=r"no rank 7; it has \[0, 1\]"):
+        trace.idle(7)
+    assert Trace.from_events([]).idle() == 0.0
+
+
+def test_idle_spans_are_what_idle_counts():
+    steps = [
+        Event(rank=r, lane="step", kind="step", step=s, start=10 * s, end=10 * s + 4)
+        for r in (0, 1)
+        for s in (0, 1)
+    ]
+    trace = Trace.from_events([*steps, compute(0, 1, 3), compute(0, 3.5, 12), comm(1, 0, 1)])
+    spans = {rank: list(zip(*map(list, s))) for rank, s in idle_spans(trace).items()}
+    assert spans == {0: [(0, 1), (3, 3.5), (12, 14)], 1: [(1, 4), (10, 14)]}
+    assert [trace.idle(rank) for rank in (0, 1)] == [3.5, 7.0]
+    assert trace.idle() == 5.25
+
+
+def test_a_breakdown_is_a_table_and_its_words_put_the_largest_part_first():
+    found = straggler().breakdown()
+    assert found.to_table() == [
+        ["rank", "step", "computing", "exposed communication", "of it waiting", "copying",
+         "idle", "idle, %"],
+        ["0", "6 s", "2 s", "4 s", "3 s", "0 s", "0 s", "0.0"],
+        ["1", "6 s", "4.5 s", "1 s", "0 s", "0 s", "500 ms", "8.3"],
+        ["mean", "6 s", "3.25 s", "2.5 s", "1.5 s", "0 s", "250 ms", "4.2"],
+    ]  # fmt: skip
+    assert len(repr(found).splitlines()) == 4
+    assert found._repr_html_().count("<tr>") == 4
+    assert found[0].describe() == (
+        "exposed communication 66.7 % (50.0 % waiting for peers), computing 33.3 %"
+    )
+    assert found[1].describe() == "computing 75.0 %, exposed communication 16.7 %, idle 8.3 %"
+    assert Trace.from_events([]).breakdown().mean.describe() == "no time"
 
 
 def test_a_pipeline_stage_that_waits_for_its_sender_is_a_bubble():

@@ -111,3 +111,38 @@ def test_clocks_that_contradict_each_other_end_the_walk():
         ]
     )
     assert len(trace.critical_path()) <= len(trace)
+
+
+def test_the_path_prints_as_a_table_whose_times_add_up():
+    path = straggler().critical_path()
+    assert path.to_table() == [
+        ["at", "rank", "lane", "name", "phase", "layer", "time", "gap before"],
+        ["0 s", "1", "compute", "mm", "", "", "2 s", "0 s"],
+        ["2 s", "1", "compute", "slow", "", "", "2 s", "0 s"],
+        ["4 s", "1", "comm/tp", "all_reduce", "", "", "1 s", "0 s"],
+        ["5 s", "0", "compute", "after", "", "", "1 s", "0 s"],
+    ]
+    said, head, *lines = repr(path).splitlines()
+    words = "computing 83.3 %, communication 16.7 %."
+    assert said == path.describe() == f"Critical path of 4 events on ranks 0, 1 over 6 s: {words}"
+    assert head.split()[:3] == ["at", "rank", "lane"] and len(lines) == 4
+    assert path._repr_html_().count("<tr>") == 5
+    assert isinstance(path, list) and path[0].name == "mm"
+
+
+def test_gaps_and_overlaps_of_the_path_are_counted_once():
+    rows = [compute(0, 1, 3, "a"), compute(0, 4, 6, "b"), comm(0, 5, 8), compute(0, 8, 9, "c")]
+    path = Trace.from_events(rows).critical_path()
+    assert [event.name for event in path] == ["a", "b", "all_reduce", "c"][-len(path) :]
+    assert sum(map(sum, path.spent())) == path[-1].end - path[0].start
+    assert "gaps" in path.describe()
+    empty = Trace.from_events([]).critical_path()
+    assert empty == [] and empty.describe() in repr(empty)
+
+
+def test_a_long_path_prints_its_beginning_and_its_end():
+    path = Trace.from_events([compute(0, i, i + 1, f"k{i}") for i in range(100)]).critical_path()
+    assert len(path.to_table()) == 101
+    lines = repr(path).splitlines()
+    assert len(lines) == 43 and "... 60 more ..." in lines[22]
+    assert ("k0" in lines[2], "k99" in lines[-1]) == (True, True)

@@ -5,6 +5,7 @@ the simulated and the measured step as bars, all starting at 0; below them the r
 to end, from 0 to the measured step. Badges name each source and cannot be turned off.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from html import escape
 from textwrap import wrap
@@ -193,7 +194,7 @@ def _parts(foreseen, residual):
 
 def _source(badge):
     """What a badge says first, for labels; the whole badge stands in the head."""
-    return badge.partition(",")[0]
+    return re.split("[,;]", badge)[0]
 
 
 def _numbers(traces, residual):

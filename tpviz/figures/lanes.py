@@ -120,6 +120,12 @@ def exposed(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
     )
 
 
+def idle_spans(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
+    """Spans in which a rank has nothing to do, in a lane that is empty there."""
+    path = bars_path(x0, x1, top, height)
+    return shape(path, "idle", "idle", "fill-opacity='0.16'") if path else ""
+
+
 def inset(x0: Sequence[float], x1: Sequence[float], top: float, height: float) -> str:
     """The path of boxes drawn within their spans, so that neighbours do not share a line."""
     return "".join(
@@ -195,6 +201,7 @@ MARKS: dict[str, Callable[[float, float, float, float], str]] = {
         lambda x0, x1, y, height: outlines(x0, x1, y, height, "fg", "stroke-width='1.2'")
     ),
     "idle": idle,
+    "idle span": _one(idle_spans),
     "critical": lambda x, y, width, height: outline(x + 1, y + 1, width - 2, height - 2, "fg", 1.8),
     "message": _line(MESSAGE, "stroke-width='1.8'"),
     "held": lambda *place: f"<path d='{_steps(*place)}' class='f-activations'/>",

@@ -34,15 +34,15 @@ INKS = {
     "axis2": Ink("communication", "#AA4A83", "#CC79A7", "zigzag"),
     "axis3": Ink("communication", "#8C564B", "#C49C94", "bricks"),
     "axis4": Ink("communication", "#3A3A3A", "#D8D8D8", "grid"),
+    "copy": Ink("copy", "#4B6A2F", "#A9C77F", "waves"),
     "wait": Ink("waiting", "#7A7A7A", "#9A9A9A", "hatch"),
+    "idle": Ink("idle", "#4A5AA8", "#93A3EE", "sparse"),
     "exposed": Ink("exposed communication", "#D7263D", "#FF6B7A", "hatch"),
     "parameters": Ink("parameters", "#2F7F91", "#4EA5B7"),
     "gradients": Ink("gradients", "#C2527D", "#E889AB", "back"),
     "optimizer_state": Ink("optimizer state", "#7A63C9", "#CEC0FA", "dots"),
     "activations": Ink("activations", "#B8621B", "#E38A42", "lines"),
 }
-"""Idle is the empty lane: the background itself."""
-
 PHASES = ("forward", "backward", "recompute", "sync", "optimizer")
 MEMORY_KINDS = {
     "parameters": "parameters",
@@ -64,6 +64,8 @@ PATTERNS = {
     "plus": (8, "M4,2v4M2,4h4"),
     "grid": (6, "M0,3h6M3,0v6"),
     "bricks": (8, "M0,0.5h8M0,4.5h8M2,0.5v4M6,4.5v4"),
+    "waves": (8, "M0,4q2,-4 4,0t4,0"),
+    "sparse": (10, "M5,1v8"),
     "hatch": (5, "M-1,1l2,-2M0,5l5,-5M4,6l2,-2"),
 }
 """Pattern -> (tile size in px, path drawn over the mark in the background colour)."""

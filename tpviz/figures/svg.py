@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from tpviz.checks import whole_number
+from tpviz.tables import show_seconds
 
 from .palette import INKS, PATTERNS, svg_style
 
@@ -28,6 +29,7 @@ FILM = 746
 GROWTH, WIDE = 1.4, 1050
 """Where its column is wide, a picture grows to so many times its own width, up to so many px; also
 in film.js."""
+seconds = show_seconds
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
@@ -244,12 +246,13 @@ def badge(x: float, y: float, words: str, dash: str = "") -> tuple[str, float]:
 
 
 def head(scene: dict[str, Any], title: str | None = None) -> str:
-    """The badge and the title of a scene, on top of a picture that stands alone; ``about``, which
-    may lack, tells more where one points."""
+    """The badge and the title of a scene, on top of a picture that stands alone; ``notes`` and
+    ``about``, which may lack, tell more of them where one points."""
     frame, width = badge(10, 8, scene["badge"])
     words = text(width + 20, 22, scene["title"] if title is None else title, "muted")
     about = f"<title>{escape(scene['about'])}</title>" if scene.get("about") else ""
-    return f"{frame}<g>{about}{words}</g>"
+    notes = escape("\n".join(scene.get("notes", ())))
+    return f"<g>{f'<title>{notes}</title>' if notes else ''}{frame}</g><g>{about}{words}</g>"
 
 
 def check_step(scene: dict[str, Any], step: int) -> None:
@@ -261,20 +264,19 @@ def check_step(scene: dict[str, Any], step: int) -> None:
 
 def pattern_defs() -> str:
     """``<defs>`` with every pattern, in the background colour; ``exposed`` is red, and leans the
-    other way than that of the backward pass, beside which it often stands."""
-    tiles = "".join(
-        f"<pattern id='tpv-{name}' width='{tile[0]}' height='{tile[0]}'"
-        f" patternUnits='userSpaceOnUse'><path d='{tile[1]}' class='s-bg' fill='none'"
-        f" stroke-width='1' stroke-opacity='0.55'/></pattern>"
-        for name, tile in PATTERNS.items()
-        if tile
+    other way than that of the backward pass, beside which it often stands; ``idle`` is in its own
+    ink too, as nothing stands there that a background could cut."""
+    tiles = "".join(_tile(name, *tile, "s-bg", 1, 0.55) for name, tile in PATTERNS.items() if tile)
+    tiles += _tile("exposed", 5, "M-1,4l2,2M0,0l5,5M4,-1l2,2", "s-exposed", 1.4)
+    return f"<defs>{tiles}{_tile('idle', *PATTERNS[INKS['idle'].pattern], 's-idle', 1.2)}</defs>"
+
+
+def _tile(name, size, path, ink, width, opacity=1.0):
+    return (
+        f"<pattern id='tpv-{name}' width='{size}' height='{size}' patternUnits='userSpaceOnUse'>"
+        f"<path d='{path}' class='{ink}' fill='none' stroke-width='{width}'"
+        f" stroke-opacity='{opacity}'/></pattern>"
     )
-    tiles += (
-        "<pattern id='tpv-exposed' width='5' height='5' patternUnits='userSpaceOnUse'>"
-        "<path d='M-1,4l2,2M0,0l5,5M4,-1l2,2' class='s-exposed' fill='none' stroke-width='1.4'/>"
-        "</pattern>"
-    )
-    return f"<defs>{tiles}</defs>"
 
 
 def bars_path(start: np.ndarray, end: np.ndarray, y: float, height: float) -> str:
@@ -295,14 +297,6 @@ def ticks(low: float, high: float, count: float = 8) -> list[float]:
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def seconds(value: float, digits: int = 3) -> str:
-    """12.3 ms, 450 us, 1.2 s."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.{digits}g} {unit}"
-    return f"{value / 1e-9:.{digits}g} ns" if value else "0 s"
 
 
 def amount(value: float, unit: str = "B") -> str:

@@ -2,7 +2,8 @@
 
 Every rank has a compute lane (operations coloured by phase, waits hatched) and one lane per
 communication axis. Exposed communication is marked on the compute lane in translucent red, after
-the Dask dashboard's overlay. The badge names the source of the numbers.
+the Dask dashboard's overlay; idle time has a colour of its own there. The badge names the source of
+the numbers.
 
 In the static SVG bars of one kind on one lane become one path, and bars closer than a fraction of a
 pixel are drawn as one, so a trace of any length gives a small picture.
@@ -23,10 +24,21 @@ from tpviz.trace import Trace
 from tpviz.trace.columns import codes
 from tpviz.trace.steps import median_number, median_step, step_spans
 
-from .lanes import Axis, bars, exposed, names
+from .lanes import Axis, bars, exposed, idle_spans, names
 from .legend import legend
 from .palette import INKS, MEMORY_KINDS, axis_keys, phase_key
-from .svg import VIEW, amount, document, head, pattern_defs, seconds, shape, text
+from .svg import (
+    VIEW,
+    amount,
+    document,
+    head,
+    lines,
+    pattern_defs,
+    seconds,
+    shape,
+    text,
+    wrapped,
+)
 from .timeline_bars import Bars, at_window
 
 MEMORY_SAMPLES, LEAST_SAMPLES = 1500, 50  # of all steps together; of one
@@ -40,12 +52,13 @@ def timeline_scene(trace: Trace, critical: bool = False) -> dict[str, Any]:
 def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any], Bars]:
     """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
 
-    The scene is a dict, ready for JSON: ``badge``, ``title``, ``about`` (the title with all
-    options), ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis), ``bars`` (columns of equal
-    length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts index ``strings``), ``exposed``
-    (lane, start, end), ``steps`` ([start, end] in s), ``first`` ([start, end] in s: what to show at
-    first, the median step of several), ``critical`` (positions in ``bars``), ``memory`` ({rank:
-    samples, bytes}), ``metrics`` ([label, value], of the median step) and ``defs``. A trace of many
+    The scene is a dict, ready for JSON: ``badge``, ``notes`` (sentences), ``title``, ``about`` (the
+    title with all options), ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis), ``bars``
+    (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts index
+    ``strings``), ``exposed`` and ``idle`` (lane, start, end), ``steps`` ([start, end] in s),
+    ``first`` ([start, end] in s: what to show at first, the median step of several), ``critical``
+    (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics`` ([label, value], of
+    the median step; the second has all its parts) and ``defs``. A trace of many
     events also has ``cut``, ``note`` and ``window``, as in `Bars.level`, and, with several steps,
     ``detail``: the level of ``first``. Raises ValueError where the trace has no events to draw, or
     is none.
@@ -63,7 +76,7 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     keys, key = _keys(trace, rows, lanes, lane)
     path = [event.id for event in trace.critical_path()] if critical else []
     bars = Bars(trace, rows, lane, key, zero, path)
-    bars.expose(lanes, keys)
+    bars.mark(lanes, keys)
     level, spans = bars.level(), step_spans(trace)
     steps = [[float(start - zero), float(end - zero)] for start, end in zip(*spans[1:])]
     duration = float(max(trace["end"].max() - zero, 1e-9))
@@ -73,6 +86,7 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     whole = " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k))
     scene = {
         "badge": trace.badge,
+        "notes": trace.notes,
         "title": trace.fact("title") or whole,
         "about": whole,
         "ranks": np.unique(trace["rank"][rows]).tolist(),
@@ -82,6 +96,7 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
         "keys": keys,
         "strings": level.pop("strings"),
         "exposed": level.pop("exposed"),
+        "idle": level.pop("idle"),
         "steps": steps,
         "first": first,
         "critical": level.pop("critical"),
@@ -108,7 +123,7 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
 def _lanes(trace, rows):
     """(lanes, lane of each row), rank by rank: compute first, then each axis that has events."""
     axes = list(trace.fact("mesh")["axes"])
-    axes += [n.removeprefix("comm/") for n in trace.lanes if n.startswith("comm/")]
+    axes += [_axis(n) for n in trace.lanes if n.startswith("comm/")]
     keys = axis_keys(axes)
     kinds, lane = codes(trace["lane"][rows])
     ranks, rank = np.unique(trace["rank"][rows], return_inverse=True)
@@ -126,17 +141,22 @@ def _lanes(trace, rows):
             "rank": r,
             "lane": n,
             "name": n.removeprefix("comm/"),
-            "axis": n.removeprefix("comm/") if n.startswith("comm/") else "",
-            "key": keys.get(n.removeprefix("comm/"), "other"),
+            "axis": _axis(n) if n.startswith("comm/") else "",
+            "key": keys.get(_axis(n), "other"),
         }
         for r, n in pairs
     ]
     return lanes, place[code]
 
 
+def _axis(lane):
+    """The axis of a lane of communication, whatever device it is of."""
+    return lane.removeprefix("comm/").partition(" of device ")[0]
+
+
 def _lane_order(name, axes):
     """Compute first, then the axes from the innermost (the busiest) outwards, then the rest."""
-    axis = name.removeprefix("comm/")
+    axis = _axis(name)
     return (name != "compute", -axes.index(axis) if axis in axes else 1, name)
 
 
@@ -145,23 +165,20 @@ def _keys(trace, rows, lanes, lane):
     kinds, kind = codes(trace["kind"][rows])
     phases, phase = codes(trace["phase"][rows])
     code = (lane * len(kinds) + kind) * len(phases) + phase
-    tokens, others = {}, set()
+    tokens = {}
     for i in np.flatnonzero(np.bincount(code)).tolist():
         of_lane, which = divmod(i, len(kinds) * len(phases))
         what = kinds[which // len(phases)]
-        inks = {"comm": lanes[of_lane]["key"], "wait": "wait", "copy": "other"}
+        inks = {"comm": lanes[of_lane]["key"], "wait": "wait", "copy": "copy"}
         tokens[i] = inks.get(what) or phase_key(str(phases[which % len(phases)]))
-        if tokens[i] == "other":
-            others.add("copies" if what == "copy" else INKS["other"].label)
     axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}
-    labels = {"other": " and ".join(sorted(others, reverse=True)), **axes}
     used = [key for key in INKS if key in set(tokens.values())]
     keys = [
         {
             "key": key,
-            "label": labels.get(key, INKS[key].label),
+            "label": axes.get(key, INKS[key].label),
             "pattern": INKS[key].pattern,
-            "kind": "comm" if key in axes else "wait" if key == "wait" else "compute",
+            "kind": "comm" if key in axes else key if key in ("wait", "copy") else "compute",
         }
         for key in used
     ]
@@ -209,11 +226,14 @@ def _memory(trace, zero):
 
 
 def _metrics(trace):
-    """The measured numbers of the headline, of the median step, as [label, value] of text."""
+    """The measured numbers of the headline, of the median step, as [label, value] of text: its
+    time, all its parts, largest first, then what communication does."""
     one = median_step(trace)
     count = len(trace.steps)
     label = f"step time (median of {count})" if count > 1 else "step time"
-    rows = [[label, seconds(one.step_time)]]
+    ranks = len(one.ranks)
+    of = f"of it, mean of {ranks} ranks:" if ranks > 1 else "of it:"
+    rows = [[label, seconds(one.step_time)], [of, one.breakdown().mean.describe()]]
     if (one["kind"] == "comm").any():
         overlap, bare = scopes(one)
         rows.append([overlap, f"{100 * one.overlap():.1f} %"])
@@ -233,8 +253,9 @@ HEADER = ["rank", "lane", "what", "count", "time", "bytes"]
 
 
 def to_table(scene: dict[str, Any]) -> list[list[str]]:
-    """Rows of strings, header first: count and time per rank, lane and kind of event."""
-    bars, lanes, keys = scene["bars"], scene["lanes"], scene["keys"]
+    """Rows of strings, header first: count and time per rank, lane and kind of event; and the time
+    in which each rank is idle."""
+    bars, lanes, keys, idle = (scene[name] for name in ("bars", "lanes", "keys", "idle"))
     count = bars.get("count") or [1] * len(bars["id"])
     busy = bars.get("busy") or [end - start for start, end in zip(bars["start"], bars["end"])]
     sums = {}
@@ -242,12 +263,15 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
         row = sums.get((lane, key), (0, 0.0, 0))
         values[-1] = np.nan if values[-1] < 0 else values[-1]
         sums[lane, key] = [a + b for a, b in zip(row, values)]
+    for lane, start, end in zip(idle["lane"], idle["start"], idle["end"]):
+        sums.setdefault((lane, len(keys)), ["", 0.0, 0])[1] += end - start
     table = [[*HEADER]]
     for lane, key in sorted(sums):
         count, time, size = sums[lane, key]
+        info = keys[key] if key < len(keys) else {"label": INKS["idle"].label, "kind": "idle"}
         size = "unknown" if np.isnan(size) else amount(size)
-        size = size if keys[key]["kind"] == "comm" else ""
-        row = [str(lanes[lane]["rank"]), lanes[lane]["name"], keys[key]["label"]]
+        size = size if info["kind"] in ("comm", "copy") else ""
+        row = [str(lanes[lane]["rank"]), lanes[lane]["name"], info["label"]]
         table.append([*row, str(count), seconds(time), size])
     return table
 
@@ -266,7 +290,8 @@ def describe(scene: dict[str, Any]) -> str:
         f"{event_count(scene)} events over {seconds(scene['duration'])}."
     ]
     parts.append(f"Communication on axis {', '.join(axes)}." if axes else "No communication.")
-    parts.append(", ".join(f"{label} {value}" for label, value in scene["metrics"]) + ".")
+    time, spent, *others = (f"{label} {value}" for label, value in scene["metrics"])
+    parts.append("; ".join(filter(None, [time, spent, ", ".join(others)])) + ".")
     low, high = scene["first"]
     spans, bare = at_window(scene, low, high)["exposed"], {}
     for lane, start, end in zip(*(spans[c] for c in ("lane", "start", "end"))):
@@ -274,11 +299,11 @@ def describe(scene: dict[str, Any]) -> str:
         bare[rank] = bare.get(rank, 0.0) + max(min(end, high) - max(start, low), 0.0)
     if bare:
         parts.append(f"Rank {max(bare, key=bare.__getitem__)} has the most exposed communication.")
-    return " ".join(parts)
+    return " ".join([*parts, *scene["notes"]])
 
 
 # -- the picture -----------------------------------------------------------------------------------
-GUTTER, RIGHT, HEAD = 112, 24, 62
+GUTTER, RIGHT, HEAD = 112, 24, 94
 COMPUTE, COMM, GAP, MEMORY = 20, 13, 8, 54
 MARKS = 100  # more beginnings and ends of steps than that would hatch the picture
 
@@ -310,9 +335,9 @@ def timeline_svg(
         raise ValueError(f"rank={rank} is not in this trace; it has {scene['ranks']}")
     scene, axis = at_window(scene, low, high), Axis(GUTTER, width - RIGHT, low, high)
     tops, bottom = lane_tops(scene)
-    numbers = "  ".join(f"{label} {value}" for label, value in scene["metrics"])
-    body = [pattern_defs(), head(scene)]
-    body.append(text(10, 44, numbers, size=11, weight=600, extra="xml:space='preserve'"))
+    time, spent, *others = (f"{label} {value}" for label, value in scene["metrics"])
+    body = [pattern_defs(), head(scene), text(10, 44, time, size=11, weight=600)]
+    body.append(lines(10, 60, [spent, ", ".join(others)], 16))
     body += [_steps(scene, axis, bottom), axis.rules(HEAD - 4, bottom, bottom + 14)]
     body += [_lane(scene, i, tops[i], axis, width) for i in range(len(scene["lanes"]))]
     body.append(_critical(scene, tops, axis))
@@ -322,9 +347,9 @@ def timeline_svg(
         y += MEMORY + 26
     drawn, y = legend(_marks(scene, memory), 10.0, y + 8, width)
     body.append(drawn)
-    if "note" in scene:
-        y += 20
-        body.append(text(10, y + 9.5, scene["note"], "muted"))
+    said = wrapped(" ".join([*scene["notes"], scene.get("note", "")]).strip(), int(width / 5.9))
+    body.append(lines(10, y + 29.5, said, 15, "muted"))
+    y += 20 * bool(said) + 15 * (len(said) - 1)
     return document(width, y + 22, body, f"Timeline, {scene['badge']}", theme)
 
 
@@ -347,7 +372,7 @@ def lane_tops(scene: dict[str, Any], top: float = HEAD) -> tuple[list[float], fl
 
 
 def _height(lane):
-    return COMM if lane["axis"] else COMPUTE
+    return COMPUTE if lane["lane"] == "compute" else COMM
 
 
 def _steps(scene, axis, bottom):
@@ -362,9 +387,10 @@ def _steps(scene, axis, bottom):
 def _lane(scene, index, top, axis, width):
     lane, strings, height = scene["lanes"][index], scene["strings"], _height(scene["lanes"][index])
     out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
-    if not lane["axis"]:
+    if lane["lane"] == "compute":
         out.append(text(10, top + 14, f"rank {lane['rank']}", size=11, weight=600))
     out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", 11, "end"))
+    out.append(idle_spans(*_spans(scene["idle"], index, axis), top, height))
     mine = np.array(scene["bars"]["lane"]) == index
     key, name, start, end = (
         np.array(scene["bars"][c])[mine] for c in ("key", "name", "start", "end")
@@ -373,14 +399,17 @@ def _lane(scene, index, top, axis, width):
     for k, ink in enumerate(inks):
         spans = axis.spans(start[key == k], end[key == k])
         out.append(bars(*spans, top, height, ink, not scene.get("cut")))  # pyright: ignore[reportCallIssue]
-    if not lane["axis"]:
-        bare = np.array(scene["exposed"]["lane"]) == index
-        spans = axis.spans(*(np.array(scene["exposed"][c])[bare] for c in ("start", "end")))
-        out.append(exposed(*spans, top, height))  # pyright: ignore[reportCallIssue]
+    out.append(exposed(*_spans(scene["exposed"], index, axis), top, height))
     x0, x1 = (axis.x(time).tolist() for time in (start, end))
     words = [strings[i] for i in name.tolist()]
     out.append(names(zip(x0, x1, words, [inks[k] for k in key.tolist()]), top, height))
     return "".join(out)
+
+
+def _spans(spans, index, axis):
+    """(left, right) px of the spans of a lane, exposed communication or idle time."""
+    mine = np.array(spans["lane"]) == index
+    return axis.spans(*(np.array(spans[edge])[mine] for edge in ("start", "end")))
 
 
 def _critical(scene, tops, axis):
@@ -428,6 +457,8 @@ def _marks(scene, memory):
     if scene["exposed"]["lane"]:
         waits = any(info["kind"] == "wait" for info in scene["keys"])
         items.append(("exposed wait" if waits else "exposed", INKS["exposed"].label))
+    if scene["idle"]["lane"]:
+        items.append(("idle span", INKS["idle"].label))
     return items + [
         (f"memory {info['key']}", info["label"]) for info in scene["memory_keys"] if memory
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tpviz.trace.analyses import merge
+from tpviz.trace.analyses import idle_spans, merge, subtract
 
 from .svg import seconds
 
@@ -45,31 +45,35 @@ class Bars:
         self.start, self.end = np.round(start[order] - zero, 9), np.round(end[order] - zero, 9)
         self.until = float(trace["end"].max() - zero)
         self.critical = _places(trace["id"][self.rows], critical)
-        self.bare: tuple[np.ndarray, ...] = ()
+        self.zero, self.spans = zero, {}
 
     def __len__(self):
         return len(self.rows)
 
-    def expose(self, lanes: list[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
-        """Find the communication outside every computation, for the compute lane of each rank."""
+    def mark(self, lanes: list[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
+        """Find, for the compute lane of each rank, the communication outside every computation,
+        and the time of the steps in which the rank is idle (`tpviz.trace.analyses.idle`)."""
         kind = np.array([k["kind"] for k in keys])[self.key]
         rank = np.array([lane["rank"] for lane in lanes])[self.lane]
-        computes = np.array([lane["lane"].startswith("compute") for lane in lanes])[self.lane]
-        comm, work, spans = kind == "comm", (kind == "compute") & computes, []
+        idle, spans = idle_spans(self.trace), {"exposed": [], "idle": []}
         for i, lane in enumerate(lanes):
             if lane["lane"] == "compute":
-                masks = comm & (rank == lane["rank"]), work & (rank == lane["rank"])
-                bare = subtract(*(merge(self.start[m], self.end[m]) for m in masks))
-                spans.append((np.full(len(bare[0]), i), *bare))
-        self.bare = tuple(map(np.concatenate, zip(*spans)))
+                mine = [(kind == k) & (rank == lane["rank"]) for k in ("comm", "compute")]
+                bare = subtract(*(merge(self.start[m], self.end[m]) for m in mine))
+                free = (np.round(t - self.zero, 9) for t in idle[lane["rank"]])
+                for name, (start, end) in (("exposed", bare), ("idle", free)):
+                    spans[name].append((np.full(len(start), i), start, end))
+        self.spans = {
+            name: tuple(map(np.concatenate, zip(*found))) for name, found in spans.items()
+        }
 
     def waits(self, keys: list[dict[str, Any]], least: float) -> bool:
         """Whether waiting of ``least`` s or more is seen: not under exposed communication."""
-        wait = np.array([k["kind"] for k in keys])[self.key] == "wait"
+        wait, spans = np.array([k["kind"] for k in keys])[self.key] == "wait", self.spans["exposed"]
         for lane in np.unique(self.lane[wait]):
-            mine, bare = wait & (self.lane == lane), self.bare[0] == lane
+            mine, bare = wait & (self.lane == lane), spans[0] == lane
             start, end = subtract(
-                merge(self.start[mine], self.end[mine]), (self.bare[1][bare], self.bare[2][bare])
+                merge(self.start[mine], self.end[mine]), (spans[1][bare], spans[2][bare])
             )
             if (end - start >= least).any():
                 return True
@@ -78,10 +82,10 @@ class Bars:
     def level(self, low: float = -np.inf, high: float = np.inf, most: int = BARS) -> dict[str, Any]:
         """What a picture of the time from low to high (s) draws, in at most about ``most`` bars.
 
-        A dict with a scene's ``bars``, ``strings``, ``exposed`` and ``critical``. Unless that is
-        every event there is, it has ``note``, which says so; ``window`` [low, high]; and ``cut``:
-        events shorter than that (s) are merged, 0 for none. Then ``bars`` has two more columns,
-        ``count``, the events of a bar, and ``busy``, their seconds together.
+        A dict with a scene's ``bars``, ``strings``, ``exposed``, ``idle`` and ``critical``. Unless
+        that is every event there is, it has ``note``, which says so; ``window`` [low, high]; and
+        ``cut``: events shorter than that (s) are merged, 0 for none. Then ``bars`` has two more
+        columns, ``count``, the events of a bar, and ``busy``, their seconds together.
         """
         inside = np.flatnonzero((self.end >= low) & (self.start <= high))
         low, high = max(low, 0.0), min(high, self.until)
@@ -92,7 +96,8 @@ class Bars:
         order = np.lexsort((-end, start, lane[first]))
         columns, strings = self._columns(inside, bar, first[order], count[order], order)
         columns |= {"start": start[order].tolist(), "end": end[order].tolist()}
-        level = {"bars": columns, "strings": strings, "exposed": self._bare(low, high, most // 4)}
+        spans = {name: self._spans(name, low, high, most // 4) for name in self.spans}
+        level = {"bars": columns, "strings": strings, **spans}
         at = np.searchsorted(inside, self.critical)
         at = at[inside[np.minimum(at, len(inside) - 1)] == self.critical] if len(inside) else at[:0]
         level["critical"] = list(dict.fromkeys(np.argsort(order)[bar[at]].tolist()))
@@ -122,10 +127,10 @@ class Bars:
             strings
         )
 
-    def _bare(self, low, high, most):
-        """The exposed communication of a level: its lanes, starts and ends."""
-        near = (self.bare[2] > low) & (self.bare[1] < high)
-        lane, start, end = (column[near] for column in self.bare)
+    def _spans(self, name, low, high, most):
+        """The exposed communication or the idle time of a level: its lanes, starts and ends."""
+        near = (self.spans[name][2] > low) & (self.spans[name][1] < high)
+        lane, start, end = (column[near] for column in self.spans[name])
         bar, cut = _merged(lane, start, end, low, high, most)
         first, _, _, start, end = _drawn(lane, start, end, bar, low, cut)
         return {"lane": lane[first].tolist(), "start": start.tolist(), "end": end.tolist()}
@@ -212,14 +217,3 @@ def _drawn(lane, start, end, bar, low, cut):
     at = begin[group] + (before - before[begins][group]) * scale
     starts[many], ends[many] = np.round(at, 9), np.round(at + busy[many] * scale, 9)
     return first, count, np.round(busy, 9), starts, ends
-
-
-def subtract(
-    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The part of ``a`` outside ``b``; both, and the result, are merged (starts, ends)."""
-    edges = np.concatenate([a[0], a[1], b[0], b[1]])
-    change = np.repeat([1, -1, -2, 2], [len(a[0]), len(a[1]), len(b[0]), len(b[1])])
-    order = np.argsort(edges, kind="stable")
-    edges, inside = edges[order], np.cumsum(change[order])[:-1] == 1
-    return merge(edges[:-1][inside], edges[1:][inside])

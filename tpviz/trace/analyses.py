@@ -1,8 +1,8 @@
 """What is read off a trace: overlap, exposed communication, bubbles, memory, the critical path.
 
 Overlap is defined as HolisticTraceAnalysis (Meta, 2023) defines it: communication time that
-computation covers, over communication time, both on merged intervals of one rank. The bubble is our
-own (derived).
+computation covers, over communication time, both on merged intervals of one rank. Where a step's
+time goes (`breakdown`), idle time and the bubble are our own (derived).
 
 >>> from tpviz.trace import Event, Trace
 >>> events = [Event(end=2.0), Event(lane="comm/tp", kind="comm", start=1.0, end=3.0)]
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tpviz.checks import whole_number
+from tpviz.tables import html_table, show_seconds, text_table
 
 from .critical import critical_path, last_members, match_collectives
 from .steps import step_spans
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Breakdown",
+    "Breakdowns",
     "MemoryUse",
     "breakdown",
     "bubble",
     "critical_path",
     "exposed_communication",
+    "idle",
+    "idle_spans",
     "intersect",
     "length",
     "match_collectives",
@@ -39,7 +43,10 @@ __all__ = [
     "merge",
     "overlap",
     "overlaps",
+    "subtract",
 ]
+WORKS = "compute", "comm", "copy"
+"""Kinds of events in which a rank's device does something; in a wait it does nothing of its own."""
 
 
 def merge(start: "ArrayLike", end: "ArrayLike") -> tuple[np.ndarray, np.ndarray]:
@@ -67,6 +74,17 @@ def intersect(
         pieces[0].append(start[covered])
         pieces[1].append(np.minimum(end[covered], other_end[i[covered]]))
     return merge(*map(np.concatenate, pieces))
+
+
+def subtract(
+    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The part of ``a`` outside ``b``; both, and the result, are merged (starts, ends)."""
+    edges = np.concatenate([a[0], a[1], b[0], b[1]])
+    change = np.repeat([1, -1, -2, 2], [len(a[0]), len(a[1]), len(b[0]), len(b[1])])
+    order = np.argsort(edges, kind="stable")
+    edges, inside = edges[order], np.cumsum(change[order])[:-1] == 1
+    return merge(edges[:-1][inside], edges[1:][inside])
 
 
 def length(intervals: tuple[np.ndarray, np.ndarray]) -> float:
@@ -117,9 +135,10 @@ def overlaps(trace: "Trace") -> dict[int, float]:
 def exposed_communication(trace: "Trace", rank: int | None = None) -> float:
     """Seconds of communication during which the rank does not compute, over the whole trace.
 
-    All of it, as HTA counts: bandwidth, latency, contention and `Breakdown`'s ``waiting`` for a
-    peer, which is also `bubble`. rank None: the largest over ranks, since the step waits for the
-    slowest. Raises ValueError for a rank that is not in the trace.
+    All of it, as HTA counts: bandwidth, latency, contention, and `Breakdown`'s ``waiting`` for a
+    peer. That part `bubble` counts too, as lost to the same peer: do not add the two up; the parts
+    of `breakdown` add up. rank None: the largest over ranks, since the step waits for the slowest.
+    Raises ValueError for a rank that is not in the trace.
     """
     seconds = _covered(trace, _ranks(trace, rank))
     return max((max(0.0, comm - covered) for comm, covered in seconds), default=0.0)
@@ -130,9 +149,9 @@ class Breakdown(NamedTuple):
     ``idle`` is ``span``.
 
     overlapped: computing and communicating. exposed: communicating, not computing. copying: neither
-    of these, but copying to or from the device. idle: nothing. waiting is the part of ``exposed``
-    in which no data can move yet, because every collective that runs still lacks a member: some
-    peer has not issued its part.
+    of these, but copying to or from a device's memory or within it. idle: nothing. waiting is the
+    part of ``exposed`` in which no data can move yet, because every collective that runs still
+    lacks a member: some peer has not issued its part.
     """
 
     span: float
@@ -143,8 +162,61 @@ class Breakdown(NamedTuple):
     waiting: float
     copying: float = 0.0
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """{what the rank does: seconds}, largest first; they sum to ``span``."""
+        parts = {
+            "idle": self.idle,
+            "exposed communication": self.exposed,
+            "computing": self.compute + self.overlapped,
+            "copying": self.copying,
+        }
+        return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
-def breakdown(trace: "Trace") -> dict[int, Breakdown]:
+    def describe(self) -> str:
+        """The parts as shares of the span, largest first, without those that are nothing."""
+        if not self.span > 0:
+            return "no time"
+        shown = {what: 100 * s / self.span for what, s in self.parts.items() if s > 0}
+        wait = 100 * self.waiting / self.span
+        within = {"exposed communication": f" ({wait:.1f} % waiting for peers)"} if wait else {}
+        return ", ".join(f"{what} {s:.1f} %{within.get(what, '')}" for what, s in shown.items())
+
+
+class Breakdowns(dict[int, Breakdown]):
+    """{rank: `Breakdown`}, which prints as a table."""
+
+    @property
+    def mean(self) -> Breakdown:
+        """The `Breakdown` of the average rank."""
+        return Breakdown(*(sum(x) / len(self) for x in zip(*self.values()))) if self else _NONE
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first: seconds of each rank, and of the average one."""
+        head = ["rank", "step", "computing", "exposed communication", "of it waiting", "copying"]
+        rows = [(str(rank), one) for rank, one in self.items()]
+        rows += [("mean", self.mean)] if len(self) > 1 else []
+        return [[*head, "idle", "idle, %"]] + [
+            [
+                name,
+                *map(show_seconds, (b.span, b.compute + b.overlapped, b.exposed, b.waiting)),
+                *map(show_seconds, (b.copying, b.idle)),
+                f"{100 * b.idle / b.span if b.span > 0 else 0.0:.1f}",
+            ]
+            for name, b in rows
+        ]
+
+    def __repr__(self):
+        return "\n".join(text_table(self.to_table(), right=range(8)))
+
+    def _repr_html_(self):
+        return html_table(self.to_table(), "class='tpviz-breakdown'")
+
+
+_NONE = Breakdown(*[0.0] * 7)
+
+
+def breakdown(trace: "Trace") -> Breakdowns:
     """{rank: `Breakdown`}, over the marked steps (or the whole trace where no steps are marked).
 
     The span is the same for all ranks: from the first rank's start of a step to the last rank's end
@@ -152,34 +224,62 @@ def breakdown(trace: "Trace") -> dict[int, Breakdown]:
     """
     windows, ranks = _windows(trace), trace.ranks
     models = sorted(set(map(trace.model_of, ranks)))
-    compute, copies = (_spans(trace, kind, models) for kind in ("compute", "copy"))
+    compute, copy = _spans(trace, "compute", models), _spans(trace, "copy", models)
     rows = np.flatnonzero(trace["kind"] == "comm")
     columns = trace["start"][rows], trace["end"][rows], _arrival(trace)[rows]
     rank = trace["rank"][rows]
     found = {
-        m: _breakdown(windows, compute[m], copies[m], *(c[rank == m] for c in columns))
+        m: _breakdown(windows, compute[m], copy[m], *(c[rank == m] for c in columns))
         for m in models
     }
-    return {r: found[trace.model_of(r)] for r in ranks}
+    return Breakdowns({r: found[trace.model_of(r)] for r in ranks})
 
 
-def _breakdown(windows, compute, copies, start, end, arrival):
-    compute = intersect(windows, compute)
+def _breakdown(windows, compute, copy, start, end, arrival):
+    compute, copy = intersect(windows, compute), intersect(windows, copy)
     comm = intersect(windows, merge(start, end))
     before = intersect(windows, merge(start, np.minimum(arrival, end)))
-    moving = merge(*map(np.concatenate, zip(compute, merge(arrival, end))))
-    busy = merge(*map(np.concatenate, zip(compute, comm)))
+    moving = _union(compute, merge(arrival, end))
+    works = _union(compute, comm)
     both = length(intersect(compute, comm))
-    active = length(intersect(windows, merge(*map(np.concatenate, zip(busy, copies)))))
     return Breakdown(
         span=length(windows),
         compute=length(compute) - both,
         overlapped=both,
         exposed=length(comm) - both,
-        idle=length(windows) - active,
+        idle=length(windows) - length(_union(works, copy)),
         waiting=length(before) - length(intersect(before, moving)),
-        copying=active - length(busy),
+        copying=length(copy) - length(intersect(copy, works)),
     )
+
+
+def _union(*sets):
+    return merge(*map(np.concatenate, zip(*sets)))
+
+
+def idle(trace: "Trace", rank: int | None = None) -> float:
+    """Seconds of the marked steps (or of the whole trace where none are marked) in which a rank's
+    device neither computes nor communicates nor copies.
+
+    A GPU idles where its host launches kernels too slowly, where it waits for data, or for another
+    rank without a collective in flight, as at the ends of a pipeline; between two operators on a
+    CPU there is the time that Python takes. A collective that waits for a peer is exposed
+    communication, not idle. rank None: the mean over ranks. Raises ValueError for a rank that is
+    not in the trace.
+    """
+    ranks, found = _ranks(trace, rank), breakdown(trace)
+    return sum(found[r].idle for r in ranks) / len(ranks) if ranks else 0.0
+
+
+def idle_spans(trace: "Trace") -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """{rank: (starts, ends) of the times that `idle` counts}."""
+    windows, works = _windows(trace), np.isin(trace["kind"], WORKS)
+    rank, start, end = (trace[column][works] for column in ("rank", "start", "end"))
+    return {
+        r: subtract(windows, merge(start[rank == m], end[rank == m]))
+        for r in trace.ranks
+        for m in [trace.model_of(r)]
+    }
 
 
 def _windows(trace):
@@ -201,11 +301,11 @@ def _arrival(trace):
 def bubble(trace: "Trace") -> dict[int, float]:
     """{rank: fraction of the step span lost to having nothing to do}: (idle + waiting) / span.
 
-    A rank is idle when it neither computes nor communicates nor copies, and waiting when it does
-    not compute and no collective it has issued can move data, because a peer has not issued its
-    part: a pipeline stage blocked in a recv whose sender still computes, or a rank ahead of a
-    straggler. Time in which data moves is exposed communication, not bubble. 0.0 where the span is
-    empty.
+    A rank is idle as `idle` says, and waiting when it does not compute and no collective it has
+    issued can move data, because a peer has not issued its part: a pipeline stage blocked in a recv
+    whose sender still computes, or a rank ahead of a straggler. Time in which data moves is exposed
+    communication, not bubble; `exposed_communication` counts the waiting too, so the two do not add
+    up, and the parts of `breakdown` do. 0.0 where the span is empty.
     """
     return {
         rank: (b.idle + b.waiting) / b.span if b.span > 0 else 0.0

@@ -6,14 +6,16 @@ is the issue and whose end is the completion.
 """
 
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .columns import UNKNOWN, codes
+from tpviz.tables import html_table, listed, show_seconds, text_table
+
+from .columns import UNKNOWN, Event, codes
 
 if TYPE_CHECKING:
-    from .columns import Event
     from .table import Trace
 
 
@@ -98,7 +100,71 @@ def runs(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return order, place
 
 
-def critical_path(trace: "Trace") -> "list[Event]":
+class CriticalPath(list[Event]):
+    """The events of `critical_path`, in time order: a list that prints as a table."""
+
+    def spent(self) -> list[tuple[float, float]]:
+        """(seconds before it in which no event of the path runs, seconds that it adds) of each
+        event; together they are the time from the first event's start to the last one's end."""
+        now, found = self[0].start if self else 0.0, []
+        for event in self:
+            gap = max(0.0, event.start - now)
+            now += gap
+            found.append((gap, max(0.0, event.end - now)))
+            now = max(now, event.end)
+        return found
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first: each event, what it adds to the path, and how long no
+        event of the path ran before it."""
+        rows = [["at", "rank", "lane", "name", "phase", "layer", "time", "gap before"]]
+        for event, (gap, own) in zip(self, self.spent()):
+            words = event.lane, event.name, event.phase, event.layer
+            times = show_seconds(event.start), *map(show_seconds, (own, gap))
+            rows.append([times[0], str(event.rank), *words, *times[1:]])
+        return rows
+
+    def describe(self) -> str:
+        """The path in a sentence: how long it is, and of what, largest first."""
+        if not self:
+            return "An empty critical path."
+        spent, sums = self.spent(), {}
+        for event, (gap, own) in zip(self, spent):
+            what = {"compute": "computing", "comm": "communication", "copy": "copying"}
+            for name, length in ((what.get(event.kind, "waiting"), own), ("gaps", gap)):
+                sums[name] = sums.get(name, 0.0) + length
+        total, ranks = sum(map(sum, spent)), sorted({event.rank for event in self})
+        parts = ", ".join(
+            f"{name} {100 * length / total:.1f} %"
+            for name, length in sorted(sums.items(), key=lambda part: -part[1])
+            if length > 0
+        )
+        return (
+            f"Critical path of {len(self)} events on rank{'s' * (len(ranks) > 1)} "
+            f"{listed(list(map(str, ranks)))} over {show_seconds(total)}: {parts}."
+        )
+
+    def _shown(self):
+        """The table; of a long path its beginning and its end."""
+        head, *rows = self.to_table()
+        if len(rows) <= SHOWN:
+            return [head, *rows]
+        half, more = SHOWN // 2, f"... {len(rows) - SHOWN} more ..."
+        return [head, *rows[:half], ["", "", "", more, "", "", "", ""], *rows[-half:]]
+
+    def __repr__(self):
+        return "\n".join([self.describe(), *text_table(self._shown(), right=(0, 1, 6, 7))])
+
+    def _repr_html_(self):
+        table = html_table(self._shown(), "class='tpviz-path'")
+        return f"<p>{escape(self.describe())}</p>{table}"
+
+
+SHOWN = 40
+"""Most events of a path that are printed; `CriticalPath.to_table` has all."""
+
+
+def critical_path(trace: "Trace") -> CriticalPath:
     """The chain of events, in time order and across ranks, that decided when the trace ended.
 
     Found backwards, from the event that ends last (steps are not events here):
@@ -112,7 +178,7 @@ def critical_path(trace: "Trace") -> "list[Event]":
 
     Ranks without any wait events (imported GPU traces) do not say what they wait for: there, what
     comes before a computation is whichever of the rank's computations and collectives ended last
-    before it. Returns a list of `Event`; empty for an empty trace.
+    before it. Returns a `CriticalPath`, a list of `Event`; empty for an empty trace.
     """
     walk = _Walk(trace)
     path, row = [], walk.last()
@@ -122,7 +188,7 @@ def critical_path(trace: "Trace") -> "list[Event]":
         path.append(row)
         row = walk.before(row)
     events = list(trace.where(np.array(path[::-1], dtype=int)))
-    return sorted(events, key=lambda event: event.start)
+    return CriticalPath(sorted(events, key=lambda event: event.start))
 
 
 class _Walk:

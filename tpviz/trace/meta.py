@@ -3,6 +3,7 @@
 Keys that are not in the table may be anything that JSON holds.
 """
 
+import re
 from typing import Any
 
 from tpviz import limits
@@ -118,3 +119,19 @@ def fact(meta: Any, name: str) -> Any:
     except Misfit:
         pass
     return ABSENT.get(name, "")
+
+
+def brief(notes: list[str]) -> list[str]:
+    """What a badge says of notes: their subjects, up to two, and how many more there are.
+
+    >>> brief(["group unknown: 2 collectives", "rank0.json: 3 bytes replaced (the first is 9)"])
+    ['group unknown', '3 bytes replaced']
+    """
+    # A note is a subject and its figures; in front of it the name of a file may stand.
+    subjects = [
+        next((part.strip() for part in re.split("[:;,(]", note) if " " in part.strip()), note)
+        for note in notes
+    ]
+    subjects = list(dict.fromkeys(subjects))
+    more = [f"{len(subjects) - 2} more notes"] if len(subjects) > 3 else subjects[2:3]
+    return [*subjects[:2], *more]

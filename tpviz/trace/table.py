@@ -21,7 +21,7 @@ from .clocks import refuse_several
 from .columns import COLUMNS, Event, equals
 from .faithful import badge_words, warn, warn_if_late
 from .members import members_text
-from .meta import fact
+from .meta import brief, fact
 from .rows import check_table, each, table_of
 from .steps import median_number, step_spans
 
@@ -121,7 +121,13 @@ class Trace:
         if (hosts := self.fact("hosts")) and (others := set(self.ranks) - hosts.keys()):
             text += f"; host unknown of ranks {members_text(sorted(others))}"
         disagree = self.fact("disagree")
-        return f"{text}; ranks disagree: {_first_of(disagree)}" if disagree else text
+        text += f"; ranks disagree: {_first_of(disagree)}" if disagree else ""
+        return "; ".join([text, *brief(self.fact("notes"))])
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what is unknown, left out or assumed, of which `badge` has the subjects."""
+        return [f"{note[0].upper()}{note[1:]}." for note in self.fact("notes") if note]
 
     def rebased(self) -> "Trace":
         """The same events with the clock starting at zero (memory samples move along)."""
@@ -203,6 +209,8 @@ class Trace:
 
     # The analyses live in their own modules, with what they say; these are the names people type.
     ledger = ledger.ledger
+    breakdown = analyses.breakdown
+    idle = analyses.idle
     overlap = analyses.overlap
     exposed_communication = analyses.exposed_communication
     bubble = analyses.bubble

@@ -13,7 +13,7 @@ export const HINT = "Space plays, ←/→ step through events, ↑/↓ change la
 export class TimelineDrawing extends Zoomed(Player) {
   load() {
     const scene = this.coarse = this.host.get("scene");
-    this.lanes = (scene.lanes ?? []).map((lane) => ({ ...lane, bars: [], height: lane.axis ? COMM : COMPUTE }));
+    this.lanes = (scene.lanes ?? []).map((lane) => ({ ...lane, bars: [], height: lane.lane === "compute" ? COMPUTE : COMM }));
     let y = TOP, before = null;
     for (const lane of this.lanes) {
       if (before !== null && before !== lane.rank) y += GAP;
@@ -98,8 +98,8 @@ export class TimelineDrawing extends Zoomed(Player) {
   }
 
   drawLane(lane, index) {
-    const { svg, scene: { bars, keys, strings, exposed } } = this, chosen = lane.rank === this.rank;
-    if (!lane.axis) {
+    const { svg, scene: { bars, keys, strings, exposed, idle } } = this, chosen = lane.rank === this.rank;
+    if (lane.lane === "compute") {
       make("text", { x: 4, y: lane.y + 14, "font-size": 11, "data-rank": lane.rank,
         "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" }, svg,
       `${chosen ? "▸ " : ""}rank ${lane.rank}`).addEventListener("click", () => this.select(lane.rank));
@@ -107,7 +107,12 @@ export class TimelineDrawing extends Zoomed(Player) {
     make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 11,
       class: "f-muted" }, svg, lane.name);
     make("path", { d: `M${GUTTER},${lane.y + lane.height + 1}H${this.right}`, class: "s-rule" }, svg);
-    const runs = keys.map(() => []), names = [], bare = [];
+    const runs = keys.map(() => []), names = [], spans = (of, kind, y, height) => {
+      const run = [];
+      of.lane.forEach((l, i) => { if (l === index) addRun(run, this.x(of.start[i]), this.x(of.end[i])); });
+      this.drawRun(run, y, height, { key: kind, kind }, this.plot);
+    };
+    spans(idle, "idle", lane.y, lane.height);
     for (const i of lane.bars) {
       if (bars.end[i] < this.low || bars.start[i] > this.high) continue;
       const from = Math.max(this.x(bars.start[i]), GUTTER - 2), to = Math.min(this.x(bars.end[i]), this.right + 2);
@@ -122,10 +127,7 @@ export class TimelineDrawing extends Zoomed(Player) {
       if (named && to - from > wide + 6) make("text", { x: (from + to) / 2, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 11,
         class: `f-halo-${key}` }, this.plot, name);
     }
-    exposed.lane.forEach((l, i) => {
-      if (l === index) addRun(bare, this.x(exposed.start[i]), this.x(exposed.end[i]));
-    });
-    this.drawRun(bare, lane.y - 1, lane.height + 2, { key: "exposed", kind: "exposed" }, this.plot);
+    spans(exposed, "exposed", lane.y - 1, lane.height + 2);
   }
 
   drawMemory(memory) {
@@ -157,9 +159,10 @@ export class TimelineDrawing extends Zoomed(Player) {
     const items = scene.keys.filter((k) => k.seen).map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
     const under = scene.keys.find((k) => k.kind === "wait");
     if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed", under }, "exposed communication"]);
+    if (scene.idle.lane.length) items.push([{ key: "idle", kind: "idle" }, "idle"]);
     if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
     this.drawLegend(items);
-    this.note.textContent = scene.note ?? "";
+    this.note.textContent = [...scene.notes, scene.note ?? ""].join(" ");
   }
 
   outline(i) {

@@ -142,9 +142,10 @@ export class View {
     }));
   }
 
-  /** Badge, title (`about` is more of it, where one points), and facts as [label, value]. */
-  drawHead({ badge, title, about = "" }, facts = []) {
-    [this.badge.textContent, this.title.textContent, this.title.title] = [badge, title, about];
+  /** Badge, title (`notes` and `about` are more of them, where one points), and facts as [label, value]. */
+  drawHead({ badge, title, about = "", notes = [] }, facts = []) {
+    [this.badge.textContent, this.badge.title] = [badge, notes.join("\n")];
+    [this.title.textContent, this.title.title] = [title, about];
     this.metrics.replaceChildren(...facts.map(([label, value]) => {
       const node = make("span", {}, null, `${label} `);
       make("b", {}, node, value);
@@ -169,6 +170,11 @@ export class View {
     const path = run.map(([a, b]) => [a.toFixed(2), Math.max(b - a, 0.5).toFixed(2)])
       .map(([x, w]) => `M${x},${y}h${w}v${height}h-${w}z`).join("");
     const paint = (look) => make("path", { d: path, ...look }, parent), tile = (name) => paint({ fill: this.tile(name) });
+    if (kind === "idle") {
+      paint({ class: "f-idle", "fill-opacity": .16 });
+      tile("idle");
+      return;
+    }
     if (kind === "exposed") {
       paint({ class: "f-exposed tpv-exposed", "fill-opacity": .3 });
       tile("exposed");
