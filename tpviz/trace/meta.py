@@ -122,16 +122,17 @@ def fact(meta: Any, name: str) -> Any:
 
 
 def brief(notes: list[str]) -> list[str]:
-    """What a badge says of notes: their subjects, up to two, and how many more there are.
+    """What a badge says of notes: their subjects, up to three, and how many more there are; how
+    steps were found is said after what is unknown.
 
-    >>> brief(["group unknown: 2 collectives", "rank0.json: 3 bytes replaced (the first is 9)"])
-    ['group unknown', '3 bytes replaced']
+    >>> brief(["steps by the GPUs' own time, as they lag", "a.json: 3 bytes replaced (at 9)"])
+    ['3 bytes replaced', "steps by the GPUs' own time"]
     """
     # A note is a subject and its figures; in front of it the name of a file may stand.
     subjects = [
         next((part.strip() for part in re.split("[:;,(]", note) if " " in part.strip()), note)
         for note in notes
     ]
-    subjects = list(dict.fromkeys(subjects))
-    more = [f"{len(subjects) - 2} more notes"] if len(subjects) > 3 else subjects[2:3]
-    return [*subjects[:2], *more]
+    subjects = sorted(dict.fromkeys(subjects), key=lambda words: words.startswith("steps"))
+    more = [f"{len(subjects) - 3} more notes"] if len(subjects) > 4 else subjects[3:4]
+    return [*subjects[:3], *more]

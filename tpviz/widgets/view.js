@@ -98,8 +98,16 @@ export class View {
     const empty = !Object.keys(this.host.get("scene")).length;
     this.root.classList.toggle("tpv-empty", empty);
     if (!empty) this.draw();
+    if (!this.root.clientWidth) this.awaitWidth();
     this.root.dataset.generation = this.host.get("generation");
     this.root.dataset.ready = "true";
+  }
+
+  /** Drawn while the page hid it, without a width: hear of the next one even if it is the last one that was heard of. */
+  awaitWidth() {
+    this.seenWidth = 0;
+    this.sized.unobserve(this.root);
+    this.sized.observe(this.root);
   }
 
   /** Tell the kernel (or the page): traits first, `generation` last. */
