@@ -1,7 +1,8 @@
 """What stands where a live view was: its picture, in a notebook that was saved, exported, sent on.
 
 A view is shown as two outputs: its picture, and the widget, of which a page without kernel has an
-error or nothing. CSS alone hides the picture where the widget lives, and the widget where it does
+error or nothing. So has a page whose server lacks anywidget's half for the browser, as a Voila that
+is installed apart. CSS alone hides the picture where the widget lives, and the widget where it does
 not. It knows outputs of JupyterLab, Notebook and Voila (nbconvert's lab template) and of classic
 pages; anywhere else both show.
 """
@@ -13,12 +14,14 @@ from typing import Any
 from tpviz.figures.svg import image
 
 _LIVES = "tpv-lives"
+_FAILED = ".jupyter-widgets-error-widget"  # in place of what the page cannot draw
 _OUTPUTS = (".jp-OutputArea-child", ".output_area")
 # A live view comes some 0.1 s after its picture, which keeps its place until then, unseen.
 _STYLE = (
     "".join(
-        f"{output}:has(.tpv-still):has(+ {output} .{_LIVES}),"
-        f"{output}:has(.tpv-still) + {output}:not(:has(.{_LIVES})){{display:none}}"
+        f"{output}:has(.tpv-still):has(+ {output} .{_LIVES}):not(:has(+ {output} {_FAILED})),"
+        f"{output}:has(.tpv-still) + {output}:not(:has(.{_LIVES})),"
+        f"{output}:has(.tpv-still) + {output}:has({_FAILED}){{display:none}}"
         for output in _OUTPUTS
     )
     + "@media screen{.tpv-still{animation:tpv-still .5s}}"
