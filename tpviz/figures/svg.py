@@ -266,12 +266,13 @@ def pattern_defs() -> str:
     """``<defs>`` with every pattern, in the background colour; ``exposed`` is red, and leans the
     other way than that of the backward pass, beside which it often stands; ``idle`` is in its own
     ink too, as nothing stands there that a background could cut."""
-    tiles = "".join(_tile(name, *tile, "s-bg", 1, 0.55) for name, tile in PATTERNS.items() if tile)
-    tiles += _tile("exposed", 5, "M-1,4l2,2M0,0l5,5M4,-1l2,2", "s-exposed", 1.4)
-    return f"<defs>{tiles}{_tile('idle', *PATTERNS[INKS['idle'].pattern], 's-idle', 1.2)}</defs>"
+    tiles = "".join(_tile(name, tile, "s-bg", 1, 0.55) for name, tile in PATTERNS.items() if tile)
+    tiles += _tile("exposed", (5, "M-1,4l2,2M0,0l5,5M4,-1l2,2"), "s-exposed", 1.4)
+    return f"<defs>{tiles}{_tile('idle', PATTERNS[INKS['idle'].pattern], 's-idle', 1.2)}</defs>"
 
 
-def _tile(name, size, path, ink, width, opacity=1.0):
+def _tile(name, tile, ink, width, opacity=1.0):
+    size, path = tile
     return (
         f"<pattern id='tpv-{name}' width='{size}' height='{size}' patternUnits='userSpaceOnUse'>"
         f"<path d='{path}' class='{ink}' fill='none' stroke-width='{width}'"

@@ -406,7 +406,7 @@ def _lane(scene, index, top, axis, width):
     return "".join(out)
 
 
-def _spans(spans, index, axis):
+def _spans(spans, index, axis) -> tuple[np.ndarray, np.ndarray]:
     """(left, right) px of the spans of a lane, exposed communication or idle time."""
     mine = np.array(spans["lane"]) == index
     return axis.spans(*(np.array(spans[edge])[mine] for edge in ("start", "end")))
