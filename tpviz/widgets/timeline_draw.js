@@ -1,6 +1,6 @@
 /**
  * Drawing the timeline: the scene made by figures/timeline.py becomes SVG. All bars of one kind on one
- * lane are one path, so thousands of events stay a few dozen elements. What the reader does is in timeline.js.
+ * lane are one path, so thousands of events stay a few dozen elements.
  */
 import { Player } from "./player.js";
 import { addRun, amount, make, seconds, ticks } from "./view.js";
@@ -107,12 +107,12 @@ export class TimelineDrawing extends Zoomed(Player) {
     make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 11,
       class: "f-muted" }, svg, lane.name);
     make("path", { d: `M${GUTTER},${lane.y + lane.height + 1}H${this.right}`, class: "s-rule" }, svg);
-    const runs = keys.map(() => []), names = [], spans = (of, kind, y, height) => {
+    const runs = keys.map(() => []), names = [], spans = ({ lane: of, start, end }, kind, by) => {
       const run = [];
-      of.lane.forEach((l, i) => { if (l === index) addRun(run, this.x(of.start[i]), this.x(of.end[i])); });
-      this.drawRun(run, y, height, { key: kind, kind }, this.plot);
+      of.forEach((l, i) => { if (l === index) addRun(run, this.x(start[i]), this.x(end[i])); });
+      this.drawRun(run, lane.y - by, lane.height + 2 * by, { kind }, this.plot);
     };
-    spans(idle, "idle", lane.y, lane.height);
+    spans(idle, "idle", 0);
     for (const i of lane.bars) {
       if (bars.end[i] < this.low || bars.start[i] > this.high) continue;
       const from = Math.max(this.x(bars.start[i]), GUTTER - 2), to = Math.min(this.x(bars.end[i]), this.right + 2);
@@ -127,7 +127,7 @@ export class TimelineDrawing extends Zoomed(Player) {
       if (named && to - from > wide + 6) make("text", { x: (from + to) / 2, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 11,
         class: `f-halo-${key}` }, this.plot, name);
     }
-    spans(exposed, "exposed", lane.y - 1, lane.height + 2);
+    spans(exposed, "exposed", 1);
   }
 
   drawMemory(memory) {
@@ -158,8 +158,8 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.drawHead(scene, scene.metrics);
     const items = scene.keys.filter((k) => k.seen).map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
     const under = scene.keys.find((k) => k.kind === "wait");
-    if (scene.exposed.lane.length) items.push([{ key: "exposed", kind: "exposed", under }, "exposed communication"]);
-    if (scene.idle.lane.length) items.push([{ key: "idle", kind: "idle" }, "idle"]);
+    if (scene.exposed.lane.length) items.push([{ kind: "exposed", under }, "exposed communication"]);
+    if (scene.idle.lane.length) items.push([{ kind: "idle" }, "idle"]);
     if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
     this.drawLegend(items);
     this.note.textContent = [...scene.notes, scene.note ?? ""].join(" ");

@@ -98,16 +98,13 @@ export class View {
     const empty = !Object.keys(this.host.get("scene")).length;
     this.root.classList.toggle("tpv-empty", empty);
     if (!empty) this.draw();
-    if (!this.root.clientWidth) this.awaitWidth();
+    if (!this.root.clientWidth) { // hidden: any width to come is news
+      this.seenWidth = 0;
+      this.sized.unobserve(this.root);
+      this.sized.observe(this.root);
+    }
     this.root.dataset.generation = this.host.get("generation");
     this.root.dataset.ready = "true";
-  }
-
-  /** Drawn while the page hid it, without a width: hear of the next one even if it is the last one that was heard of. */
-  awaitWidth() {
-    this.seenWidth = 0;
-    this.sized.unobserve(this.root);
-    this.sized.observe(this.root);
   }
 
   /** Tell the kernel (or the page): traits first, `generation` last. */
@@ -150,10 +147,10 @@ export class View {
     }));
   }
 
-  /** Badge, title (`notes` and `about` are more of them, where one points), and facts as [label, value]. */
+  /** Badge, title (`about` is more of it, where one points), and facts as [label, value]. */
   drawHead({ badge, title, about = "", notes = [] }, facts = []) {
-    [this.badge.textContent, this.badge.title] = [badge, notes.join("\n")];
-    [this.title.textContent, this.title.title] = [title, about];
+    Object.assign(this.badge, { textContent: badge, title: notes.join("\n") });
+    Object.assign(this.title, { textContent: title, title: about });
     this.metrics.replaceChildren(...facts.map(([label, value]) => {
       const node = make("span", {}, null, `${label} `);
       make("b", {}, node, value);
@@ -178,15 +175,10 @@ export class View {
     const path = run.map(([a, b]) => [a.toFixed(2), Math.max(b - a, 0.5).toFixed(2)])
       .map(([x, w]) => `M${x},${y}h${w}v${height}h-${w}z`).join("");
     const paint = (look) => make("path", { d: path, ...look }, parent), tile = (name) => paint({ fill: this.tile(name) });
-    if (kind === "idle") {
-      paint({ class: "f-idle", "fill-opacity": .16 });
-      tile("idle");
-      return;
-    }
-    if (kind === "exposed") {
-      paint({ class: "f-exposed tpv-exposed", "fill-opacity": .3 });
-      tile("exposed");
-      make("path", { d: run.map(([a, b]) => `M${a.toFixed(2)},${y + height}H${b.toFixed(2)}`).join(""),
+    if (kind === "exposed" || kind === "idle") {
+      paint({ class: `f-${kind} tpv-${kind}`, "fill-opacity": kind === "idle" ? .16 : .3 });
+      tile(kind);
+      if (kind !== "idle") make("path", { d: run.map(([a, b]) => `M${a.toFixed(2)},${y + height}H${b.toFixed(2)}`).join(""),
         class: "s-exposed", "stroke-width": 2 }, parent);
       return;
     }
