@@ -1,7 +1,7 @@
 /**
  * The timeline view: zoom, pan, hover, stepping through events and the play-head.
  *
- * The scene comes once and everything here happens in the browser; the kernel hears of the rank and the event
+ * The scene comes once, and all here happens in the browser; the kernel hears of the rank and the event
  * chosen and, where it merged events, of the window, and sends its detail.
  */
 import { HINT, TimelineDrawing } from "./timeline_draw.js";

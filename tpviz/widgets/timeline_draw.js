@@ -1,5 +1,5 @@
 /**
- * Drawing the timeline: the scene made by figures/timeline.py becomes SVG. All bars of one kind on one
+ * Drawing the timeline: the scene of figures/timeline.py becomes SVG. All bars of one kind on one
  * lane are one path, so thousands of events stay a few dozen elements.
  */
 import { Player } from "./player.js";
@@ -162,7 +162,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     if (scene.idle.lane.length) items.push([{ kind: "idle" }, "idle"]);
     if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
     this.drawLegend(items);
-    this.note.textContent = [...scene.notes, scene.note ?? ""].join(" ");
+    this.note.textContent = scene.notes.concat(scene.note ?? "").join(" ");
   }
 
   outline(i) {

@@ -98,7 +98,7 @@ export class View {
     const empty = !Object.keys(this.host.get("scene")).length;
     this.root.classList.toggle("tpv-empty", empty);
     if (!empty) this.draw();
-    if (!this.root.clientWidth) { // hidden: any width to come is news
+    if (!this.root.clientWidth) { // hidden: the next width is news
       this.seenWidth = 0;
       this.sized.unobserve(this.root);
       this.sized.observe(this.root);
