@@ -26,6 +26,7 @@ def test_start(chromium, lab, tmp_path):
         first = page.view(TIMELINE)
         page.screenshot("start-timeline.png", first)
         play_with_keys(first)
+        keeps_its_width(page, first)
         drop_a_trace(first, tmp_path)
         guess(page)
         page.screenshot("start-guess.png", page.locator(".tpviz-guess").first)
@@ -49,6 +50,18 @@ def play_with_keys(timeline):
     svg.press("ArrowRight")
     timeline.wait_past(before)
     assert timeline.locator(".tpv-live").text_content() != said
+
+
+def keeps_its_width(page, timeline):
+    """Lab hides its panels for a moment when its theme changes: what is drawn then is drawn again."""
+    svg = timeline.locator("svg[role=application]")
+    before = svg.get_attribute("width")
+    assert float(before) > 800
+    page.darken()
+    page.screenshot("start-dark.png", timeline)
+    page.page.wait_for_function(
+        "([svg, width]) => svg.getAttribute('width') === width", arg=[svg.element_handle(), before]
+    )
 
 
 def drop_a_trace(timeline, folder):

@@ -112,6 +112,29 @@ def test_a_large_mesh_is_collapsed_and_its_ranks_are_chosen(tab, tmp_path):
 
 
 @pytest.mark.browser
+# The page hides the view, as Lab hides its panels for a moment when its theme changes; the view draws,
+# and is shown again before any observer of sizes looks.
+DRAWN_HIDDEN = """async ([svg, place]) => {
+    const next = (act) => new Promise((done) => requestAnimationFrame(() => { act(); done(); }));
+    const hidden = next(() => { place.style.display = "none"; });
+    svg.dispatchEvent(new KeyboardEvent("keydown", { key: "+", bubbles: true }));
+    await Promise.all([hidden, next(() => { place.style.display = ""; })]);
+    const drawn = svg.getAttribute("width");
+    for (let i = 0; i < 3; i++) await next(() => {});
+    return [Number(drawn), Number(svg.getAttribute("width"))];
+}"""
+
+
+def test_a_view_drawn_while_it_was_hidden_is_drawn_again(opened):
+    """Else it stays as narrow as a view without any width is drawn."""
+    picture = opened.locator(PICTURE).first
+    before = float(picture.get_attribute("width"))
+    place = opened.locator(".tpv-place").first
+    handles = [picture.element_handle(), place.element_handle()]
+    assert before > 800
+    assert opened.evaluate(DRAWN_HIDDEN, handles) == [420, before]
+
+
 def test_zoom_and_keyboard(opened):
     tab = opened
     assert tab.locator(".tpv-badge").first.text_content() == "this machine, gloo"
