@@ -53,7 +53,7 @@ def play_with_keys(timeline):
 
 
 def keeps_its_width(page, timeline):
-    """Lab hides its panels for a moment when its theme changes: what is drawn then is drawn again."""
+    """Lab hides its panels when its theme changes: what is drawn then is drawn again."""
     svg = timeline.locator("svg[role=application]")
     before = svg.get_attribute("width")
     assert float(before) > 800

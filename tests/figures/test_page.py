@@ -111,9 +111,8 @@ def test_a_large_mesh_is_collapsed_and_its_ranks_are_chosen(tab, tmp_path):
     chooses("Shift+ArrowLeft", 22)
 
 
-@pytest.mark.browser
-# The page hides the view, as Lab hides its panels for a moment when its theme changes; the view draws,
-# and is shown again before any observer of sizes looks.
+# The page hides the view, as Lab hides its panels for a moment when its theme changes; the view
+# draws, and is shown again before any observer of sizes looks.
 DRAWN_HIDDEN = """async ([svg, place]) => {
     const next = (act) => new Promise((done) => requestAnimationFrame(() => { act(); done(); }));
     const hidden = next(() => { place.style.display = "none"; });
@@ -125,6 +124,7 @@ DRAWN_HIDDEN = """async ([svg, place]) => {
 }"""
 
 
+@pytest.mark.browser
 def test_a_view_drawn_while_it_was_hidden_is_drawn_again(opened):
     """Else it stays as narrow as a view without any width is drawn."""
     picture = opened.locator(PICTURE).first
@@ -135,6 +135,7 @@ def test_a_view_drawn_while_it_was_hidden_is_drawn_again(opened):
     assert opened.evaluate(DRAWN_HIDDEN, handles) == [420, before]
 
 
+@pytest.mark.browser
 def test_zoom_and_keyboard(opened):
     tab = opened
     assert tab.locator(".tpv-badge").first.text_content() == "this machine, gloo"
