@@ -47,6 +47,8 @@ __all__ = [
 ]
 WORKS = "compute", "comm", "copy"
 """Kinds of events in which a rank's device does something; in a wait it does nothing of its own."""
+LEAST = 5e-4
+"""Parts of a step below this share are not put into words: they would round to nothing."""
 
 
 def merge(start: "ArrayLike", end: "ArrayLike") -> tuple[np.ndarray, np.ndarray]:
@@ -174,13 +176,14 @@ class Breakdown(NamedTuple):
         return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
     def describe(self) -> str:
-        """The parts as shares of the span, largest first, without those that are nothing."""
+        """The parts as shares of the span, largest first, without those below 0.05 %."""
         if not self.span > 0:
             return "no time"
-        shown = {what: 100 * s / self.span for what, s in self.parts.items() if s > 0}
-        wait = 100 * self.waiting / self.span
-        within = {"exposed communication": f" ({wait:.1f} % waiting for peers)"} if wait else {}
-        return ", ".join(f"{what} {s:.1f} %{within.get(what, '')}" for what, s in shown.items())
+        parts, wait = self.parts, 100 * self.waiting / self.span
+        shown = [(what, 100 * s / self.span) for what, s in parts.items() if s >= LEAST * self.span]
+        within = {"exposed communication": f" ({wait:.1f} % waiting for peers)"}
+        within = within if self.waiting >= LEAST * self.span else {}
+        return ", ".join(f"{what} {share:.1f} %{within.get(what, '')}" for what, share in shown)
 
 
 class Breakdowns(dict[int, Breakdown]):
