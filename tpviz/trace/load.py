@@ -75,11 +75,11 @@ def load_trace(path: str | PathLike[str], rank: str | None = None) -> Trace:
 _OURS, _PROFILE, _OTHER = "a tpviz trace", "a profile by torch.profiler", "another Chrome trace"
 
 
-def _kind(data):
+def _kind(data: dict[str, Any]):
     return _PROFILE if is_profile(data) else _OTHER
 
 
-def _check_kinds(path, files, kinds):
+def _check_kinds(path: str | PathLike[str], files: Sequence[Path], kinds: Sequence[str]):
     if len(set(kinds)) > 1:
         other = next(i for i, kind in enumerate(kinds) if kind != kinds[0])
         raise ValueError(

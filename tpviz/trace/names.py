@@ -81,7 +81,7 @@ def communication(kernel: str) -> str | None:
     return None
 
 
-def _spelled(base):
+def _spelled(base: str):
     found = collective(_PREFIX.sub("", base, count=1)) if is_nccl(base) else None
     inside = _SPELLED.search(re.sub("[-_]", "", base.lower()))
     return found or (_COLLECTIVES[inside[0]] if inside else None)
