@@ -65,6 +65,22 @@ def test_an_unknown_group_is_unknown_and_no_group_of_one(tmp_path):
     assert "unknown" in [row[5] for row in tv.Timeline(trace).to_table()]
 
 
+@pytest.mark.parametrize(
+    ("groups", "axis", "members"),
+    [
+        (["default_pg"], "world", "0,1"),
+        (["default_pg", "mesh_tp"], "tp", "0,1"),
+        (["default_pg", "mesh_tp", "mesh_ep"], "unknown", "0,1"),  # one set of ranks, two axes
+    ],
+)
+def test_a_group_that_is_the_only_one_is_known(tmp_path, groups, axis, members):
+    config = [{"pg_name": str(i), "pg_desc": d, "ranks": [0, 1]} for i, d in enumerate(groups)]
+    config.append({"pg_name": "9", "pg_desc": "alone", "ranks": [0]})
+    info = {"backend": "nccl", "rank": 0, "pg_config": config}
+    trace = load(tmp_path, [kernel(ALL_REDUCE, 10, 30, 20)], distributedInfo=info)
+    assert [(e.axis, e.members, e.seq) for e in trace] == [(axis, members, 0)]
+
+
 def test_known_and_unknown_bytes_have_no_sum():
     ledger = tv.Ledger.of([("tp", "all_reduce", "", 1, 4, 2), ("tp", "all_reduce", "", 1, -1, 2)])
     assert ledger.to_table()[1] == ["tp", "all_reduce", "", "2", "unknown", "unknown"]

@@ -51,7 +51,7 @@ def from_programs(files: Sequence[tuple[Path, dict[str, Any], int | None]]) -> T
     found = [f for of_rank in rows.values() for f in of_rank]
     notes = [f"processes taken as ranks: {', '.join(said[:4])}"]
     notes += [f"{unpaired} events that begin or end only: left out"] if unpaired else []
-    notes += [*in_order(rows), *shortened(found), *notes_of(found)]
+    notes += [*in_order(rows), *notes_of(found), *shortened(found)]
     events = [Event(**{k: f[k] for k in Event._fields if k in f}) for f in found]
     table = table_of(events, lambda row: f"{owner[events[row].rank]}: {events[row].name!r}: ")
     meta = {"badge": "imported", "source": "Chrome", "files": [path.name for path, *_ in files]}

@@ -77,7 +77,7 @@ def from_kineto(files: Sequence[tuple[Path, dict[str, Any], int | None]]) -> Tra
     if any(p.on_gpu for p in profiles):
         notes += by_gpu_time(rows)
     found = [f for of_rank in rows.values() for f in of_rank]
-    notes += [*in_order(rows), *shortened(found), *notes_of(found)]
+    notes += [*in_order(rows), *notes_of(found), *shortened(found)]
     for of_rank in rows.values():
         _number(of_rank)
     events = [Event(**{k: f[k] for k in Event._fields if k in f}) for f in found]

@@ -86,7 +86,7 @@ def _sequences(rows):
     """The collectives of unknown groups, a list for each lane and stream."""
     streams = defaultdict(list)
     for f in rows:
-        if f["kind"] == "comm" and f["axis"] == UNKNOWN:
+        if f["kind"] == "comm" and f["axis"] == UNKNOWN and not f["members"]:
             streams[f["lane"], str(f.get("stream"))].append(f)
     return [streams[key] for key in sorted(streams)]
 

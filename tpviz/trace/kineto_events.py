@@ -74,12 +74,14 @@ def _strided(args):
 
 
 def _only_group(profile):
-    """(axis, ranks) of the one group of several ranks in the file; unknown if there is a choice."""
+    """(axis, ranks) of the one group of several ranks in the file; unknown if there is a choice.
+    Of groups of the same ranks that is the one which is not the world."""
     groups = [g for g in profile.groups.values() if len(g.get("ranks") or []) > 1]
     if len({tuple(g["ranks"]) for g in groups}) != 1:
         return UNKNOWN, []
-    axes = [axis(g.get("pg_desc") or "", str(g.get("pg_name", ""))) for g in groups]
-    return next((a for a in axes if a != "world"), "world"), groups[0]["ranks"]
+    axes = {axis(g.get("pg_desc") or "", str(g.get("pg_name", ""))) for g in groups}
+    others = sorted(axes - {"world"}) or ["world"]
+    return others[0] if len(others) == 1 else UNKNOWN, groups[0]["ranks"]
 
 
 def payload(args: dict[str, Any]) -> int:
