@@ -134,6 +134,8 @@ def test_recomputation_keeps_inputs():
     found = peak(s, W, 0, Run())["activations"]
     kept, backward = 2 * 2 * T * H, 2 * T * H + 2 * T * F
     assert found == 3 * kept + (BLOCK - 2 * T * H) + backward + 2 * T * 28
+    at_once = peak(s, W, 0, Run(at_once=True))["activations"]
+    assert at_once == found + BLOCK - 2 * T * H  # both blocks of the stage
 
 
 def test_options_of_cases_are_those_of_the_repository():

@@ -63,7 +63,8 @@ class Run:
     parallelism; gathered : of which the inputs of GEMMs are kept whole. mask : batches have an
     attention mask. every_second : of the outputs of matrix products each second one is kept,
     attention's, and a block's input; the rest is computed again (torchtitan's "selective").
-    workspace : bytes that libraries keep.
+    at_once : what a stage recomputes is all there before its backward, as in our Merak, not one
+    block after another. workspace : bytes that libraries keep.
     """
 
     attention: str = "flash"
@@ -81,14 +82,16 @@ class Run:
     gathered: bool = False
     mask: bool = False
     every_second: bool = False
+    at_once: bool = False
     workspace: int = 0
 
 
 class Kept(NamedTuple):
-    """Bytes of one microbatch on a stage: from forward to backward; for a moment more in forward;
-    the same in backward."""
+    """Bytes of one microbatch on a stage: from forward to backward; more where it is recomputed at
+    once; for a moment more in forward; the same in backward."""
 
     after_forward: float
+    dropped: float
     in_forward: float
     in_backward: float
 
@@ -131,7 +134,10 @@ def peak(s: "Merak", w: "GPT", place: int, run: Run) -> Memory:
     for (kind, stage, _), held in moments.items():
         mine = kept[stage]
         more = mine.in_forward if kind == "F" else 0.0 if kind == "R" else mine.in_backward
-        now = max(sum(n * kept[at].after_forward for at, n, _ in counts) for counts in held)
+        now = max(
+            sum(n * kept[at].after_forward + full * kept[at].dropped for at, n, full in counts)
+            for counts in held
+        )
         most = max(most, now + more)
     beside = _beside(s, w, run, s.stages - 1 in stages)
     return Memory(**states(s, w, stages, run), activations=round(most + beside))
@@ -193,12 +199,13 @@ def _kept(s, w, stage, run):
         products = w.qkv_features + w.up_features + 2 * w.hidden
         stays = stream + tokens * (2 * w.hidden + products + 4 * w.heads) / tp
     least = stream if drop else stays
-    backward = (backward + block - least) * (count > 0)
+    dropped = drop * (block - stream) * run.at_once
+    backward = (backward + (block - least) * (not run.at_once)) * (count > 0)
     embedding = run.dropout * (stage == 0) * stream / 2
     after, more = (count - drop) * stays + drop * stream + embedding, 0.0
     weight = 2 * w.vocab * w.hidden / tp
     if stage == 0:  # the embedding's gradient, when its microbatch is gone
-        backward = max(backward, weight + stream - after)
+        backward = max(backward, weight + stream - after - dropped)
     if stage == s.stages - 1:
         logits, norm = tokens * w.vocab / tp, 2 * stream + 4 * statistics(w) * tokens
         held = (2 if run.fused_loss else 4) * logits
@@ -206,7 +213,7 @@ def _kept(s, w, stage, run):
         head = (2 * logits - held) + weight + whole
         backward = max(backward - held - norm, more, head)
         after += norm + held
-    return Kept(after, more, backward)
+    return Kept(after, dropped, more, backward)
 
 
 def _block(w, tokens, stream, tp, run):

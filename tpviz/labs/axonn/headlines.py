@@ -52,7 +52,7 @@ def rival(name: str, devices: int, batch: int, ideal: bool) -> tuple[float, Mera
     """(seconds, Megatron-LM's fastest plan that fits): pp stages under 1F1B or interleaved, tp in a
     node or two, dp with ZeRO 1, microbatches of one to four sequences, recomputing every block."""
     w, cluster, best = paper_models(batch)[name], machine(devices, ideal), None
-    device, run = cluster.device, Run()
+    device, run = cluster.device, Run(at_once=True)
     gemms = hardware_flops(w) / devices / device.flops[w.dtype] / device.gemm_efficiency
 
     def least(s):

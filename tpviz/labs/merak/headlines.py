@@ -35,8 +35,9 @@ MODELS = {
 }
 """{name: (layers, hidden, heads)} of public models of these names: GPT-2 (with heads that split
 over 4 ranks), two of Megatron-LM's, GPT-NeoX. The paper's are not known."""
-BEFORE = Run(attention="unfused", dropout=True)
-"""Memory of programs of 2022: no fused attention, dropout."""
+BEFORE = Run(attention="unfused", dropout=True, at_once=True)
+"""Memory of programs of 2022: no fused attention, dropout; all that a stage recomputes at once, of
+rivals too, which would need less block by block."""
 RECOMPUTED: Orders = ({"schedule": "1f1b"}, {"schedule": "interleaved_1f1b"})
 FREE: Orders = (*({**order, "recompute": "none"} for order in RECOMPUTED), *RECOMPUTED)
 RIVALS = {
