@@ -216,3 +216,21 @@ def test_a_wrong_pair_is_refused_at_once(wrong):
 def test_wrong_rules_are_refused_at_once(wrong):
     with pytest.raises(ValueError, match=r"rules?[= ].*use tv.Pair"):
         tv.parallelize(plain(), tv.ATP(), rules=wrong)
+
+
+def mamba2():
+    transformers, config = foreign._family("Mamba2")
+    sizes = {"hidden_size": 48, "num_heads": 12, "head_dim": 8, "state_size": 8, "n_groups": 2}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    made = config(vocab_size=56, num_hidden_layers=2, chunk_size=4, expand=2, **sizes, **ids)
+    return transformers.Mamba2ForCausalLM(made)
+
+
+def test_a_model_that_gives_logits_in_float32():
+    """Its loss has 24 bits: that of changed parameters may be the same."""
+    ids = torch.randint(3, 56, (8, 7), generator=torch.Generator().manual_seed(91))
+    inputs = {"input_ids": ids, "use_cache": False}
+    found = tv.verify_parallel(
+        mamba2, tv.Merak(pp=2, microbatches=4), inputs, 2, loss=lambda o: mean(o.logits)
+    )
+    assert found.ok and found.reduced["the model (Mamba2ForCausalLM)"] == "float32"

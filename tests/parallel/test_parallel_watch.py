@@ -127,3 +127,19 @@ def test_a_gradient_that_one_process_has_not_and_another_buffer_are_flagged():
     found = tv.verify_parallel(Spoiled, tv.Megatron(tp=2), X, 1)
     assert not found and found.errors["gradient spare"] == float("inf")
     assert found.errors["buffer table"] > 1e-7
+
+
+class Aside(nn.Module):
+    """Gives what the loss does not use, as Hugging Face's encoders their pooled output."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.side = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.second(self.first(x).relu()), self.side(x)
+
+
+def test_a_layer_that_the_loss_does_not_use_sends_nothing_back():
+    found = tv.verify_parallel(Aside, GRIDS[1], X, 1, easy=True, loss=first_of)
+    assert found and len(found.report.pairs) == 3 and found.ledger_ok

@@ -30,6 +30,7 @@ from .report import Report
 from .rules import SHORT_CUTS
 from .sent import Totals
 from .structure import set_number
+from .suggest import CLOSE
 from .watch import in_evaluation
 
 if TYPE_CHECKING:
@@ -326,11 +327,6 @@ def _above(paths):
 
 
 # -- is the output of a split model that of the whole? ---------------------------------------------
-CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""Largest difference of outputs that rounding explains, beside their largest value (derived: some
-thousands of units in the last place, for sums in another order); else 5e-2, for 16 bits."""
-
-
 def outputs_of(
     model: torch.nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]]
 ) -> list[torch.Tensor]:

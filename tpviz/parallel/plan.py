@@ -81,6 +81,7 @@ class Plan:
         self.read = shared(lambda: read_elsewhere(model, self.linears, inputs)) if inputs else {}
         self.planned, self.reasons, self.notes = [], {}, []
         self.taken, self.free = set(), set()
+        self.unknown = "all others are split, tied or unknown"
         for pair in pairs_of(rules):
             if not self._by_rule(pair):
                 raise ValueError(
@@ -92,11 +93,9 @@ class Plan:
         self._by_structure()
         order = list(self.modules).index
         self.pairs = sorted(self.planned, key=lambda pair: order(pair.firsts[0].path))
-        unnamed = (
-            "no rule names it, and all others are split, tied or unknown"
-            if self.inputs
-            else "no rule names it; with example_inputs the model's graph is looked at"
-        )
+        unnamed = "no rule names it; with example_inputs the model's graph is looked at"
+        if self.inputs:
+            unnamed = f"no rule names it, and {self.unknown}"
         self.left = {
             path: _whole(self.modules[path], self.reasons.get(path, unnamed))
             for path in dict.fromkeys([*self.linears, *self.reasons])
@@ -146,6 +145,7 @@ class Plan:
         found = self.shared(lambda: _findings(self.model, self.inputs, free))
         if isinstance(found, str):
             self.notes.append(found)
+            self.unknown = "torch.export could not follow the model"
             return None
         return found
 
@@ -238,7 +238,7 @@ class Plan:
             else "attention"
             if attention
             else "mlp",
-            found or pair.name,
+            found or (pair.name if pair else ""),
             *layers,
             _divided(pair, holder, self.modules[holder], parts) if pair else (),
         )

@@ -224,7 +224,8 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
     found |= errors(
         "parameter",
         split.full_state_dict(),
-        *(dict(m.named_parameters()) for m in (whole, nudged)),
+        dict(whole.named_parameters()),
+        dict(nudged.named_parameters()),
         dtype,
     )
     found |= way.buffers(whole, nudged, dtype)
@@ -274,7 +275,16 @@ class _Way:
         """While inside, the calls of split layers are noted, of which the formula is."""
         with calls_of(module, self.pairs) as calls:
             yield
-        self.calls = [call._replace(tokens=call.tokens // self.shares) for call in calls]
+        layers = dict(module.named_modules())
+        self.calls = [
+            call._replace(
+                tokens=call.tokens // self.shares,
+                # of an output that the loss does not use there is no backward
+                back=call.back
+                and not (call.trained and layers[call.part.path].weight.grad is None),
+            )
+            for call in calls
+        ]
 
 
 class _Layers(_Way):
@@ -318,8 +328,8 @@ class _Layers(_Way):
 
     def buffers(self, whole, nudged, dtype):
         """Errors of buffers, which every rank has whole."""
-        own = dict(self.split.module.named_buffers())
-        return errors("buffer", own, *(dict(m.named_buffers()) for m in (whole, nudged)), dtype)
+        own, expected, close = (dict(m.named_buffers()) for m in (self.split.module, whole, nudged))
+        return errors("buffer", own, expected, close, dtype)
 
     def not_compared(self, whole):
         """Outputs that have no gradient."""

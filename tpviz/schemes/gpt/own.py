@@ -263,7 +263,7 @@ class OwnProgram(Program):
 
 
 def _bytes(tensor: torch.Tensor):
-    return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+    return tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def gathered(value: Any) -> list[Any]:
