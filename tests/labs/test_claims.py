@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import tpviz as tv
 from tpviz.labs import claims as table
 from tpviz.labs.claims import SYSTEMS, VERDICTS, Claim, Row, known
 from tpviz.labs.finding import Finding, Unknown, vary
+from tpviz.labs.merak import headlines as merak
 
 PAGE = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
 QUICK = {"axonn-megatron": {"batch": 1024}}
@@ -49,8 +51,11 @@ def test_every_system_has_rows_with_sources_and_the_table_shows_them():
     assert len({claim.key for claim in known()}) == len(known())
     for claim in known():
         assert claim.source and claim.setting and 0 < claim.figure[0] <= claim.figure[1]
-    found = tv.claims("ATP")
+    told = []
+    found = tv.claims("ATP", progress=lambda done, total, text: told.append((done, total, text)))
     (only,) = found.rows
+    assert {at[:2] for at in told} == {(0, 1)} and len(told) == 7  # and each end of three unknowns
+    assert "hidden size: 2048" in told[-2][2]
     assert only is found.at("atp") and found.badges == ["predicted", "the papers'"]
     assert only.verdict in VERDICTS and only.verdict in repr(found)
     assert len(only.unknowns) == 3 and only.moves.startswith("rings over several pairs")
@@ -144,3 +149,14 @@ def test_unknowns_are_asked_at_their_ends():
     assert vary(lambda x=0: float(x), {"a": {"low": {"x": 1}, "high": {"x": 3}}}) == (
         Unknown("a", (("low", 1.0), ("high", 3.0))),
     )
+
+
+@pytest.mark.parametrize("name, given", [("20B", {}), ("1.5B", {}), ("8.3B", {"batch": 64})])
+def test_no_step_is_faster_than_the_bound_by_which_plans_are_left_out(name, given):
+    w, cluster = merak.model(name, **given), merak.machine()
+    every = [s for o in (merak.FREE, *merak.TECHNIQUES.values()) for s in merak.plans(w, o)]
+    ratios = []
+    for s in every[5::37]:
+        s = replace(s, keep=1.0) if s.recompute == "stage_aware" else s
+        ratios.append(merak._least(s, w, cluster) / tv.predict(s, w, cluster).step_time)
+    assert 0.4 < sorted(ratios)[len(ratios) // 2] and max(ratios) <= 1 + 1e-9

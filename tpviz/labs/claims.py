@@ -18,7 +18,7 @@ from tpviz.figures.charts import axis, panel, points
 from tpviz.runtime.bar import viewer
 from tpviz.tables import html_table, table
 
-from .finding import Finding
+from .finding import Finding, told_to
 from .report import Report
 
 FILE = Path(__file__).with_suffix(".json")
@@ -261,8 +261,10 @@ def claims(
     rows = []
     with closing(viewer(progress)) as show:
         for number, claim in enumerate(wanted):
-            show(number, len(wanted), f"{claim.system}: {claim.claim}")
-            ours = claim.ask(sensitivity=sensitivity) if claim.experiment else None
+            said = f"{claim.system}: {claim.claim}"
+            show(number, len(wanted), said)
+            with told_to(lambda at, n=number, said=said: show(n, len(wanted), f"{said}; {at}")):
+                ours = claim.ask(sensitivity=sensitivity) if claim.experiment else None
             rows.append(Row(claim, ours))
     return Claims(tuple(rows))
 

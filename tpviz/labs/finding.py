@@ -1,7 +1,21 @@
 """What an experiment on a paper's headline says: the rows of `tpviz.claims` are made of these."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
+
+_heard: ContextVar[Callable[[str], object]] = ContextVar("heard", default=lambda words: None)
+
+
+@contextmanager
+def told_to(hear: Callable[[str], object]) -> Iterator[None]:
+    """While inside, ``hear(words)`` is called before each figure that `vary` asks for."""
+    before = _heard.set(hear)
+    try:
+        yield
+    finally:
+        _heard.reset(before)
 
 
 class Unknown(NamedTuple):
@@ -34,7 +48,12 @@ def vary(
     >>> vary(lambda x: 2.0 * x, {"size": {"one": {"x": 1}, "three": {"x": 3}}})
     (Unknown(name='size', ends=(('one', 2.0), ('three', 6.0))),)
     """
+
+    def at(name, words, given):
+        _heard.get()(f"{name}: {words}")
+        return words, figure(**given)
+
     return tuple(
-        Unknown(name, tuple((words, figure(**given)) for words, given in each.items()))
+        Unknown(name, tuple(at(name, words, given) for words, given in each.items()))
         for name, each in ends.items()
     )

@@ -16,10 +16,15 @@ from typing import Any
 from tpviz.checks import one_of
 from tpviz.cluster import Cluster
 from tpviz.clusters import as_run_by, dgx
+from tpviz.cost import Clock
 from tpviz.labs.finding import Finding, vary
 from tpviz.labs.study import Study, ask
+from tpviz.mesh import Mesh
 from tpviz.schemes.merak.budget import keeps
+from tpviz.schemes.merak.microbatch import Microbatch
+from tpviz.schemes.merak.step import message_seconds
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.step import Collective, Part
 from tpviz.strategy import divisors
 from tpviz.verbs.peak import Run, peak
 from tpviz.verbs.predict import predict
@@ -140,7 +145,7 @@ def fastest(
     """(seconds, the fastest of `plans` whose memory fits); None where none takes less than ``most``
     seconds."""
     memory, best = cluster.device.memory, (most, None)
-    bounds = ((_least(s, w, cluster.device), s) for s in plans(w, orders, like))
+    bounds = ((_least(s, w, cluster), s) for s in plans(w, orders, like))
     for bound, s in sorted(bounds, key=lambda x: x[0]):
         if bound >= best[0]:
             break
@@ -155,12 +160,38 @@ def fastest(
     return best
 
 
-def _least(s, w, device):
-    """Seconds below which no such step is: GEMMs at the best rate, and the pipeline's bubble."""
-    again = 2 * w.layers * w.block_matrices * w.batch * w.seq * (s.recompute == "full")
-    rate = device.flops[w.dtype] * device.gemm_efficiency * s.world_size
-    stages = s.stages // s.pp
-    return (w.step_flops + again) / rate * (1 + (s.pp - 1) / (s.microbatches * stages))
+def _least(s, w, cluster):
+    """Seconds below which no such step is: what the busiest rank computes and waits for, full
+    recomputation by its GEMMs at the best rate; messages of 1F1B, of which as many microbatches are
+    in flight as there are stages; the pipeline's bubble; gradients summed over dp."""
+    device, ahead = cluster.device, (s.pp - 1) / (s.stages // s.pp)
+    one, head, end = _seconds(s.pp, s.tp, s.dp, s.microbatches, s.subpipeline, w, cluster)
+    again = 2 * w.block_matrices * w.batch * w.seq * (s.recompute == "full" and s.pp > 1)
+    again /= device.flops[w.dtype] * device.gemm_efficiency * s.dp * s.tp * s.microbatches
+    few, even = w.layers // s.pp, (w.layers * one + head) / s.pp
+    busy = max(-(-w.layers // s.pp) * one + few * again, even)
+    if s.layout == "even":
+        busy = max(busy, few * one + head)
+    if s.schedule == "1f1b":
+        message = message_seconds(s, w, cluster, Mesh(s.axes))
+        busy = max(busy, even + 2 * (s.pp - 1) / s.pp * message)
+    return s.microbatches * busy + ahead * few * one + end
+
+
+@lru_cache(maxsize=4096)
+def _seconds(pp, tp, dp, microbatches, subpipeline, w, cluster):
+    """Seconds of a microbatch's forward and backward through a block, as one of many on a stage,
+    and through the head; and of the gradients of a stage with one block less than the others."""
+    s = Merak(pp=pp, tp=tp, dp=dp, microbatches=microbatches, subpipeline=subpipeline)
+    m = Microbatch(s.local(w), tp, subpipeline, False, s.sp, False)
+    clock = Clock.of(cluster, Mesh(s.axes), w.dtype)
+    blocks = list(range(max(1, w.layers // pp)))
+    numel = w.block_matrices * (len(blocks) - (pp > 1)) // tp
+    sums = [Collective("dp", kind, numel * w.itemsize) for kind in ("reduce_scatter", "all_gather")]
+    run = lambda parts: sum(segment.seconds for segment in clock.run(tuple(parts)))
+    one = (run(m.forward(blocks)) + run(m.backward(blocks))) / len(blocks)
+    end = run([Part("sync", "", tuple(sums))]) if dp > 1 and numel else 0.0
+    return one, run(m.head) + run(m.head_back), end
 
 
 def techniques(
