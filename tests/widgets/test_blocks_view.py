@@ -1,3 +1,5 @@
+from html import unescape
+
 import pytest
 
 import tpviz as tv
@@ -60,17 +62,28 @@ def test_every_knob_of_the_strategy_is_there_and_redraws(view):
     )
 
 
-def test_sizes_that_clash_are_said_and_the_last_picture_stays(view):
+def test_where_sizes_clash_another_knob_gives_way_and_it_is_said(view):
     scene, before = view.picture.scene, view.picture.generation
     view.knobs.controls["mesh"].value = (2, 4)
-    assert view.error == (
-        "heads=4 does not split evenly over d1*d2=8: use d1*d2=4, or heads=8; or attention='A1'"
+    assert (view.error, view.strategy) == ("", tv.ATP(mesh=(2, 4), attention="A1"))
+    assert view.gave == (
+        "Changed so that all fits: attention A3 \N{RIGHTWARDS ARROW} A1 (heads=4 does not split "
+        "evenly over d1*d2=8: use d1*d2=4, or heads=8; or attention='A1')."
     )
-    assert view.picture.scene == scene
-    assert view.picture.generation > before
-    assert view.strategy == tv.ATP(mesh=(2, 2))
-    view.knobs.controls["attention"].value = "A1"
-    assert (view.error, view.strategy.mesh) == ("", (2, 4))
+    assert view.gave in unescape(view._line.value)
+    assert view.knobs.controls["attention"].value == "A1"
+    assert view.picture.scene != scene and view.picture.generation == before + 1
+    view.knobs.controls["mesh"].value = (2, 2)
+    assert (view.gave, view.error) == ("", "")
+
+
+def test_what_no_knob_can_mend_is_said_and_the_last_picture_stays():
+    view = BlocksView(tv.Megatron(tp=2))
+    scene, before = view.picture.scene, view.picture.generation
+    view.knobs.controls["tp"].value = 8
+    assert view.error == "heads=4 does not split evenly over tp=8: use tp=4, or heads=8"
+    assert view.picture.scene == scene and view.picture.generation > before
+    assert (view.gave, view.strategy) == ("", tv.Megatron(tp=2))
 
 
 def test_the_rank_follows_the_slider_the_click_and_the_mesh(view):

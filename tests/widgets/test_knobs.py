@@ -5,7 +5,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.strategy import knob, strategies
-from tpviz.widgets.knobs import Knobs, knob_fields
+from tpviz.widgets.knobs import Knobs, knob_fields, settled
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,47 @@ def test_some_of_several_names_are_check_boxes():
     boxes["oag"].value = True
     assert moves == [("ors", "oag")]
     assert tv.AxoNN(**knobs.values()).overlap == ("ors", "oag")
+
+
+def sliders(**values):
+    return {n: ipywidgets.IntSlider(value=v, min=1, max=9) for n, v in values.items()}
+
+
+def test_the_fewest_others_go_to_the_nearest_values_that_work():
+    boxes, heard = sliders(a=9, b=4, c=2), []
+    for name, box in boxes.items():
+        box.observe(lambda change, name=name: heard.append((name, change.new)), "value")
+    product = lambda: boxes["a"].value * boxes["b"].value * boxes["c"].value
+    assert settled(boxes, ["a"], lambda: product() <= 36) == {"b": (4, 2)}
+    assert {name: box.value for name, box in boxes.items()} == {"a": 9, "b": 2, "c": 2}
+    assert [one for one in heard if one[1] != 4] == [("b", 2)]  # of what was tried nobody heard
+    assert settled(boxes, ["a"], lambda: product() <= 9) == {"b": (2, 1), "c": (2, 1)}
+    before = {name: box.value for name, box in boxes.items()}
+    assert settled(boxes, ["a"], lambda: product() <= 8) == {}  # a keeps its value
+    assert {name: box.value for name, box in boxes.items()} == before
+
+
+def merak():
+    return tv.ScheduleView(tv.Merak(pp=2, microbatches=4), tv.GPT(layers=8), tv.clusters.laptop(8))
+
+
+VIEWS = {
+    "blocks": (lambda: tv.BlocksView(tv.ATP(mesh=(2, 2))), "mesh", (2, 4)),
+    "grid": (lambda: tv.GridView(tv.AxoNN(x=2, y=2, z=4)), "data", 2),
+    "schedule": (lambda: tv.ScheduleView("shifted_critical_path", p=4, m=8), "m", 2),
+    "strategy": (merak, "pp", 8),
+    "tiles": (lambda: tv.TileView(ranks=5, m=256, tile=128), "tile", 256),
+    "layout": (lambda: tv.LayoutView("llama-3B", gpus=32), "tp", 8),
+}
+
+
+@pytest.mark.parametrize("make, name, value", VIEWS.values(), ids=VIEWS)
+def test_every_view_keeps_the_knob_moved_and_says_which_gave_way(make, name, value):
+    view = make()
+    before = {n: box.value for n, box in view.controls.items()}
+    view.controls[name].value = value
+    after = {n: box.value for n, box in view.controls.items()}
+    changed = {n for n in after if after[n] != before[n]} - {name}
+    assert (after[name], view.error) == (value, "") and changed
+    assert view.gave.startswith("Changed so that all fits: ")
+    assert all(f"{n} {before[n]} " in view.gave for n in changed)

@@ -26,6 +26,7 @@ def test_every_stop_of_every_slider_is_a_measured_layout(view):
             values = {name: box.value for name, box in view.controls.items()}
             assert values[name] == value and view.error == ""
             assert list(view.turn.points) == view.group.at(**values)
+            assert not view.gave or view.gave.startswith("Changed so that all fits: ")
             assert view.turn.layout in view.picture.scene["title"]
 
 

@@ -82,20 +82,22 @@ def test_what_cannot_be_cut_is_said_in_the_view(view):
     turn(view, finer_cuts=True, stages=9)
     view.step, good = 8, view.partition
     turn(view, finer_cuts=False)
-    assert view.error == (
-        "9 stages are too many for 6 shards: use at most 6 stages, or finer cuts, which give 10"
+    assert view.gave == (
+        "Changed so that all fits: stages 9 \N{RIGHTWARDS ARROW} 6 (9 stages are too many for 6 "
+        "shards: use at most 6 stages, or finer cuts, which give 10)."
     )
-    assert view.partition is good
+    assert (view.error, len(good.stages), len(view.partition.stages)) == ("", 9, 6)
     turn(view, stages=2)
-    assert (view.error, view.step, len(view.partition.stages)) == ("", 1, 2)
+    assert (view.error, view.gave, view.step, len(view.partition.stages)) == ("", "", 1, 2)
 
 
 def test_a_balance_by_seconds_is_known_as_given_alone(graph):
     view = tv.PartitionView(partition_of(graph, 2, shards=shard(graph, 5), balance=[1.0] * 6))
     turn(view, stages=3)
-    assert view.error.startswith("even by seconds: known for the 2 stages given alone; use uniform")
+    assert "(even by seconds: known for the 2 stages given alone; use uniform" in view.gave
+    assert (view.error, view.partition.balance) == ("", "uniform")
     turn(view, even_by="flops")
-    assert (view.error, view.partition.balance) == ("", "flops")
+    assert (view.error, view.gave, view.partition.balance) == ("", "", "flops")
     turn(view, stages=2, even_by="seconds")
     assert (view.error, view.partition.balance) == ("", "seconds")
 

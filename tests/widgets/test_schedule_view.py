@@ -118,20 +118,18 @@ def test_the_closed_form_stands_beside_where_there_is_one(name):
     assert "formula" not in view.picture.scene["common"]
 
 
-def test_sizes_that_are_refused_are_said_and_the_last_picture_stays(view):
-    scene = view.picture.scene
+def test_where_sizes_clash_others_give_way_and_it_is_said(view):
     set_knobs(view, m=2)
-    assert view.error == (
-        "shifted_critical_path with 4 ranks needs at least 4 microbatches, not 2: use "
-        "microbatches=4, or last_no_recompute, which takes any number"
-    )
-    assert view.picture.scene == scene
+    assert (view.error, view.controls["schedule"].value) == ("", "gpipe")
+    assert "shifted_critical_path with 4 ranks needs at least 4 microbatches, not 2" in view.gave
     set_knobs(view, m=8)
-    assert view.error == ""
+    assert (view.error, view.gave) == ("", "")
     set_knobs(view, schedule="zb_h1", w=3.0)
-    assert view.error == "weight=3.0 is more than backward=2.0 of stage 0, of which it is a part"
+    assert (view.error, view.controls["b"].value) == ("", 3.0)
+    assert "weight=3.0 is more than backward=2.0 of stage 0, of which it is a part" in view.gave
     set_knobs(view, w=1.0, against="interleaved_1f1b", m=9)
-    assert view.error.endswith("9 are no whole number of rounds: use microbatches=8 or 12")
+    assert (view.error, view.controls["p"].value, view.controls["m"].value) == ("", 3, 9)
+    assert "9 are no whole number of rounds: use microbatches=8 or 12" in view.gave
 
 
 def test_the_play_head_and_the_row_stay_where_they_are(view):

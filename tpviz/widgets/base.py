@@ -8,7 +8,7 @@ import difflib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import wraps
 from inspect import Parameter, signature
 from os import PathLike
@@ -19,12 +19,14 @@ import anywidget
 import ipywidgets
 import traitlets
 
+from tpviz.advice import unadvised
 from tpviz.checks import one_of
 from tpviz.figures.assets import module, stylesheet
 from tpviz.figures.page import place, swept, write_view
 from tpviz.figures.svg import check_step
 
 from .job import Latest
+from .knobs import borrowed, gave_words, settled, small_html
 from .still import Still
 
 _Args = ParamSpec("_Args")
@@ -245,16 +247,48 @@ class Framed(Still, ipywidgets.VBox):
     """Knobs around a `Film`, its ``picture``, to which it forwards tables, texts and errors.
 
     Subclasses give ``_read() -> tuple``: the knobs' values, as arguments of ``picture.show``. It
-    raises ``ValueError`` where sizes clash.
+    raises ``ValueError`` where sizes clash: then others give way, as `tpviz.widgets.knobs.settled`
+    says, and ``gave`` has which; or ``error`` says why there is no picture.
     """
 
     picture: Film
+    gave: str
 
     def __init__(self, knobs: ipywidgets.Box, picture: Film):
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
-        self.knobs, self.picture = knobs, picture
+        self.knobs, self.picture, self._line = knobs, picture, ipywidgets.HTML()
         self.controls: dict[str, Any] = dict(getattr(knobs, "controls", {}))
-        super().__init__([knobs, picture])
+        self._turned: dict[str, bool] = {}
+        self._writer = 0
+        super().__init__([knobs, self._line, picture])
+        self._say_gave("")
+        for name, box in self.controls.items():
+            self.hear(name, box)
+
+    def hear(self, name: str, box: ipywidgets.DOMWidget) -> None:
+        """A control of the view: where it moves, the picture is drawn anew."""
+        self.controls[name] = box
+        box.observe(lambda change: self._turn(name, change), "value")
+
+    def _turn(self, name, change):
+        """A knob was moved, not by `settled`: the last one moved is the last of ``_turned``."""
+        if change.new != change.old and self._writer != threading.get_ident():
+            self._turned.pop(name, None)
+            self._turned[name] = True
+            self._moved()
+
+    def _say_gave(self, words):
+        """Which knobs gave way to the one moved last, or ""."""
+        self.gave, self._line.value = words, small_html(words)
+        self._line.layout.display = "" if words else "none"
+
+    def _works(self):
+        try:
+            with unadvised():
+                self._read()
+        except ValueError:
+            return False
+        return True
 
     if TYPE_CHECKING:
 
@@ -264,12 +298,28 @@ class Framed(Still, ipywidgets.VBox):
     def _redraw(self):
         """A knob moved: the new picture, or the reason for none; the last valid one stays."""
         with self._lock:
+            turned, self._turned = [*self._turned], {}
             try:
-                drawn = self._read()
+                drawn, words = self._read(), ""
             except ValueError as error:
-                self.picture.show_error(str(error))
-                return
+                words = gave_words(self._settle(turned), str(error))
+                if not words:
+                    self._say_gave("")
+                    self.picture.show_error(str(error))
+                    return
+                drawn = self._read()
+            self._say_gave(words)
             self.picture.show(*drawn)
+
+    def _settle(self, turned):
+        self._writer = threading.get_ident()
+        try:
+            return self._gave_way(turned) if turned else {}
+        finally:
+            self._writer = 0
+
+    def _gave_way(self, turned):
+        return settled(self.controls, turned, self._works)
 
     def to_html(
         self,
@@ -302,7 +352,7 @@ class Framed(Still, ipywidgets.VBox):
             with self._lock, ExitStack() as stack:
                 start = {name: self.controls[name].value for name in sweep}
                 for name in sweep:
-                    stack.enter_context(_borrowed(name, self.controls[name]))
+                    stack.enter_context(borrowed(self.controls[name]))
                 words = {name: self.controls[name].tooltip or "" for name in sweep}
                 return swept(self.picture.kind, sweep, self._state_at, start, words)
         finally:
@@ -359,14 +409,3 @@ class Framed(Still, ipywidgets.VBox):
 
     def __repr__(self):
         return f"<{type(self).__name__} {self.picture._words()}>"
-
-
-@contextmanager
-def _borrowed(name: str, control: Any):
-    """A control whose value may change, and is put back; nobody hears of it."""
-    value = control.value
-    with control.hold_trait_notifications():
-        try:
-            yield
-        finally:
-            control.value = value

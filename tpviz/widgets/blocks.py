@@ -68,9 +68,7 @@ class BlocksView(Framed):
         [row] = knobs.children
         row.children = [*row.children, self._rank]
         super().__init__(knobs, picture)
-        self.controls["rank"] = self._rank
-        self.knobs.on_change(self._moved)  # pyright: ignore[reportAttributeAccessIssue]
-        self._rank.observe(lambda change: self._moved(), "value")
+        self.hear("rank", self._rank)
         self.picture.observe(lambda change: self._clicked(change.new), "rank")
 
     # -- what another view of a block has instead ----------------------------------------------

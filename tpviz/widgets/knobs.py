@@ -5,9 +5,11 @@ knobs.values()          # {"tp": 4, "sp": False}
 """
 
 import ast
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import MISSING, Field, fields
 from html import escape
+from itertools import chain, combinations, islice, product
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -121,6 +123,75 @@ def stepped(
     return kind(
         options=options, value=value, description=name, style=style, layout=layout, tooltip=help
     )
+
+
+# -- knobs that clash ------------------------------------------------------------------------------
+# The rule of all views: the knob moved last keeps its value, the others give way, each to the
+# nearest value that works, and the view says which did. Where none can, it says why.
+TRIES = 200
+"""How many changes of other knobs are tried before a clash is refused."""
+
+
+def settled(
+    controls: Mapping[str, Any], moved: Collection[str], works: Callable[[], bool]
+) -> dict[str, tuple[Any, Any]]:
+    """Move the fewest other knobs, at most two and numbers first, so that ``works()``: {name:
+    (before, after)}; empty where that is not possible, and nothing has moved. moved : names, the
+    last one last; those before it move only where others do not help."""
+    order = [n for n in controls if n not in moved] + [*moved][:-1]
+    near = {name: found for name in order if (found := _nearby(controls[name]))}
+    near = dict(sorted(near.items(), key=lambda item: type(item[1][0]) not in (int, float)))
+    one = ({name: value} for name, values in near.items() for value in values)
+    both = (
+        {a: v, b: w} for a, b in combinations(near, 2) for v, w in product(near[a][:4], near[b][:4])
+    )
+    with ExitStack() as held:
+        before = {name: held.enter_context(borrowed(controls[name])) for name in near}
+        for changed in islice(chain(one, both), TRIES):
+            for name, value in changed.items():
+                controls[name].value = value
+            if works():
+                break
+            for name in changed:
+                controls[name].value = before[name]
+        else:
+            return {}
+    for name, value in changed.items():  # now it is said
+        controls[name].value = value
+    return {name: (before[name], value) for name, value in changed.items()}
+
+
+def gave_words(gave: Mapping[str, tuple[Any, Any]], why: str = "") -> str:
+    """Which knobs gave way to the one moved, of {name: (before, after)}, and why."""
+    words = ", ".join(f"{n} {old} \N{RIGHTWARDS ARROW} {new}" for n, (old, new) in gave.items())
+    why = why.partition("; the nearest")[0]  # that is what was changed
+    return words and f"Changed so that all fits: {words}{f' ({why})' if why else ''}."
+
+
+def _nearby(box):
+    """The other values of a control that can be counted, the nearest first."""
+    if isinstance(box, ipywidgets.IntSlider):
+        values = range(box.min, box.max + 1, box.step)  # pyright: ignore[reportOperatorIssue, reportArgumentType, reportOptionalOperand]
+    elif isinstance(box, ipywidgets.FloatSlider):
+        values = [box.min + n * box.step for n in range(round((box.max - box.min) / box.step) + 1)]  # pyright: ignore[reportOperatorIssue, reportArgumentType, reportOptionalOperand]
+    elif isinstance(box, ipywidgets.Checkbox):
+        values = (False, True)
+    else:
+        values = [value for _, value in getattr(box, "options", ())]
+    numbers = all(isinstance(v, (int, float)) for v in (*values, box.value))
+    distance = (lambda v: abs(v - box.value)) if numbers else (lambda v: 0)
+    return sorted((v for v in values if v != box.value), key=distance)
+
+
+@contextmanager
+def borrowed(control: Any) -> Iterator[Any]:
+    """A control whose value may change, and is put back; nobody hears of it. Gives the value."""
+    value = control.value
+    with control.hold_trait_notifications():
+        try:
+            yield value
+        finally:
+            control.value = value
 
 
 class Several(ipywidgets.HBox):

@@ -3,7 +3,6 @@
 >>> view = LayoutView("llama-3B", gpus=64)                                       # doctest: +SKIP
 """
 
-import threading
 from typing import Any
 
 import ipywidgets
@@ -18,38 +17,20 @@ from .knobs import NARROW, WRAPPED, stepped
 
 
 class LayoutKnobs(ipywidgets.VBox):
-    """A slider or a menu for each choice of a group; they stop at measured layouts only: the one
-    moved keeps its value, and the others take those of the nearest layout."""
+    """A slider or a menu for each choice of a group."""
 
     def __init__(self, group: Layouts, values: dict[str, Any]):
-        self.group, self._writer = group, 0
         self.controls: dict[str, Any] = {
             name: stepped(name, values[name], KNOBS[name], stops, NARROW)
             for name, stops in group.knobs.items()
         }
-        for name, box in self.controls.items():
+        for box in self.controls.values():
             box.style.description_width = "80px"
-            box.observe(lambda change, name=name: self._settle(name), "value")
         super().__init__([ipywidgets.Box([*self.controls.values()], layout=WRAPPED)])
 
     def values(self) -> dict[str, Any]:
         """{knob: value}."""
         return {name: box.value for name, box in self.controls.items()}
-
-    def _settle(self, moved):
-        if self._writer == threading.get_ident():
-            return
-        self._writer = threading.get_ident()
-        try:
-            for name, value in self.group.nearest(self.values(), [moved]).items():
-                self.controls[name].value = value
-        finally:
-            self._writer = 0
-
-    def on_change(self, callback: Any) -> None:
-        """Call ``callback()`` whenever a control moves."""
-        for box in self.controls.values():
-            box.observe(lambda change: callback(), "value")
 
 
 class LayoutPicture(View):
@@ -112,15 +93,22 @@ class LayoutView(Framed):
         )
         picture: Any = LayoutPicture()  # a view of one step, where others have films
         super().__init__(LayoutKnobs(self.group, start), picture)
-        self.children = (self.knobs, self._button, self.picture)
+        self.children = (self.knobs, self._button, self._line, self.picture)
         self.picture.show(*self._read())
-        self.knobs.on_change(self._moved)  # pyright: ignore[reportAttributeAccessIssue]
         self._button.on_click(lambda button: self.commit())
 
     def _read(self):
-        return (self._turn(self.knobs.values()),)  # pyright: ignore[reportAttributeAccessIssue]
+        return (self._turn_of(self.knobs.values()),)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def _turn(self, values):
+    def _gave_way(self, turned):
+        """Only what was measured can be shown: others take the values of the nearest layout."""
+        before = self.knobs.values()  # pyright: ignore[reportAttributeAccessIssue]
+        nearest = self.group.nearest(before, turned[-1:])
+        for name, value in nearest.items():
+            self.controls[name].value = value
+        return {n: (before[n], value) for n, value in nearest.items() if value != before[n]}
+
+    def _turn_of(self, values):
         points = self.group.at(**values)
         return Turn(self.group, tuple(points), covered=self.committed is None)
 
@@ -131,7 +119,7 @@ class LayoutView(Framed):
         except ValueError as error:
             return {"error": str(error)}
         wanted = {**self.group.values_of(self.turn.points[0]), **values}
-        picture = LayoutPicture(self._turn(self.group.nearest(wanted, values)))
+        picture = LayoutPicture(self._turn_of(self.group.nearest(wanted, values)))
         try:
             return picture.state()
         finally:

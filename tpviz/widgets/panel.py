@@ -12,7 +12,7 @@ from tpviz.figures.svg import scrolled
 from tpviz.mesh import Mesh
 
 from .guessing import GuessPane
-from .knobs import WIDE, WRAPPED, Knobs
+from .knobs import WIDE, WRAPPED, Knobs, gave_words
 from .mesh import MeshView
 from .model import ModelPane, message
 from .pins import PinsPane
@@ -86,10 +86,7 @@ class Panel(Still, ipywidgets.VBox):
 
     def show_gave(self, gave: "Mapping[str, tuple[Any, Any]]") -> None:
         """Say which knobs gave way to the one moved, {name: (before, after)}."""
-        words = ", ".join(
-            f"{name} {old} \N{RIGHTWARDS ARROW} {new}" for name, (old, new) in gave.items()
-        )
-        words = words and f"Changed so that all fits: {words}."
+        words = gave_words(gave)
         self.gave.value = f"<div aria-live='polite' style='line-height:1.4'>{escape(words)}</div>"
 
     def show_cluster(self, cluster: "Cluster | None", mesh: Mesh) -> None:

@@ -54,9 +54,8 @@ class PartitionView(Framed):
             control("finer cuts", False, finer),
         ]
         super().__init__(ipywidgets.Box(boxes, layout=WRAPPED), picture)
-        self.controls = {box.description: box for box in boxes}  # pyright: ignore[reportAttributeAccessIssue]
         for box in boxes:
-            box.observe(lambda change: self._moved(), "value")
+            self.hear(box.description, box)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _read(self):
         partition = self._cut(*(box.value for box in self.controls.values()))

@@ -36,7 +36,7 @@ from .fitted import Fitted, composes, parts, place
 from .fitting import Fitting
 from .in_small import Small, in_small
 from .job import Latest
-from .knobs import WIDE, WRAPPED, Knobs, small_html
+from .knobs import WIDE, WRAPPED, Knobs, gave_words, small_html
 from .model import axes_html, message, short_of_memory
 from .numbers import figures, plan_svgs
 from .plans import PlansPane
@@ -281,10 +281,7 @@ class Planner(Fitted, ipywidgets.VBox):
                 return
             self.prediction, self.band = prediction, band(self.framework.value, self.gpu.value)  # pyright: ignore[reportArgumentType]
             self.show_error("")
-            words = ", ".join(
-                f"{name} {old} \N{RIGHTWARDS ARROW} {new}" for name, (old, new) in gave.items()
-            )
-            self.gave.value = small_html(words and f"Changed so that all fits: {words}.")
+            self.gave.value = small_html(gave_words(gave))
             self.facts.value = f"<b style='line-height:1.4'>{escape(self._name())}</b>"
             self.picture.value, self.axes.value = self._drawn(prediction)
             self.plans.look(self.workload, cluster, self.most_ranks(), self.training)

@@ -62,7 +62,6 @@ class ScheduleView(Framed):
         self.source = source_of(schedule, workload, cluster, against, sizes)
         picture.show(self.source.shown(None))
         super().__init__(self.source.knobs, picture)
-        self.knobs.on_change(self._moved)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _read(self):
         shown = self.source.shown(self._trace)

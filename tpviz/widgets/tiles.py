@@ -212,7 +212,6 @@ class TileView(Framed):
         knobs = TileKnobs(sizes_of(gemm, ranks, self.machine, sizes))
         super().__init__(knobs, TileSteps(autoplay))
         self.picture.show(*self._read())
-        self.knobs.on_change(self._moved)  # pyright: ignore[reportAttributeAccessIssue]
 
     def _read(self):
         sizes = Sizes(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
