@@ -98,6 +98,7 @@ def model(name: str, batch: int = 256, dtype: str = "float32") -> GPT:
     return GPT(layers, hidden, heads, seq=1024, batch=batch, vocab=51200, dtype=dtype)
 
 
+@lru_cache(maxsize=4096)
 def need(s: Merak, w: GPT) -> float:
     """Bytes of the rank that needs most, in a program of 2022. 16 a parameter in either precision;
     activations in 32 bits as twice those in 16."""
@@ -150,14 +151,20 @@ def fastest(
         if bound >= best[0]:
             break
         if s.recompute == "stage_aware":  # with nothing recomputed it is as fast as it can be
-            if predict(replace(s, keep=1.0), w, cluster).step_time >= best[0]:
+            if _step_time(replace(s, keep=1.0), w, cluster) >= best[0]:
                 continue
             ladder = [replace(s, keep=keep) for keep in keeps(s, w)]
             first = bisect_left(ladder, True, key=lambda s: need(s, w) <= memory)
             s = ladder[min(first, len(ladder) - 1)]
         if need(s, w) <= memory:
-            best = min(best, (predict(s, w, cluster).step_time, s), key=lambda x: x[0])
+            best = min(best, (_step_time(s, w, cluster), s), key=lambda x: x[0])
     return best
+
+
+@lru_cache(maxsize=4096)
+def _step_time(s, w, cluster):
+    """Seconds of a step: several searches ask for the same plans."""
+    return predict(s, w, cluster).step_time
 
 
 def _least(s, w, cluster):
