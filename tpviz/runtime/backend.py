@@ -9,6 +9,7 @@ event; always, the status board learns what this rank is in, so that a hang can 
 import contextlib
 import functools
 import inspect
+import json
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -16,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+
+from tpviz.trace.agreement import Call, clash, sentence
+from tpviz.trace.members import members_text
 
 from . import adapters, board
 from .compute import leave_alone
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 
 recorder: "Recorder | None" = None  # the active one of this process
 pacer: "Pacer | None" = None  # the active one of this process
+comparing = False  # whether members compare their calls before they make them (`heed_debug_level`)
 silent = False  # whether groups made now move nothing (tpviz.runtime.fake)
 
 
@@ -103,6 +108,7 @@ class TracedGroup(dist.ProcessGroup):
         inner: dist.ProcessGroup | SilentGroup,
         members: tuple[int, ...],
         description: str = "",
+        store: dist.Store | None = None,
     ):
         super().__init__(inner.rank(), inner.size())  # pyright: ignore[reportCallIssue]
         self.inner, self.members = inner, members
@@ -111,6 +117,7 @@ class TracedGroup(dist.ProcessGroup):
         self.is_of_ddp = False  # see `adapters`
         self.counts = {}  # how many collectives so far, per set of members
         self.number = 1  # among the groups with this axis and these members
+        self.store = store
 
     # What torch asks of a Python group; names differ between releases.
     def getBackendName(self) -> str:
@@ -184,6 +191,9 @@ class TracedGroup(dist.ProcessGroup):
         seq = self.counts[counter] = self.counts.get(counter, -1) + 1
         payload = payload_of(self.inner.size(), *args)
         text = _describe(collective, seq, self.axis, members, payload)
+        if comparing and self.store and collective not in PEER:
+            said = terms(collective, args, _options(args, kwargs), self.members, how)
+            self._compare(Call(collective, payload, said), seq)
         board.write("issuing " + text)
         listener, row = recorder, None
         if listener is not None:
@@ -203,6 +213,19 @@ class TracedGroup(dist.ProcessGroup):
         if self.is_of_ddp and listener is not None:
             traced.wait_at_end_of_backward()
         return traced
+
+    def _compare(self, call, seq):
+        """Raise ``RuntimeError`` if another member's ``seq``-th collective is not this one's: each
+        compares with the member that was first, so that nobody waits who would not anyway."""
+        me = self.members[self.inner.rank()]
+        first = self.store.compare_set(f"tpviz/call/{seq}", "", json.dumps([me, *call]))
+        other, *theirs = json.loads(first)
+        calls = {me: call, other: Call(*theirs)}
+        ranks = tuple(sorted(calls))
+        if len(ranks) == 2 and clash(calls[ranks[0]], calls[ranks[1]]):
+            both = calls[ranks[0]], calls[ranks[1]]
+            said = sentence(seq, both, ranks, self.axis, members_text(self.members))
+            raise RuntimeError(f"ranks disagree: {said}")
 
     def follow_silently(
         self,
@@ -304,6 +327,13 @@ def _is_async(args, kwargs):
     return getattr(_options(args, kwargs), "asyncOp", True)
 
 
+def heed_debug_level() -> None:
+    """From now on members compare their calls if torch's debug level is DETAIL, else they do not;
+    looked at when a group is made and when a job begins, since each look takes microseconds."""
+    global comparing
+    comparing = dist.get_debug_level() == dist.DebugLevel.DETAIL
+
+
 def is_recorded(group: dist.ProcessGroup | None = None) -> bool:
     """Whether collectives of ``group`` (default: the world) pass through this backend."""
     return isinstance(group or dist.group.WORLD, TracedGroup)
@@ -314,6 +344,7 @@ def _create(options, _):
     members = tuple(options.global_ranks_in_group) or tuple(range(size))
     if silent:
         return TracedGroup(SilentGroup(rank, size), members)
+    heed_debug_level()
     inner = dist.ProcessGroup(store, rank, size)
     kind = dist.ProcessGroup.BackendType
     gloo = dist.ProcessGroupGloo(store, rank, size, options.timeout)
@@ -327,7 +358,7 @@ def _create(options, _):
             dist.ProcessGroupNCCL.Options(),
         )
         inner._register_backend(torch.device("cuda"), kind.NCCL, nccl)
-    return TracedGroup(inner, members)
+    return TracedGroup(inner, members, store=store)
 
 
 dist.Backend.register_backend("tpviz", _create, extended_api=True, devices=["cpu", "cuda"])

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from time import monotonic
@@ -25,7 +26,7 @@ import torch.distributed as dist
 from torch._dynamo import trace_rules
 
 import tpviz.runtime.recorder  # noqa: F401
-from tpviz.runtime import adapters, board, forkserver_hooks, output, state
+from tpviz.runtime import adapters, backend, board, forkserver_hooks, output, state
 from tpviz.runtime.devices import choose_device
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ def _apply(context):
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+    with suppress(RuntimeError, ValueError):  # of a word that torch does not know
+        dist.set_debug_level_from_env()  # read when torch was loaded, before this job
+    backend.heed_debug_level()
     if path is not None:
         sys.path[:] = path
     if cwd is not None:
