@@ -108,7 +108,7 @@ class TracedGroup(dist.ProcessGroup):
         inner: dist.ProcessGroup | SilentGroup,
         members: tuple[int, ...],
         description: str = "",
-        store: dist.Store | None = None,
+        store: Any = None,  # where members compare their calls
     ):
         super().__init__(inner.rank(), inner.size())  # pyright: ignore[reportCallIssue]
         self.inner, self.members = inner, members
@@ -331,7 +331,7 @@ def heed_debug_level() -> None:
     """From now on members compare their calls if torch's debug level is DETAIL, else they do not;
     looked at when a group is made and when a job begins, since each look takes microseconds."""
     global comparing
-    comparing = dist.get_debug_level() == dist.DebugLevel.DETAIL
+    comparing = dist.get_debug_level().name == "DETAIL"  # pyright: ignore[reportPrivateImportUsage]
 
 
 def is_recorded(group: dist.ProcessGroup | None = None) -> bool:

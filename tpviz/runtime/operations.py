@@ -91,7 +91,7 @@ PEER = {"send", "recv"}
 
 _ROOTED = {"broadcast", "scatter", "gather", "reduce"}
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
-_REDUCTIONS = {int(op): n.lower() for n, op in dist.ReduceOp.RedOpType.__members__.items()}
+_REDUCTIONS = {op.value: name.lower() for name, op in dist.ReduceOp.RedOpType.__members__.items()}
 
 
 def terms(
@@ -112,7 +112,7 @@ def terms(
             reduction = getattr(options, "reduceOp", None)
             if reduction is None:
                 return ""
-            how = _REDUCTIONS[int(reduction.op)]
+            how = _REDUCTIONS[reduction.op.value]
         text = f"{how} of {text}"
     if collective in _ROOTED:
         root = how if isinstance(how, int) else getattr(options, "rootRank", None)

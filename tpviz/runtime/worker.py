@@ -139,8 +139,8 @@ def _apply(context):
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    with suppress(RuntimeError, ValueError):  # of a word that torch does not know
-        dist.set_debug_level_from_env()  # read when torch was loaded, before this job
+    with suppress(RuntimeError, ValueError):  # not of a word that torch does not know
+        dist.set_debug_level_from_env()  # pyright: ignore[reportPrivateImportUsage]
     backend.heed_debug_level()
     if path is not None:
         sys.path[:] = path

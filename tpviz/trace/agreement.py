@@ -8,7 +8,6 @@ received into more room than it takes.
 ('400 bytes', '800')
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -106,7 +105,7 @@ def _differ(column, begins):
     return np.minimum.reduceat(column, begins) != np.maximum.reduceat(column, begins)
 
 
-def _said(trace: "Trace", rows: Sequence[int]):
+def _said(trace: "Trace", rows: np.ndarray):
     """The sentence about rows of one collective, or None."""
     first, *others = sorted(rows, key=lambda row: trace["rank"][row])
     one = _call(trace, first)
