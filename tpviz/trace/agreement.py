@@ -84,11 +84,16 @@ def disagreements(trace: "Trace") -> list[str]:
     (known, members), (_, axis) = texts["members"], texts["axis"]
     names, name = texts["name"]
     message = np.isin(names, MESSAGE)[name]
-    keys = [members, axis, message, trace["seq"][rows]]
-    _, turn = runs([*keys, trace["rank"][rows]])  # the n-th with a key belongs to the n-th
-    keys.append(turn)
-    order, place = runs(keys)
-    begins = np.flatnonzero(place[order] == 0)
+    seq, rank = trace["seq"][rows], trace["rank"][rows]
+    group = (members * (int(axis.max()) + 1) + axis) * 2 + message
+    order = np.lexsort((rank, seq, group))
+    same = (np.diff(group[order]) == 0) & (np.diff(seq[order]) == 0)
+    if (same & (np.diff(rank[order]) == 0)).any():  # a rank's n-th with a key belongs to the n-th
+        _, turn = runs([group, seq, rank])
+        order = np.lexsort((rank, turn, seq, group))
+        same = (np.diff(group[order]) == 0) & (np.diff(seq[order]) == 0)
+        same &= np.diff(turn[order]) == 0
+    begins = np.flatnonzero(np.append(True, ~same))
     wide = np.isin(names, UNEQUAL)[name]
     differ = np.zeros(len(begins), bool)
     for column in (np.where(message, -1, name), np.where(wide, 0, trace["bytes"][rows])):
