@@ -129,6 +129,8 @@ def plans(
                     if not count or (tp == 1 and order.get("subpipeline")):
                         continue
                     s = Merak(pp=pp, tp=tp, dp=dp, microbatches=count, zero=int(dp > 1), **order)
+                    if pp == 1 and s.recompute == "full":
+                        continue  # the last stage recomputes nothing, and there is no other
                     try:
                         s.check(w)
                     except ValueError:
