@@ -306,7 +306,7 @@ def test_room_is_in_proportion_to_the_file(tmp_path):
     """One long name among many events once took room in every row."""
     import tracemalloc
 
-    operators = [complete("cpu_op", "aten::add", i, 1, tid=1) for i in range(10_000)]
+    operators = [complete("cpu_op", "aten::add", i, 1, tid=1) for i in range(1500)]
     path = tmp_path / "rank0.json"
     for events in (
         [kernel("k" * 20_000, 0, 1), *operators],
@@ -317,7 +317,7 @@ def test_room_is_in_proportion_to_the_file(tmp_path):
         trace = tv.load_trace(path)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < 40 * path.stat().st_size  # 400 and 1,200 times before
+        assert peak < 100 * path.stat().st_size  # 690 and 1,600 times before
     assert "1 name of over" in notes(trace)
     assert len(max(trace["name"].tolist(), key=len)) < 3000
 
