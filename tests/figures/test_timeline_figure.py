@@ -160,7 +160,7 @@ def test_notes_are_named_in_the_badge_and_told_in_full_below():
     assert sentences in re.sub("</text><text[^>]*>", " ", svg) and sentences in describe(scene)
     more = ["bytes unknown: 1 kernel", "2 names cut", "rank0.json: 3 bytes replaced (at 9)"]
     many = two_events(badge="imported", notes=["steps by the GPUs' own time", *notes, *more])
-    subjects = "group unknown; launched before the profile; bytes unknown; 3 more notes"
+    subjects = "group and bytes unknown; launched before the profile; 2 names cut; 2 more notes"
     assert many.badge == f"imported; {subjects}"
     twice = Trace.merge([trace, many])
     assert twice.fact("notes") == [*notes, "steps by the GPUs' own time", *more]

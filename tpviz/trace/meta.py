@@ -133,6 +133,9 @@ def brief(notes: list[str]) -> list[str]:
         next((part.strip() for part in re.split("[:;,(]", note) if " " in part.strip()), note)
         for note in notes
     ]
+    unknown = [words.removesuffix(" unknown") for words in subjects if words.endswith(" unknown")]
+    subjects = [words for words in subjects if not words.endswith(" unknown")]
+    subjects = [f"{' and '.join(dict.fromkeys(unknown))} unknown", *subjects][not unknown :]
     subjects = sorted(dict.fromkeys(subjects), key=lambda words: words.startswith("steps"))
     more = [f"{len(subjects) - 3} more notes"] if len(subjects) > 4 else subjects[3:4]
     return [*subjects[:3], *more]
