@@ -30,6 +30,16 @@ def test_long_text_is_cut_and_stays_readable(tmp_path, monkeypatch):
     assert parent.read(1) == ("", float("inf"))
 
 
+def test_a_rank_that_has_finished_says_what_came_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(board, "_slot", None)
+    board.finish()
+    parent = Board(tmp_path / "board", 1)
+    board.attach(tmp_path / "board", 0)
+    board.write("left send #0 on axis world (ranks 0,1), 8 bytes")
+    board.finish()
+    assert parent.read(0)[0] == "finished after left send #0 on axis world (ranks 0,1), 8 bytes"
+
+
 def test_torn_bytes_are_tolerated(tmp_path):
     path = Path(tmp_path / "board")
     parent = Board(path, 1)
@@ -43,5 +53,6 @@ def test_spoken():
     assert spoken(f"waiting in {collective}", 5.04) == f"waiting 5.0 s in {collective}"
     assert spoken(f"issuing {collective}", 2) == f"issued {collective} 2.0 s ago"
     assert spoken(f"left {collective}", 2) == f"left {collective} 2.0 s ago"
+    assert spoken(f"finished after left {collective}", 2) == "finished 2.0 s ago"
     running = "no collective, running user code for 1.0 s"
     assert spoken("running user code", 1) == running

@@ -13,7 +13,7 @@ import pytest
 import tpviz as tv
 from tpviz.runtime import server
 from tpviz.runtime.launch import RankError, RankTimeoutError
-from tpviz.runtime.rank_errors import with_source
+from tpviz.runtime.rank_errors import clash, with_source
 
 EVERYONE = "ranks 0,1,2,3"
 
@@ -124,6 +124,63 @@ def test_a_killed_rank(gone):
     assert time.monotonic() - begun < 50, "seen at once, long before the time-out"
     assert caught.value.rank == 3
     assert all("in barrier #0" in state for state in caught.value.others.values())
+
+
+def of_other_sizes(kind):
+    """In a rank: a collective or a message that is twice as large on rank 1, or on its sender."""
+    import torch
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    if kind == "all_reduce":
+        dist.all_reduce(torch.ones(100 * (1 + rank)))
+    elif rank:
+        dist.recv(torch.ones(100), 0)
+    else:
+        dist.send(torch.ones(200), 1)
+
+
+@pytest.mark.parametrize(
+    "kind, sizes",
+    [
+        ("all_reduce", "400 bytes on rank 0 and 800 bytes on rank 1"),
+        ("message", "800 bytes on rank 0 and 400 bytes on rank 1"),
+    ],
+)
+def test_sizes_that_clash_are_named_first_when_gloo_aborts(kind, sizes):
+    head = rf"^{kind} #0 on axis world \(ranks 0,1\) has {sizes}: rank \d was killed by SIGABRT"
+    with pytest.raises(RankError, match=head):
+        tv.launch(of_other_sizes, kind, world_size=2)
+
+
+def test_sizes_that_may_differ_are_no_cause():
+    text = "left {} #0 on axis world (ranks 0,1), {} bytes"
+    assert clash({rank: text.format("all_to_all", rank) for rank in (0, 1)}) == ""
+    same = {0: text.format("all_reduce", 8), 1: "running user code", 2: text.format("broadcast", 4)}
+    assert clash(same) == ""
+    assert clash(same | {3: text.format("broadcast", 8)}).endswith(
+        "broadcast #0 on axis world (ranks 0,1) has 4 bytes on rank 2 and 8 bytes on rank 3"
+    )
+
+
+def test_a_rank_whose_connections_were_closed_is_not_the_cause():
+    """The others fail at once, and may be heard of before the one that closed its groups."""
+
+    def work():
+        import torch
+        import torch.distributed as dist
+
+        if dist.get_rank() == 1:
+            try:
+                raise KeyError("no such weight")
+            finally:
+                dist.destroy_process_group()
+                time.sleep(0.1)
+        dist.all_reduce(torch.ones(2))
+
+    with pytest.raises(RankError, match=r"^rank 1 raised KeyError: 'no such weight'") as caught:
+        tv.launch(work, world_size=2)
+    assert "raised RuntimeError" in caught.value.others[0]
 
 
 def test_ranks_that_died_between_calls_are_replaced_with_a_note(gone, capsys):

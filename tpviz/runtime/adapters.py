@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tpviz.mesh import forget
 from tpviz.trace.members import members_text
 
+from . import board, places
 from .devices import inner_kind
 
 BUILT_IN_HOOKS = {"ALLREDUCE": allreduce_hook, "FP16_COMPRESS": fp16_compress_hook}
@@ -127,6 +128,34 @@ def patient_threads() -> Iterator[None]:
         if changed:
             with suppress(OSError):
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _showing(make):
+    """Members of a new group wait for each other: the board and `places` say that."""
+
+    @functools.wraps(make)
+    def make_and_show(ranks=None, timeout=None, *args, **kwargs):
+        if not dist.is_initialized():
+            return make(ranks, timeout, *args, **kwargs)  # says so
+        members = tuple(range(dist.get_world_size()) if ranks is None else sorted(ranks))
+        if members not in _makers:
+            _makers[members] = places.Group("new_group", members)
+        text = f"new_group (ranks {members_text(members)})"
+        board.write("waiting in " + text)
+        if dist.get_rank() in members:
+            place = _makers[members].issue("new_group")
+            places.wait(None if timeout else place)
+        try:
+            return make(ranks, timeout, *args, **kwargs)
+        finally:
+            places.go()
+            board.write("left " + text)
+
+    return make_and_show
+
+
+_makers: dict[tuple[int, ...], places.Group] = {}  # members -> how often they made a group
+dist.distributed_c10d._new_group_with_tag = _showing(dist.distributed_c10d._new_group_with_tag)
 
 
 def _recorded_world():

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from tpviz.trace.agreement import Call, clash, sentence
 from tpviz.trace.members import members_text
 
-from . import adapters, board
+from . import adapters, board, places
 from .compute import leave_alone
 from .devices import inner_kind
 from .operations import BLOCKING, OPERATIONS, PEER, terms
@@ -50,6 +50,8 @@ silent = False  # whether groups made now move nothing (tpviz.runtime.fake)
 class TracedWork(AroundWork):
     """The handle of one collective: waits for the inner work, and stamps completion and waiting."""
 
+    place: "places.Wait | None" = None  # what it waits for
+
     def __init__(
         self,
         inner: dist.Work,
@@ -65,6 +67,7 @@ class TracedWork(AroundWork):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         board.write("waiting in " + self.text)
+        places.wait(None if timeout else self.place)
         self.waited = True
         listener = self.listener if self.listener is recorder else None
         start = listener.clock.now() if listener else 0.0
@@ -72,6 +75,7 @@ class TracedWork(AroundWork):
             done = self.pacer.wait(self.flight, self.inner, timeout)  # pyright: ignore[reportOptionalMemberAccess]
         else:
             done = self.inner.wait() if timeout is None else self.inner.wait(timeout)
+        places.go()
         if listener:
             listener.completed(self.row)  # pyright: ignore[reportArgumentType]
             listener.waited(self.row, start)  # pyright: ignore[reportArgumentType]
@@ -88,6 +92,8 @@ class TracedWork(AroundWork):
             self.wait()
 
     def get_future(self) -> torch.futures.Future:
+        if torch._C._current_graph_task_id() < 0:  # else DDP waits for it before backward ends
+            places.unseen()  # it may call back
         if self.flight:
             return self.pacer.future(self.flight, self.inner)  # pyright: ignore[reportOptionalMemberAccess]
         return self.inner.get_future()
@@ -118,6 +124,8 @@ class TracedGroup(dist.ProcessGroup):
         self.counts = {}  # how many collectives so far, per set of members
         self.number = 1  # among the groups with this axis and these members
         self.store = store
+        self.timeout: timedelta | None = None  # in which its collectives fail; None: they never do
+        self._places: places.Group | None = None
 
     # What torch asks of a Python group; names differ between releases.
     def getBackendName(self) -> str:
@@ -202,6 +210,7 @@ class TracedGroup(dist.ProcessGroup):
             row = listener.issued(collective, payload, members, self.axis, seq, said)
             listener.own_seconds += time.perf_counter() - begun
         flight = pacer.issue(collective, payload, members, self.axis) if pacer else None
+        place = self._place(method, collective, members, args)
         work = self._call(method, args, kwargs)
         if flight:
             flight.row = row
@@ -210,6 +219,7 @@ class TracedGroup(dist.ProcessGroup):
         if work is None:
             return None
         traced = TracedWork(work, row, listener, text, flight)
+        traced.place = place
         if self.is_of_ddp and listener is not None:
             traced.wait_at_end_of_backward()
         return traced
@@ -263,6 +273,14 @@ class TracedGroup(dist.ProcessGroup):
                 moving.get_future().add_done_callback(
                     lambda _: listener.completed(row, listener.clock.seen())
                 )
+
+    def _place(self, method, collective, members, args):
+        if self._places is None:  # the first one: the group has its name now
+            self._places = places.Group(self._name, self.members, self.timeout)
+        if collective not in PEER:
+            return self._places.issue(collective)
+        pair = members if len(members) == 2 and method != "recv_anysource" else (-1, -1)
+        return self._places.issue(collective, pair, args[-1] if len(args) > 1 else 0)
 
     def _members(self, method, collective, args):
         if method == "recv_anysource":
@@ -358,7 +376,9 @@ def _create(options, _):
             dist.ProcessGroupNCCL.Options(),
         )
         inner._register_backend(torch.device("cuda"), kind.NCCL, nccl)
-    return TracedGroup(inner, members, store=store)
+    group = TracedGroup(inner, members, store=store)
+    group.timeout = options.timeout
+    return group
 
 
 dist.Backend.register_backend("tpviz", _create, extended_api=True, devices=["cpu", "cuda"])

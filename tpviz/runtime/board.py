@@ -37,6 +37,13 @@ def write(text: str) -> None:
     _slot[: len(data)] = data
 
 
+def finish() -> None:
+    """Say that this rank has finished, and what came last: another one may ask for its size."""
+    if _slot is not None:
+        last = bytes(_slot[_TIME.size :]).partition(b"\0")[0].decode(errors="ignore")
+        write(f"finished after {last}")
+
+
 class Board:
     """The parent's side of the file: made empty here, read at any time.
 
@@ -73,6 +80,8 @@ def spoken(text: str, age: float) -> str:
     verb, _, rest = text.partition(" ")
     if verb == "waiting":
         return f"waiting {age:.1f} s {rest}"
+    if verb == "finished":
+        return f"finished {age:.1f} s ago"
     if verb == "running":
         return f"no collective, {text} for {age:.1f} s"
     return f"{'issued' if verb == 'issuing' else verb} {rest} {age:.1f} s ago".replace("  ", " ")

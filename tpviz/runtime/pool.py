@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from time import monotonic, sleep
 from typing import Any
 
-from tpviz.runtime import processes, rank_errors, server, worker_bootstrap
+from tpviz.runtime import places, processes, rank_errors, server, worker_bootstrap
 from tpviz.runtime.board import Board, spoken
 from tpviz.runtime.output import Tail
 from tpviz.runtime.rank_errors import user_line
@@ -50,6 +50,7 @@ class Pool:
         self.world_size, self.backend, self.device = world_size, backend, device
         self.folder = tempfile.mkdtemp(prefix="ranks-", dir=server.home())
         self.board = Board(os.path.join(self.folder, "board"), world_size)
+        self._places = places.Places(os.path.join(self.folder, "places"), world_size)
         self.info = {}
         self._job = 0  # number of the last job
         self.idle = False  # whether no launch has it, and its last job ended well
@@ -149,19 +150,32 @@ class Pool:
 
     def _collect(self, deadline, limit, wanted, show):
         """Wait until every rank has sent ``wanted``: rank -> content."""
-        answers = {}
+        answers, watch = {}, places.Watch(self._places)
         while len(answers) < self.world_size:
             left = _TICK if deadline is None else min(_TICK, deadline - monotonic())
             if left <= 0:
-                at_work = wanted == "done"
-                states = self.states(answers, stacks=at_work)
-                raise rank_errors.timed_out(limit, states, "finish" if at_work else "start")
+                raise self._late(limit, answers, wanted == "done")
             failures = self._listen(answers, max(left, 0), show)
             for tail in self._tails:
                 tail.pump()
             if failures:
                 raise self._blame(failures, answers, show)
+            if wanted == "done" and (vain := watch.look(answers, monotonic())):
+                states = self.states(answers)
+                raise rank_errors.deadlock(self._reason(vain, answers), states)
         return answers
+
+    def _late(self, limit, answers, at_work):
+        watch = places.Watch(self._places, apart=0, every=0)
+        before = watch.look(answers, monotonic())
+        states = self.states(answers, stacks=at_work)
+        vain = watch.look(answers, monotonic()) if at_work else {}
+        reason = self._reason(vain, answers) if vain == before else ""
+        what = "finish" if at_work else "start"
+        return rank_errors.timed_out(limit, states, what, reason)
+
+    def _reason(self, vain, answers):
+        return rank_errors.reason(vain, {r: self.board.read(r)[0] for r in vain}, answers)
 
     def _listen(self, answers, seconds, show):
         """Read what ranks sent; put answers in ``answers`` and return failures, rank -> dict."""
@@ -204,17 +218,21 @@ class Pool:
         dead = [rank for rank, failure in failures.items() if failure is None]
         if dead:
             return self._death(dead[0], states)
+        if rank_errors.follows(failures[first]):  # another one closed its connections
+            first = next((r for r, f in failures.items() if not rank_errors.follows(f)), first)
         alike = [rank for rank, failure in failures.items() if _same(failure, failures[first])]
         first = min(alike)
         states.pop(first)
-        return rank_errors.raised(first, failures[first], states)
+        return rank_errors.raised(first, failures[first], states, self._clash())
 
     def _death(self, rank, states):
         process = self._processes[rank]
         process.join(1.0)
-        return rank_errors.died(
-            rank, process.exitcode, {r: s for r, s in states.items() if r != rank}
-        )
+        others = {r: s for r, s in states.items() if r != rank}
+        return rank_errors.died(rank, process.exitcode, others, self._clash())
+
+    def _clash(self):
+        return rank_errors.clash({r: self.board.read(r)[0] for r in range(self.world_size)})
 
     def states(
         self,
@@ -273,6 +291,7 @@ class Pool:
         for pipe in [*self._pipes, self._life] if self._life else self._pipes:
             pipe.close()
         self.board.close()
+        self._places.close()
 
 
 def _agree(used):

@@ -6,7 +6,7 @@ import re
 import signal
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 
@@ -57,25 +57,96 @@ def interrupted(states: dict[int, str]) -> Interrupted:
     return Interrupted("; ".join(["the ranks were stopped", *_alike(states)]))
 
 
-def raised(rank: int, failure: dict[str, str], others: dict[int, str]) -> RankError:
+def raised(
+    rank: int, failure: dict[str, str], others: dict[int, str], reason: str = ""
+) -> RankError:
     """The error for a rank that raised ``failure`` (type, message, traceback as text)."""
     text = with_source(failure["traceback"]).rstrip()
-    head = f"rank {rank} {_in_full(failure)}"
+    head = _because(reason, f"rank {rank} {_in_full(failure)}")
     hint = ""
     if failure["type"] in ("ModuleNotFoundError", "AttributeError"):
         hint = "\n(Ranks keep the modules they have loaded; tpviz.restart() loads edited code.)"
     return RankError(f"{head}\n\n{text}{hint}{listed(others)}", rank, text, others)
 
 
-def died(rank: int, exitcode: int | None, others: dict[int, str]) -> RankError:
+def died(rank: int, exitcode: int | None, others: dict[int, str], reason: str = "") -> RankError:
     """The error for a rank whose process ended without an answer."""
-    return RankError(f"rank {rank} {end_of(exitcode)}{listed(others)}", rank, "", others)
+    head = _because(reason, f"rank {rank} {end_of(exitcode)}")
+    return RankError(f"{head}{listed(others)}", rank, "", others)
 
 
-def timed_out(timeout: float, states: dict[int, str], what: str = "finish") -> RankTimeoutError:
+def timed_out(
+    timeout: float, states: dict[int, str], what: str = "finish", reason: str = ""
+) -> RankTimeoutError:
     """The error for ranks that were still busy after ``timeout`` seconds."""
-    head = f"ranks did not {what} within the time-out of {timeout:g} s"
+    head = _because(reason, f"ranks did not {what} within the time-out of {timeout:g} s")
     return RankTimeoutError(f"{head}{listed(states, 'State of each rank')}", states)
+
+
+def deadlock(reason: str, states: dict[int, str]) -> RankTimeoutError:
+    """The error for ranks that would never finish; one of time-outs, which told it before."""
+    head = f"{reason}: a deadlock, so the ranks were stopped before the time-out"
+    return RankTimeoutError(f"{head}{listed(states, 'State of each rank')}", states)
+
+
+def _because(reason: str, head: str) -> str:
+    return f"{reason}: {head}" if reason else head
+
+
+def reason(vain: dict[int, list[int]], texts: dict[int, str], finished: Collection[int]) -> str:
+    """Why ranks cannot go on, in a sentence; "" where all can.
+
+    vain : rank -> those for which it waits in vain.
+    texts : of each of these ranks, what it has written on the board.
+    """
+    waits: dict[tuple[str, str, bool], list[int]] = {}
+    for rank, peers in sorted(vain.items()):
+        gone = [peer for peer in peers if peer in finished]
+        key = texts[rank].removeprefix("waiting in "), _ranks(gone or peers), bool(gone)
+        waits.setdefault(key, []).append(rank)
+    done = [
+        f"{peers} finished and never join{'' if ',' in peers else 's'} {call}, in which "
+        f"{_ranks(ranks)} wait{'s' * (len(ranks) == 1)}"
+        for (call, peers, gone), ranks in waits.items()
+        if gone
+    ]
+    return (
+        done[0]
+        if done
+        else "; ".join(
+            f"{_ranks(ranks)} wait{'s' * (len(ranks) == 1)} for {peers} in {call}"
+            for (call, peers, _), ranks in waits.items()
+        )
+    )
+
+
+# Collectives in which all members have as many bytes, and messages.
+_EQUAL = "all_reduce broadcast reduce all_gather reduce_scatter gather scatter send recv".split()
+_CALL = re.compile(r"(\w+) (#\d+ .*), (\d+) bytes")
+
+
+def clash(texts: dict[int, str]) -> str:
+    """The sizes of one collective, or of a message at its two ends, where ranks disagree on them,
+    by what each has written on the board; else ""."""
+    sizes: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for rank, text in sorted(texts.items()):
+        call = _CALL.search(text)
+        if call and call[1] in _EQUAL:
+            kind = "message" if call[1] in ("send", "recv") else call[1]
+            sizes.setdefault((kind, call[2]), {}).setdefault(call[3], []).append(rank)
+    for (kind, call), found in sizes.items():
+        if len(found) > 1:
+            sides = [f"{size} bytes on {_ranks(ranks)}" for size, ranks in found.items()]
+            return f"{kind} {call} has {' and '.join(sides)}"
+    return ""
+
+
+_LOST = re.compile("connection (closed|reset|refused)|broken pipe|socket closed", re.IGNORECASE)
+
+
+def follows(failure: dict[str, str] | None) -> bool:
+    """Whether a rank failed only because another one closed its connections."""
+    return bool(failure and _LOST.search(failure["message"]))
 
 
 def in_short(failure: dict[str, str] | None) -> str:
@@ -110,12 +181,14 @@ def listed(states: dict[int, str], title: str = "The other ranks") -> str:
 
 def _alike(states: dict[int, str]) -> list[str]:
     """A line for all ranks in the same state."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, list[int]] = {}
     for rank, text in sorted(states.items()):
-        alike.setdefault(text, []).append(str(rank))
-    return [
-        f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {text}" for text, ranks in alike.items()
-    ]
+        alike.setdefault(text, []).append(rank)
+    return [f"{_ranks(ranks)}: {text}" for text, ranks in alike.items()]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def with_source(text: str) -> str:

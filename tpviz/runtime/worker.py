@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch._dynamo import trace_rules
 
 import tpviz.runtime.recorder  # noqa: F401
-from tpviz.runtime import adapters, backend, board, forkserver_hooks, output, state
+from tpviz.runtime import adapters, backend, board, forkserver_hooks, output, places, state
 from tpviz.runtime.devices import choose_device
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
     global rank, _pipe, _owner, _job
     rank, _pipe, _owner = spec.rank, pipe, os.getpid()
     board.attach(os.path.join(spec.folder, "board"), rank)
+    places.attach(os.path.join(spec.folder, "places"), rank, spec.world_size)
     _show_stack_on_signal(os.path.join(spec.folder, f"stack-{rank}"))
     try:
         info = _join(spec)
@@ -114,7 +115,9 @@ def _run(payload):
     except BaseException as error:
         answer = "error", _failure(error)
     if answer[0] == "done":  # else the board goes on showing what it was that failed
-        board.write("finished")
+        board.finish()
+        if not places.alone():
+            places.unseen()
     output.flush_output()
     return answer
 
@@ -123,6 +126,7 @@ def _leave_groups():
     # Not at the end of their job: only when all ranks have finished with them. Each holds several
     # threads, which look for messages 100 times a second, and sockets.
     adapters.forget_axes()
+    places.forget()
     world = dist.group.WORLD
     groups = [group for group in dist.distributed_c10d._world.pg_map if group is not world]
     while groups:
