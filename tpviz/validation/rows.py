@@ -164,7 +164,7 @@ def published(
     return PublishedRows(rows)
 
 
-def _of_sizes(name: str, rows: Iterable[PublishedRow]):
+def _of_sizes(name: str, rows: Iterable[PublishedRow]) -> list[PublishedRow]:
     """Rows of the sizes of that model of `tpviz.models`, with a vocabulary that may be padded."""
     if not (known := models.spelled(name)):
         return []

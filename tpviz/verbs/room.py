@@ -17,7 +17,7 @@ our own programs do.
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import number, one_of, settle
 from tpviz.cluster.profiles import framework_of
@@ -185,20 +185,24 @@ def framework_run(framework: str, device: str, s: Merak, w: "GPT", shards: int) 
     return replace(run_by(framework, s, w, device), shards=shards if s.zero_stage else 1)
 
 
-def _flat(inner, w, dp, zero, shards):
+def _flat(inner: Megatron, w: "GPT", dp: int, zero: int, shards: int) -> tuple[Merak, "GPT", int]:
     """A pipeline of one stage and microbatch."""
-    knobs = {"pp": 1, "microbatches": 1, "schedule": "1f1b"}
-    same = {"tp": inner.tp, "sp": inner.sp, "recompute": inner.recompute}
+    knobs: dict[str, Any] = {"pp": 1, "microbatches": 1, "schedule": "1f1b"}
+    same: dict[str, Any] = {"tp": inner.tp, "sp": inner.sp, "recompute": inner.recompute}
     return Merak(dp=dp, zero=zero, **knobs, **same), w, shards
 
 
-def _key(strategy, workload, cluster, training):
+def _key(
+    strategy: "Strategy", workload: "GPT", cluster: "Cluster", training: Training | None
+) -> "tuple[Strategy, GPT, str, str, Training]":
     framework = framework_of(cluster)
     return strategy, workload, framework, cluster.device.name, training or USUAL
 
 
 @lru_cache(maxsize=1024)
-def _need(strategy, workload, framework, device, how):
+def _need(
+    strategy: "Strategy", workload: "GPT", framework: str, device: str, how: Training
+) -> Memory:
     if workload.itemsize > 2:
         return strategy.memory(workload)
     if found := as_pipeline(strategy, workload) if framework else None:
@@ -212,7 +216,7 @@ def _need(strategy, workload, framework, device, how):
     return max(ranks, key=lambda m: m.total)
 
 
-def _mixed(memory, framework, how):
+def _mixed(memory: Memory, framework: str, how: Training) -> Memory:
     """Our own program's memory in 16 bits, with a training's states."""
     summed = how.gradients or UNFUSED.get(framework, 4)
     return memory.mixed(2, summed, how.master + 2 * how.moment)
