@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
 import tpviz as tv
 from tpviz.validation import scoreboard as score
 from tpviz.verbs.room import USUAL, as_pipeline, check_memory, least_need, need, words
-from tpviz.verbs.search import space
+from tpviz.verbs.space import space
 
 W = tv.models.llama3("8B", batch=16)
 H100 = tv.clusters.dgx("H100-SXM-80GB", 8)
@@ -137,7 +138,7 @@ def test_the_lower_bound_is_one(cluster, how):
         replace(s, accumulation=4, recompute="full")
         for s in (tv.DataParallel(dp=8, zero=2), tv.AxoNN(x=2, z=4, gather="block"))
     ]
-    for s in [*space(SMALL, 8)[::7], *more, *STRATEGIES]:
+    for s in [*islice(space(SMALL, 8), 0, 3500, 7), *more, *STRATEGIES]:
         try:
             s.check(SMALL)
             whole = need(s, SMALL, cluster, how).total
