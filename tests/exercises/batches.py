@@ -17,7 +17,7 @@ from tpviz import launch
 from tpviz.exercises import check, exercise, grade
 from tpviz.exercises.formula import Formula
 from tpviz.exercises.marks import Plan
-from tpviz.exercises.on_ranks import _in_rank, _in_rank_0, attempts_of
+from tpviz.exercises.on_ranks import _bare, _in_rank, _in_rank_0, attempts_of
 from tpviz.mesh import Mesh
 
 SEED = 1
@@ -63,7 +63,33 @@ def verdicts(name):
     code = {fn: starter(task) if fn == "starter" else fn for fn in together}
     if isinstance(task, Plan):
         return {fn: check(name, code[fn]) for fn in together}
-    return results | (_asked if isinstance(task, Formula) else _run)(task, together, code)
+    if isinstance(task, Formula):
+        return results | _asked(task, together, code)
+    return results | dict(zip(together, _run(task, list(together.items()), code)))
+
+
+def answers(name):
+    """(right answers, wrong ones) of all tables."""
+    of = (solutions, *TABLES)
+    right = [fn for table in of for fn in table.RIGHT.get(name, ())]
+    wrong = [fn for table in of for fn, _ in table.WRONG.get(name, ())]
+    return [[fn for fn in fns if fn not in ALONE] for fns in (right, wrong)]
+
+
+def passed(task, tries):
+    """Whether each (answer, seed) passes. Formulas are asked in this process; on ranks all answers
+    to a world's problems run in one launch."""
+    if not isinstance(task, Formula):
+        return [bool(result) for result in _run(task, tries, {fn: fn for fn, _ in tries})]
+    return [not asked_here(task, fn, seed) for fn, seed in tries]
+
+
+def asked_here(task, fn, seed):
+    """The error of a formula's answer to the questions of this seed, or None; in this process."""
+    questions = questions_of(task.name, seed)
+    answers = [_bare(fn(*question.arguments.values())) for question in questions]
+    draw = list(zip(questions, answers))
+    return next(filter(None, (task.judge(*each, draw) for each in draw)), None)
 
 
 def _asked(task, tries, code):
@@ -78,22 +104,25 @@ def _asked(task, tries, code):
     }
 
 
-def _run(task, tries, code):
-    """Of a rank's program: each on one world after the other, as long as it is right."""
+def _run(task, tries, code, most=100):
+    """Of a rank's program, the result of each (answer, seed): on one world after the other, as long
+    as it is right, ``most`` in one launch."""
     results = {}
     for world, axes in enumerate(task.worlds):
-        left = {fn: seed for fn, seed in tries.items() if world == 0 or results[fn]}
-        cases = {seed: grade.cases_of(task, world, seed) for seed in set(left.values())}
+        left = [each for each in tries if world == 0 or results[each]]
+        cases = {seed: grade.cases_of(task, world, seed) for seed in {seed for _, seed in left}}
         inputs = {seed: [case.inputs for case in of] for seed, of in cases.items()}
-        sent = [(code[fn], inputs[seed], axes) for fn, seed in left.items()]
-        size = Mesh(axes).size
-        ranks = launch(_all_in_rank, sent, world_size=size, timeout=120, progress=False)
-        for (fn, seed), mine in zip(left.items(), zip(*ranks)):
-            attempts, trace = attempts_of(task, axes, cases[seed], mine)
-            result = grade.on_attempts(task, attempts, trace, world, seed)
-            if world == 0 or not result:
-                results[fn] = result
-    return results
+        for start in range(0, len(left), most):
+            part = left[start : start + most]
+            sent = [(code[fn], inputs[seed], axes) for fn, seed in part]
+            size = Mesh(axes).size
+            ranks = launch(_all_in_rank, sent, world_size=size, timeout=300, progress=False)
+            for (fn, seed), mine in zip(part, zip(*ranks)):
+                attempts, trace = attempts_of(task, axes, cases[seed], mine)
+                result = grade.on_attempts(task, attempts, trace, world, seed)
+                if world == 0 or not result:
+                    results[fn, seed] = result
+    return [results[each] for each in tries]
 
 
 def _all_in_rank_0(tries):

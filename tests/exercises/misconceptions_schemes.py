@@ -104,7 +104,7 @@ WRONG = {
     "axonn_coords": [(coords_always_yxz, "that is order .yxz.* along x")],
     "axonn_piece": [(piece_always_second, "x and y are swapped")],
     "axonn_wire_bytes": [
-        (grid_wire_in_float32, "these are counts of numbers|bytes, you returned"),
+        (grid_wire_in_float32, "these are counts of numbers|the answer for itemsize=4"),
         (grid_wire_of_other_weight, "you exchanged k and n. Forward all-reduces the output"),
     ],
     "axonn_special": [
@@ -117,20 +117,20 @@ WRONG = {
         (in_flight_from_the_other_end, "rank 0 holds most, and the last holds one"),
     ],
     "merak_bubble": [
-        (bubble_as_plain, "early_recompute takes"),
-        (bubble_twice_filled, "1f1b takes"),
+        (bubble_as_plain, "you have plain 1F1B's time"),
+        (bubble_twice_filled, "filling and draining are p - 1 slots together"),
     ],
     "merak_keep": [
-        (keep_what_is_kept, "the answer is"),
-        (keep_from_the_other_end, "the answer is"),
+        (keep_what_is_kept, "not those that it keeps"),
+        (keep_from_the_other_end, "your list begins with the last one"),
     ],
     "merak_memory": [
-        (memory_of_what_is_dropped, "the answer is"),
-        (memory_without_backward, "the answer is"),
+        (memory_of_what_is_dropped, "you have it the other way round"),
+        (memory_without_backward, "one in backward is held in full besides"),
     ],
     "t3_share": [
-        (share_in_percent, "the bytes are right; .* so the fraction is"),
-        (share_of_the_gemm, "the bytes are right; .* so the fraction is"),
+        (share_in_percent, "the bytes are right, .* not in per cent"),
+        (share_of_the_gemm, "the bytes are right, .* of the all-reduce, not of the GEMM"),
     ],
     "t3_order": [
         (order_of_all, "all ranks begin with chunk 0"),

@@ -228,7 +228,7 @@ WRONG = {
         (coords_of_three, r"the answer is \(\d, \d, \d, \d\); you returned \(\d, \d, \d\)"),
     ],
     "axonn_piece": [
-        (piece_always_first, r"out \[.*: x and y are swapped. A first layer"),
+        (piece_always_first, r"(out|down) \[.*: x and y are swapped. A first layer"),
         (piece_of_the_whole, "you split the whole weight into z shards. First x and y"),
         (piece_not_cut, "that is the whole block, which exists only while it is used"),
         (piece_transposed, "rows and columns are exchanged"),
@@ -249,7 +249,7 @@ WRONG = {
             "The inputs are sharded over x here: forward all-reduces over x, and backward",
         ),
         (wire_in_numbers, "these are counts of numbers, each of which has [248] bytes"),
-        (wire_data_of_blocks, r"over data it is [\d,.]+ bytes, you returned"),
+        (wire_data_of_blocks, "1/z of the block|of the rank.s shard|the bytes over data should be"),
         (wire_summed, "returned (float|int), not a tuple of 4 numbers"),
     ],
     "axonn_special": [

@@ -40,7 +40,7 @@ def bubble_in_percent(batch, dp, pp, micro_batch):
 def beat_fits(parameters, tp, pp, dp, zero, sequence, memory):
     own = parameters / tp / pp
     states = 6 * own + 12 * own / (dp if zero == 1 else 1)
-    return states, int((memory - states) / pp / sequence)
+    return states, max(0, int((memory - states) / pp / sequence))
 
 
 def fits_unsplit(parameters, tp, pp, dp, zero, sequence, memory):
@@ -57,7 +57,7 @@ def fits_always_zero(parameters, tp, pp, dp, zero, sequence, memory):
 
 def fits_all_sharded(parameters, tp, pp, dp, zero, sequence, memory):
     states = 18 * parameters / tp / pp / (dp if zero else 1)
-    return states, (memory - states) // (pp * sequence)
+    return states, max(0, (memory - states) // (pp * sequence))
 
 
 def fits_half_gradients(parameters, tp, pp, dp, zero, sequence, memory):
@@ -66,12 +66,22 @@ def fits_half_gradients(parameters, tp, pp, dp, zero, sequence, memory):
 
 def fits_one_in_flight(parameters, tp, pp, dp, zero, sequence, memory):
     states, _ = beat_fits(parameters, tp, pp, dp, zero, sequence, memory)
-    return states, (memory - states) // sequence
+    return states, max(0, (memory - states) // sequence)
 
 
 def fits_not_whole(parameters, tp, pp, dp, zero, sequence, memory):
     states, _ = beat_fits(parameters, tp, pp, dp, zero, sequence, memory)
-    return states, (memory - states) / sequence / pp
+    return states, max(0, (memory - states) / sequence / pp)
+
+
+def fits_negative(parameters, tp, pp, dp, zero, sequence, memory):
+    states, _ = beat_fits(parameters, tp, pp, dp, zero, sequence, memory)
+    return states, (memory - states) // (pp * sequence)
+
+
+def fits_at_least_one(*asked):
+    states, most = beat_fits(*asked)
+    return states, max(1, most)
 
 
 def fits_one_more(parameters, tp, pp, dp, zero, sequence, memory):
@@ -211,7 +221,7 @@ WRONG = {
         (bubble_over_busy, "that is the bubble over the busy time"),
         (bubble_of_pp_stages, "pp - 1 stages before the last one, not pp"),
         (bubble_by_sequences, "microbatches are counted, not their sequences"),
-        (bubble_in_percent, "the answer is"),
+        (bubble_in_percent, "the bubble should be .* that is in per cent"),
     ],
     "beat_fits": [
         (fits_unsplit, "tp and pp split the parameters"),
@@ -221,7 +231,9 @@ WRONG = {
         (fits_half_gradients, "a parameter has 2 bytes, its gradient 4"),
         (fits_one_in_flight, "the first stage of 1F1B holds pp="),
         (fits_not_whole, "a whole number of sequences"),
-        (fits_one_more, r"a microbatch of \d sequences fits"),
+        (fits_one_more, "the micro batch is rounded down"),
+        (fits_negative, "nothing fits, so the micro batch is 0, not negative"),
+        (fits_at_least_one, "nothing fits, not one sequence"),
     ],
     "beat_between": [
         (between_always_dp, "'dp' takes .* of communication, .* A GPU sends in a step: tp"),
@@ -234,14 +246,14 @@ WRONG = {
         (regret_as_ratio, "that is the ratio of the steps"),
         (regret_of_the_best, "the search does not know what was measured"),
         (regret_over_the_pick, "relative to the fastest measured layout, not to the pick"),
-        (regret_of_the_median, "the pick's regret is right; a random layout's mean step"),
-        (regret_of_the_worst_pick, "the random layout is right; the pick's measured step"),
+        (regret_of_the_median, "the mean of all measured steps, not their median"),
+        (regret_of_the_worst_pick, "you took the layout predicted slowest"),
     ],
     "beat_rank": [
         (rank_of_seconds, "that is Pearson's correlation"),
         (rank_of_pairs, "that is Kendall's tau"),
         (rank_reversed, "the sign is wrong"),
-        (rank_by_order, "the answer is"),
+        (rank_by_order, "argsort once more"),
     ],
     "beat_rule": [
         (rule_most_tp, "every layer waits for slow links|all-reduces over tp"),

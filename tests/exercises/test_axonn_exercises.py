@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.exercises import axonn, axonn_layers
+from tpviz.exercises import axonn_grids as axonn
+from tpviz.exercises import axonn_layers
 from tpviz.exercises.formula import NEAR
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file

@@ -12,7 +12,8 @@ from tpviz import exercises
 from tpviz.exercises import check
 from tpviz.exercises.axes import _WIRED, _times
 from tpviz.exercises.catalogue import EXERCISES
-from tpviz.exercises.formula import Formula, NoAnswer, Question, same
+from tpviz.exercises.causes import same
+from tpviz.exercises.formula import Formula, NoAnswer, Question
 from tpviz.exercises.task import Exercise
 from tpviz.mesh import Mesh
 

@@ -40,6 +40,10 @@ def _draw_owned(rng):
             yield Question(asked, _cut(strategy, w, weight, coords), words)
 
 
+def _owned(weight, shape, mesh, order, rank):
+    return _cut_by_hand(weight, shape, mesh, order, divmod(rank, mesh[1]))
+
+
 def _cut_by_hand(weight, shape, mesh, order, at):
     """The block at these coordinates: the first and second layers of a pair exchange the axes."""
     first = (weight in ("qkv", "up")) == (order == "column")
@@ -60,6 +64,26 @@ def _owned_mistakes(weight, shape, mesh, order, rank):
         "the first layer's (qkv, up) output: so the pair needs no resharding.": other,
         "rows and columns are exchanged. A weight is (out, in): its rows are the output "
         "features.": right[2:] + right[:2] if shape[0] != shape[1] else None,
+        "return where a block ends (the row after the last), not how many rows it has.": (
+            right[0],
+            right[1] - right[0],
+            right[2],
+            right[3] - right[2],
+        ),
+        "return the row and the column after the last, not the last.": (
+            right[0],
+            right[1] - 1,
+            right[2],
+            right[3] - 1,
+        ),
+        "the order of the four is (first row, row after the last, first column, column after the "
+        "last).": (right[0], right[2], right[1], right[3]),
+        "that is rank 0's block: each rank has its own.": _cut_by_hand(
+            weight, shape, mesh, order, (0, 0)
+        ),
+        "the axis of the rows shards the columns too: each dim has its own axis.": _cut_by_hand(
+            weight, shape, mesh, order, (at[0], at[0] % mesh[1])
+        ),
     }
 
 
@@ -80,6 +104,8 @@ OWNED = Formula(
     success="`strategy.splits(workload)` has the same for every parameter, and the ranks load "
     "their shards by it. The rows of qkv are grouped by head, so that no head is split.",
     draw=_draw_owned,
+    parts=("first row", "row after the last", "first column", "column after the last"),
+    solution=_owned,
     mistakes=_owned_mistakes,
 )
 
@@ -124,6 +150,7 @@ def _draw_wire(rng):
 def _wire_mistakes(d1, d2, order, tokens, hidden, itemsize):
     i, s = (d1, d2) if order == "column" else (d2, d1)
     unit, n = tokens * hidden * itemsize, i * s
+    right = _wire(d1, d2, order, tokens, hidden, itemsize)
     return {
         "that is only forward (or only backward): a step has both.": (
             4 * unit / n * ((i - 1) + 3 * (s - 1))
@@ -137,14 +164,25 @@ def _wire_mistakes(d1, d2, order, tokens, hidden, itemsize):
         "the MLP is four hidden sizes wide: up's all-reduce in forward and down's in backward "
         "carry 4 h, not h.": 4 * unit / n * (2 * (i - 1) + 3 * (s - 1)),
         "that is Megatron's 1D: here each all-reduce spans only one axis.": 8 * unit * (n - 1) / n,
+        "these are counts of numbers: each has `itemsize` bytes.": right / itemsize,
+        "qkv is three hidden sizes wide: its all-reduce in forward carries 3 h, not h.": (
+            4 * unit / n * (2 * (i - 1) + 5 * (s - 1))
+        ),
+        "the payloads of both axes are sharded over the other one: divide those by i and s.": (
+            unit * (4 * 2 * (i - 1) / i + 12 * 2 * (s - 1) / s)
+        ),
+        "the tensors of the first axis are h wide, of the second 3 h and 4 h: each axis has its "
+        "own width.": 8 * unit / n * ((i - 1) + (s - 1)),
+        "a GPT's MLP and attention have four all-reduces forward and four backward: you left out "
+        "those of the wide tensors.": 8 * unit / n * (i - 1),
+        "you left out the all-reduces of the tensors that are h wide.": 24 * unit / n * (s - 1),
     }
 
 
-def _wire_wrong(question, got):
-    return (
-        f"for {question}: the ledger has {question.answer:,.6g} bytes, you returned "
-        f"{got:,.6g}, {got / question.answer:.3g} times as many."
-    )
+def _wire(d1, d2, order, tokens, hidden, itemsize):
+    """As derived; compared with the ledgers in a test."""
+    i, s = (d1, d2) if order == "column" else (d2, d1)
+    return 8 * tokens * hidden * itemsize / (i * s) * ((i - 1) + 3 * (s - 1))
 
 
 WIRE = Formula(
@@ -166,8 +204,8 @@ WIRE = Formula(
     success="With (N, 1) it is Megatron's. On a square-ish mesh it falls as 1 / sqrt(N): this is "
     "why communication decreases with scaling, if the links of both axes keep their bandwidth.",
     draw=_draw_wire,
+    solution=_wire,
     mistakes=_wire_mistakes,
-    wrong=_wire_wrong,
 )
 
 

@@ -7,6 +7,7 @@ from . import (
     atp_layers,
     axes,
     axonn,
+    axonn_grids,
     axonn_layers,
     bugs,
     capstone,
@@ -18,6 +19,7 @@ from . import (
     merak_ranks,
     overlap,
     pipelines,
+    regrets,
     start,
     t3,
     t3_maps,
@@ -138,9 +140,9 @@ COURSE = {
 }
 """{notebook: {exercise: (topic, difficulty from 1 to 3, minutes)}}."""
 
-_MODULES = (start, costs, axes, atp, atp_layers, axonn, axonn_layers, merak, merak_ranks)
-_MODULES += (merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor, pipelines)
-_MODULES += (capstone, overlap, memory)
+_MODULES = (start, costs, axes, atp, atp_layers, axonn, axonn_grids, axonn_layers, merak)
+_MODULES += (merak_ranks, merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor)
+_MODULES += (pipelines, capstone, overlap, memory, regrets)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}
 EXERCISES: dict[str, Exercise] = {

@@ -2,7 +2,7 @@
 choice of an axis is in `axes`); and of notebook 01, on bus bandwidth and your own ring."""
 
 from functools import lru_cache
-from math import inf, log2
+from math import ceil, floor, inf, log2
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from ..simulation.injected_faults import Faults
 from ..trace.ledger import wire_bytes
 from ..verbs.simulate import simulate
 from ..workload import GPT
+from .causes import same
 from .checks import Case, Mistake, RankProgram, right_numbers, right_shape, silent, whole_numbers
-from .formula import Formula, Question, same
+from .formula import Formula, Question
 
 
 def _draw(rng, *choices):
@@ -112,6 +113,18 @@ BUS = Formula(
         "multiply algbw by the factor, do not divide by it.": (
             payload / seconds / wire_bytes(collective, 1, n)
         ),
+        "an all-reduce goes round the ring twice: 2(n-1)/n.": (
+            (n - 1) / n * payload / seconds if collective == "all_reduce" else None
+        ),
+        "`payload` is the full tensor: a rank sends (n-1)/n of it, not n - 1 of them.": (
+            wire_bytes(collective, payload, n) * n / seconds
+        ),
+        "a rank sends all but its own block: (n-1)/n, not 1/n.": (
+            wire_bytes(collective, payload, n) / (n - 1) / seconds
+        ),
+        "a ring of n ranks has n - 1 steps in each half.": (
+            wire_bytes(collective, payload, n) * n / (n - 1) / seconds
+        ),
     },
 )
 
@@ -131,11 +144,34 @@ def _best(*sizes):
 
 
 def _draw_chunks(rng):
+    told = False  # a root rounded in any one way is wrong for some
+    while not told:
+        asked = list(_chains(rng))
+        answers = [(_roots(*sizes), _best(*sizes)) for sizes in asked]
+        told = all(any(roots[k] != best for roots, best in answers) for k in answers[0][0])
+    return asked  # pyright: ignore[reportPossiblyUnbound]
+
+
+def _chains(rng):
     for links in (4, 8, 16, 3):
         payload, *rates = _draw(
             rng, (1_000_003, 4_000_037, 9_000_011), (1e-5, 2e-5, 4e-5), (1e10, 2e10)
         )
         yield payload, links, *rates
+
+
+def _roots(payload, links, latency, bandwidth):
+    """{how a number of chunks is wrong: it}."""
+    root = ((links - 1) * payload / latency / bandwidth) ** 0.5
+    return {
+        "The whole number above the root is not always the better one": ceil(root),
+        "The whole number below the root is not always the better one": max(1, floor(root)),
+        "Only the last message passes all links: the root has links - 1": round(
+            (root**2 * links / (links - 1)) ** 0.5
+        ),
+        "The number of links, less one, is in the root": round((root**2 / (links - 1)) ** 0.5),
+        "That is the square of the best number: the root is missing": round(root**2),
+    }
 
 
 def _chunks_wrong(question, got):
@@ -152,6 +188,7 @@ def _chunks_wrong(question, got):
     return (
         f"for {question}: T({int(got)}) = {mine:.6g} us, but {least:.6g} us is possible: "
         f"{side} faster here ({why})."
+        + "".join(f" {words}." for words, root in _roots(*sizes).items() if root == got)
     )
 
 
@@ -227,6 +264,7 @@ RATES = Formula(
     success="`cluster.scale_model(hidden=c)` does it. Weights shrink by c^2 too, so data "
     "parallelism sends too few bytes by a factor c in such a model.",
     draw=_draw_rates,
+    parts=("flops", "memory_bandwidth", "bandwidth", "latency"),
     wrong=_rates_wrong,
 )
 

@@ -3,18 +3,20 @@
 The learner's function is called for a few questions; the first wrong answer is explained.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from sys import float_info
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..cost import show_seconds
+from .causes import Cause, Given, first_wrong, likeliest, same
 from .task import Exercise
 
-CLOSE = 1e-6  # relative: formulas differ only in the order of float operations
+DRAWS = 200
+"""At most so many are drawn until each mistake shows."""
 NEAR = 1.01
 """A `Choice` is right if it takes at most this many times the best time."""
 
@@ -58,9 +60,12 @@ class Formula(Exercise):
 
     draw: random generator -> the questions: tuples of values of the parameters, `Asked` or whole
     `Question`s. solution: the right answer to such values. mistakes: {words: the answer with this
-    mistake, None if impossible} of such values. wrong: (question, answer) -> the error of another
-    wrong answer, or None if unknown. verdict: (question, answer) -> the error, or None if right, if
-    answers are run instead of compared. measured: right answers -> a remark.
+    mistake, None if impossible, ... for a right part} of such values, always as many and in the
+    same order; each differs from the right answer in some question of a draw, or another one is
+    drawn. parts: names of the answer's numbers, if several. wrong: (question, answer) -> the error
+    of another wrong answer, or None if unknown; then `causes.general` are tried. verdict:
+    (question, answer) -> the error, or None if right, if answers are run instead of compared.
+    measured: right answers -> a remark.
     """
 
     draw: Callable[[np.random.Generator], Iterable[tuple[Any, ...]]] = lambda rng: ()
@@ -69,37 +74,82 @@ class Formula(Exercise):
     wrong: Callable[[Question, Any], str | None] = lambda question, got: None
     verdict: Callable[[Question, Any], str | None] | None = None
     measured: Callable[[Sequence[Any]], str] = lambda answers: f"Right on {len(answers)} questions."
+    parts: tuple[str, ...] = ()
 
     def make(self, rng: np.random.Generator) -> list[Question]:
-        """The questions of one draw."""
-        return [q if isinstance(q, Question) else self._question(q) for q in self.draw(rng)]
+        """The questions of one draw, in which each mistake shows."""
+        for _ in range(DRAWS):
+            drawn = [q if isinstance(q, Question) else self._question(q) for q in self.draw(rng)]
+            if not self.hidden(drawn):
+                break
+        return drawn  # pyright: ignore[reportPossiblyUnbound]
 
     def _question(self, asked):
         values, words, known = asked if isinstance(asked, Asked) else Asked(asked)
         named = dict(zip(self.parameters, values))
         return Question(named, self.solution(*values), words, known)
 
-    def judge(self, question: Question, got: Any) -> str | None:
-        """The error of an answer, or None if it is right."""
+    def hidden(self, questions: Sequence[Question]) -> set[int]:
+        """Numbers of the mistakes that give the right answer to all questions."""
+        told, count = set(), 0
+        for question in questions:
+            made = self._listed(question)
+            count = max(count, len(made))
+            told |= {
+                number
+                for number, cause in made.items()
+                if cause.value is not None and not same(cause.value, question.answer)
+            }
+        return set(range(count)) - told
+
+    def _listed(self, question):
+        mistakes = self.mistakes(*question.arguments.values())
+        made = ((words, _filled(value, question.answer)) for words, value in mistakes.items())
+        return dict(enumerate(Cause(*each, general=False) for each in made))
+
+    def judge(
+        self, question: Question, got: Any, draw: Iterable[tuple[Question, Any]] = ()
+    ) -> str | None:
+        """The error of an answer, or None if it is right. draw: all questions with the answers,
+        which tell mistakes apart."""
         if self.verdict:
             return self.verdict(question, got)
         problem = _wrong_type(question, got)
         if problem is None and same(got, question.answer):
             return None
-        return (
-            problem
-            or self._mistake(question, got)
-            or self.wrong(question, got)
-            or (
-                f"for {question} the answer is {_show(question.answer)}; you returned {_show(got)}."
-            )
-        )
+        if problem:
+            return problem
+        cause = self._cause(question, got, draw)
+        if cause and not cause.general:
+            return f"for {question}: {cause.words}"
+        words = f"for {question} {self._both(question, got)}"
+        return self.wrong(question, got) or (f"{words}: {cause.words}" if cause else f"{words}.")
 
-    def _mistake(self, question, got):
-        mistakes = self.mistakes(*question.arguments.values())
-        for words, wrong in mistakes.items():
-            if wrong is not None and same(got, wrong):
-                return f"for {question}: {words}"
+    def _both(self, question, got):
+        """The right answer and the one given, the wrong part alone if that has a name."""
+        want, place = question.answer, first_wrong(got, question.answer)
+        if place is not None and self.parts:
+            return (
+                f"the {self.parts[place]} should be {_show(want[place])}, not {_show(got[place])}"
+            )
+        return f"the answer is {_show(want)}; you returned {_show(got)}"
+
+    def _cause(self, question, got, draw):
+        """The likeliest mistake."""
+        first, *draw = (self._given(*each) for each in ((question, got), *draw))
+        return likeliest(first, draw, self.solution, self._seen)
+
+    def _given(self, question, got):
+        return Given(question.arguments, question.answer, got, self._listed(question))
+
+    @cached_property
+    def _seen(self):
+        """{argument: its different values in a draw}."""
+        questions = self.make(np.random.default_rng(0))
+        return {
+            name: list({repr(q.arguments[name]): q.arguments[name] for q in questions}.values())
+            for name in self.parameters
+        }
 
     def praise(self, answers: Sequence[Any]) -> str:
         """The message for right answers."""
@@ -123,7 +173,31 @@ class Choice(Formula):
         question = super()._question(asked)
         return question._replace(answer=least(question.answer), known=question.answer)
 
-    def judge(self, question: Question, got: Any) -> str | None:
+    def _cause(self, question, got, draw):
+        first, *draw = (self._given(*each) for each in ((question, got), *draw))
+        return likeliest(first, draw)
+
+    def _given(self, question, got):
+        """Choices as names: they are equal or not."""
+        listed = {
+            number: cause._replace(value=None if cause.value is None else repr(cause.value))
+            for number, cause in self._listed(question).items()
+        }
+        mine = repr(chosen(question.known, got))
+        return Given(question.arguments, repr(question.answer), mine, listed)
+
+    def _listed(self, question):
+        """The choices that wrong times lead to."""
+        return {
+            number: cause._replace(
+                value=least(cause.value) if isinstance(cause.value, dict) else cause.value
+            )
+            for number, cause in super()._listed(question).items()
+        }
+
+    def judge(
+        self, question: Question, got: Any, draw: Iterable[tuple[Question, Any]] = ()
+    ) -> str | None:
         """The error of an answer, or None if its time is near the least."""
         times = question.known
         got = chosen(times, got)
@@ -134,10 +208,19 @@ class Choice(Formula):
             )
         if times[got] <= NEAR * min(times.values()):
             return None
+        cause = self._cause(question, got, draw)
+        why = cause and cause.words[0].upper() + cause.words[1:], self.wrong(question, got)
         return (
             f"for {question}: {got!r} takes {show_seconds(times[got])} {self.unit}, "
-            f"{show_seconds(min(times.values()))} is possible. {self.wrong(question, got)}"
+            f"{show_seconds(min(times.values()))} is possible. {' '.join(filter(None, why))}"
         )
+
+
+def _filled(value, answer):
+    """A mistake's answer, with the right parts in place of ``...``."""
+    if not isinstance(value, tuple):
+        return value
+    return tuple(right if part is ... else part for part, right in zip(value, answer))
 
 
 def listed(got: Any, kind: type = object) -> bool:
@@ -154,15 +237,6 @@ def least(times: dict[Any, float]) -> Any:
 def chosen(choices: Iterable[Any], got: Any) -> Any:
     """The choice that an answer equals, whose sizes may be floats (8 / 2, say), or the answer."""
     return next((choice for choice in choices if choice == got), got)
-
-
-def same(got: Any, want: Any) -> bool:
-    """Whether two answers are equal: numbers up to rounding, names and lengths exactly."""
-    if isinstance(want, tuple):
-        return len(got) == len(want) and all(map(same, got, want))
-    if isinstance(want, str) or isinstance(got, str):
-        return got == want
-    return math.isclose(got, want, rel_tol=CLOSE)
 
 
 def _wrong_type(question, got):

@@ -198,7 +198,7 @@ def on_answers(
 ) -> Result:
     """The verdict on the answers to the questions of this seed."""
     for question, got in zip(questions, answers):
-        message = exercise.judge(question, got)
+        message = exercise.judge(question, got, zip(questions, answers))
         if message:
             return Result(exercise.name, False, _sentence(message), seed=seed, case=question)
     return Result(exercise.name, True, exercise.praise(answers), seed=seed)

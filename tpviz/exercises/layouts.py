@@ -1,18 +1,14 @@
-"""The exercises of notebook 08: microbatches and bubbles, what fits, which axis crosses nodes,
-regret and rank correlation of predictions, and a rule that picks among measured layouts."""
+"""The exercises of notebook 08 on layouts: microbatches and bubbles, what fits, which axis crosses
+nodes, and a rule that picks among measured ones; those on predictions are in `regrets`."""
 
 from functools import lru_cache
 from math import floor
-from statistics import mean, median
+from statistics import median
 from typing import Any
-
-import numpy as np
 
 from ..cost import show_bytes, show_seconds
 from ..validation.rows import published
-from ..validation.scoreboard import regret, spearman
-from ..verbs.ranking import kendall_tau
-from .formula import Choice, Formula, Question, chosen, same
+from .formula import Choice, Formula, Question, chosen
 
 GIGA = 1e9
 
@@ -76,7 +72,32 @@ BUBBLE = Formula(
             batch / dp,
             (pp - 1) / (batch / dp + pp - 1),
         ),
+        "stages split layers, not sequences: every stage sees all microbatches of a replica.": (
+            batch / dp / pp / micro_batch,
+            (pp - 1) / (batch / dp / pp / micro_batch + pp - 1),
+        ),
+        "a replica's sequences are divided by those of a microbatch, not multiplied.": (
+            batch / dp * micro_batch,
+            ...,
+        ),
+        "the pipeline fills and drains in pp - 1 slots together, not pp - 1 each.": (
+            ...,
+            2 * (pp - 1) / (batch / dp / micro_batch + 2 * (pp - 1)),
+        ),
+        "m + pp - 1 slots have the first microbatch's in them: not one more.": (
+            ...,
+            (pp - 1) / (batch / dp / micro_batch + pp),
+        ),
+        "the idle slots of a stage are pp - 1, of m + pp - 1; not pp.": (
+            ...,
+            pp / (batch / dp / micro_batch + pp - 1),
+        ),
+        "that is one idle slot a microbatch; only the first one waits, for pp - 1 slots.": (
+            ...,
+            (pp - 1) / pp,
+        ),
     },
+    parts=("number of microbatches", "bubble"),
 )
 
 
@@ -91,46 +112,89 @@ def fits(
 
 
 def _draw_fits(rng):
-    for zero in rng.permutation([0, 1, 0, 1]).tolist():
-        tp, pp, dp = _one_of(rng, 2, 4), _one_of(rng, 2, 4, 8), _one_of(rng, 4, 8, 16)
+    """Four of which the largest micro batch is 2 to 7, and two whose states alone do not fit."""
+    for zero, room in rng.permutation([(0, 1), (1, 1), (0, 1), (1, 1), (0, 0), (1, 0)]).tolist():
+        (tp, pp), dp = _one_of(rng, (2, 4), (2, 8), (4, 2), (4, 8)), _one_of(rng, 4, 8, 16)
         memory = _one_of(rng, 40, 80, 141) * GIGA
-        share = rng.uniform(0.3, 0.8)  # of the memory that the states take
+        # of the memory that the states take
+        share = rng.uniform(0.3, 0.8) if room else rng.uniform(1.2, 1.5)
         each = 2 + 4 + 12 / (dp if zero else 1)
         parameters = round(share * memory * tp * pp / each)
-        left = memory - fits(parameters, tp, pp, dp, zero, 1.0, memory)[0]
+        left = abs(memory - fits(parameters, tp, pp, dp, zero, 1.0, memory)[0])
         sequence = round(left / pp / (int(rng.integers(2, 8)) + rng.uniform(0.2, 0.8)))
         yield parameters, tp, pp, dp, zero, sequence, memory
 
 
-def _fits_wrong(question, got):
-    parameters, tp, pp, dp, zero, sequence, memory = question.arguments.values()
-    (states, most), words = question.answer, f"for {question}: "
-    if len(got) != 2:
-        return None
-    share, by = parameters / (tp * pp), dp if zero else 1
-    for wrong, why in (
-        (parameters * (6 + 12 / by), "tp and pp split the parameters: a GPU has 1/(tp*pp) of them"),
-        (share * 18 / by, "ZeRO-1 shards the 12 bytes of the optimizer's state alone"),
-        (share * 18, "ZeRO-1 shards the 12 bytes of the optimizer's state over dp"),
-        (share * (6 + 12 / dp), "without ZeRO every replica has the whole optimizer state"),
-        (
-            share * (4 + 12 / by),
-            "a parameter has 2 bytes, its gradient 4, the optimizer's state 12",
+def _fits_mistakes(parameters, tp, pp, dp, zero, sequence, memory):
+    states, most = fits(parameters, tp, pp, dp, zero, sequence, memory)
+    share, by, left = parameters / (tp * pp), dp if zero else 1, memory - states
+
+    def whole(size):
+        return (..., max(0, floor(size)))
+
+    return {
+        "tp and pp split the parameters: a GPU has 1/(tp*pp) of them.": (
+            parameters * (6 + 12 / by),
+            ...,
         ),
-    ):
-        if same(got[0], wrong) and not same(wrong, states):
-            return words + why + "."
-    if not same(got[0], states):
-        return f"{words}the states take {show_bytes(states)} of a GPU, you have {got[0]:.6g} bytes."
-    left = memory - states
-    if pp > 1 and same(got[1], floor(left / sequence)):
-        return f"{words}the states are right; the first stage of 1F1B holds pp={pp} microbatches."
-    if same(got[1], left / (pp * sequence)):
-        return f"{words}the states are right; a micro batch is a whole number of sequences."
-    return (
-        f"{words}the states are right and leave {show_bytes(left)}; a microbatch of {most} "
-        f"sequences fits {pp} times, you say {got[1]:.6g}."
-    )
+        "pp splits the parameters too: a GPU has 1/(tp*pp) of them.": (
+            share * pp * (6 + 12 / by),
+            ...,
+        ),
+        "tp splits the parameters too: a GPU has 1/(tp*pp) of them.": (
+            share * tp * (6 + 12 / by),
+            ...,
+        ),
+        "ZeRO-1 shards the 12 bytes of the optimizer's state alone.": (share * 18 / by, ...),
+        "ZeRO-1 shards the 12 bytes of the optimizer's state alone, not gradients.": (
+            share * (2 + 16 / by),
+            ...,
+        ),
+        "ZeRO-1 shards the 12 bytes of the optimizer's state over dp.": (share * 18, ...),
+        "without ZeRO every replica has the whole optimizer state.": (share * (6 + 12 / dp), ...),
+        "replicas keep the parameters and gradients whole: dp splits only what ZeRO shards.": (
+            share * 18 / dp,
+            ...,
+        ),
+        "a parameter has 2 bytes, its gradient 4, the optimizer's state 12.": (
+            share * (4 + 12 / by),
+            ...,
+        ),
+        "a parameter has 2 bytes, its gradient 4, the optimizer's state 12; you counted 4 for the "
+        "parameter.": (share * (8 + 12 / by), ...),
+        "a parameter has 2 bytes, its gradient 4, the optimizer's state 12; you counted 8 for the "
+        "state.": (share * (6 + 8 / by), ...),
+        "the states are right, and more than the memory: nothing fits, so the micro batch is 0, "
+        "not negative.": (..., floor(left / (pp * sequence))) if left < 0 else None,
+        "the states are right, and more than the memory: nothing fits, not one sequence.": (
+            (..., 1) if left < 0 else None
+        ),
+        f"the states are right; the first stage of 1F1B holds pp={pp} microbatches.": (
+            whole(left / sequence)
+        ),
+        "the states are right; a micro batch is a whole number of sequences.": (
+            ...,
+            max(0.0, left / (pp * sequence)),
+        ),
+        "the states are right; the micro batch is rounded down: the larger one does not fit.": (
+            ...,
+            max(0, most + 1),
+        ),
+        "the states are right, but take memory too: activations have what they leave.": whole(
+            memory / (pp * sequence)
+        ),
+        "the states are right, but take memory too; and the first stage holds pp microbatches.": (
+            whole(memory / sequence)
+        ),
+        "the states are right; `sequence` is bytes on one GPU already: tp does not divide it.": (
+            whole(left * tp / (pp * sequence))
+        ),
+        "the states are right; `sequence` is bytes on one GPU already: the first stage holds pp "
+        "microbatches of them, undivided.": whole(left * pp / sequence),
+        "the states are right; all replicas do not share one memory: dp does not count.": whole(
+            left * dp / (pp * sequence)
+        ),
+    }
 
 
 FITS = Formula(
@@ -140,7 +204,7 @@ FITS = Formula(
     "shards nothing. The model's `parameters` are split over `tp` x `pp` GPUs. One sequence's "
     "activations take `sequence` bytes on a GPU; the first stage of a 1F1B pipeline holds `pp` "
     "microbatches at once. Return (bytes of a GPU's states, the largest micro batch that fits "
-    "into `memory` bytes).",
+    "into `memory` bytes; 0 where the states alone do not fit).",
     starter="""def beat_fits(parameters, tp, pp, dp, zero, sequence, memory):
     states = parameters * (2 + 4 + 12)
     return states, (memory - states) // sequence""",
@@ -155,8 +219,9 @@ FITS = Formula(
     "In the published grid many configurations failed; the source does not tell lack of memory "
     "from crashes.",
     draw=_draw_fits,
+    parts=("states", "largest micro batch"),
     solution=fits,
-    wrong=_fits_wrong,
+    mistakes=_fits_mistakes,
 )
 
 
@@ -183,12 +248,51 @@ def between_nodes(
 
 
 def _draw_between(rng):
-    for more in rng.permutation([0.1, 0.3, 3, 8]).tolist():  # tokens of a step over 6 layers hidden
+    """Gradients and activations are near each other, where a factor of two decides, and far."""
+    # tokens of a step over 6 layers hidden
+    for more in rng.permutation([0.1, 0.3, 0.55, 0.7, 0.85, 1.18, 1.4, 1.8, 3, 8]).tolist():
         layers, hidden = 2 * int(rng.integers(2, 9)), 256 * int(rng.integers(2, 9))
         microbatches = _one_of(rng, 2, 4, 8)
         tokens = max(1, round(6 * layers * hidden * more / microbatches))
         inside = int(rng.integers(150, 450)) * GIGA
         yield layers, hidden, tokens, microbatches, inside, inside / _one_of(rng, 8, 12, 16)
+
+
+_BETWEEN = {
+    "You seem to have taken half of the bytes over dp: gradients have 4 bytes, and a ring "
+    "of 2 ranks sends its tensor once.": {"dp": 0.5},
+    "You seem to have taken a quarter of the bytes over dp: its gradients have 4 bytes.": {
+        "dp": 0.25
+    },
+    "You seem to have taken twice the bytes over dp: tp and pp leave a GPU a quarter of the "
+    "parameters, and a ring of 2 ranks sends its tensor once.": {"dp": 2},
+    "You seem to have taken four times the bytes over dp: a GPU has a quarter of the parameters.": {
+        "dp": 4
+    },
+    "You seem to have counted the stages' messages twice: a GPU sends activations, or gradients "
+    "of activations, not both.": {"pp": 2},
+    "You seem to have halved the stages' messages: they have [tokens, hidden] numbers of 2 bytes, "
+    "as many on each rank of tp.": {"pp": 0.5},
+}
+"""{words: {axis: by how much its bytes are wrong}}."""
+
+
+def _between_mistakes(layers, hidden, tokens, microbatches, inside, between):
+    sends = sent(layers, hidden, tokens, microbatches)
+    wrong = {
+        words: sends | {axis: sends[axis] * by[axis] for axis in by}
+        for words, by in _BETWEEN.items()
+    }
+    wrong["The stages send in each microbatch: you seem to have counted one of them."] = sends | {
+        "pp": sends["pp"] / microbatches
+    }
+    wrong["Gradients are sent once a step, not in each microbatch."] = sends | {
+        "dp": sends["dp"] * microbatches
+    }
+    wrong["The axis that sends most is the one to keep inside."] = {
+        axis: -size for axis, size in sends.items()
+    }
+    return wrong
 
 
 def _between_wrong(question, got):
@@ -218,110 +322,10 @@ BETWEEN = Choice(
     "the batch: gradients do not grow with it, and overlap with backward, which this leaves out.",
     draw=_draw_between,
     solution=between_nodes,
+    mistakes=_between_mistakes,
     wrong=_between_wrong,
     kind="an axis",
     unit="of communication",
-)
-
-
-# --- beat_regret, beat_rank: tables of a few layouts ---
-def _tables(rng):
-    """Predictions that are too fast and rank well, but pick the second or third fastest layout."""
-    for size in (6, 7, 8, 9):
-        measured = np.round(np.cumsum(rng.uniform(0.1, 0.4, size)) + rng.uniform(0.5, 1.5), 3)
-        noisy = rng.uniform(0.5, 0.8) * measured * rng.uniform(0.8, 1.25, size)
-        ranks = noisy.argsort().argsort()
-        for layout, rank in ((int(rng.integers(1, 3)), 0), (0, 1)):
-            other = int(np.flatnonzero(ranks == rank)[0])
-            ranks[[layout, other]] = ranks[[other, layout]]
-        predicted = np.round(np.sort(noisy) + 1e-3 * np.arange(size), 3)[ranks]
-        order = rng.permutation(size)
-        yield predicted[order].tolist(), measured[order].tolist()
-
-
-def regrets(predicted: list[float], measured: list[float]) -> tuple[float, float]:
-    """(regret of the fastest predicted layout, the expected one of a random layout), shares."""
-    return regret(predicted, measured), mean(measured) / min(measured) - 1
-
-
-def _pick(predicted, measured):
-    return measured[predicted.index(min(predicted))]
-
-
-REGRET = Formula(
-    title="Read a regret table",
-    prompt="Several layouts of one model were `predicted` and `measured`: two lists of seconds, in "
-    "the same order. The search picks the layout that is predicted fastest. Return (its regret, "
-    "the expected regret of a layout chosen at random): how much slower than the fastest measured "
-    "layout, as a share.",
-    starter="""def beat_regret(predicted, measured):
-    pick = min(predicted)
-    return pick / min(measured) - 1, 0.0""",
-    concept="A regret compares measured times only. What is the prediction used for?",
-    principle="Find where `predicted` is least, and take `measured` there; divide by the least "
-    "measured. A random layout takes the mean of all.",
-    shape="Two quotients with the same denominator, each minus 1.",
-    success="A model may be twice too fast everywhere and have no regret; it may be right on "
-    "average and pick badly. Errors and regret answer different questions.",
-    draw=_tables,
-    solution=regrets,
-    mistakes=lambda predicted, measured: {
-        "you compare a predicted time with a measured one. The pick is judged by its own measured "
-        "step.": (min(predicted) / min(measured) - 1, 0.0),
-        "that is the ratio of the steps; regret is what it exceeds 1 by.": tuple(
-            1 + r for r in regrets(predicted, measured)
-        ),
-        "the search does not know what was measured: it picks where `predicted` is least.": (
-            0.0,
-            regrets(predicted, measured)[1],
-        ),
-        "regret is relative to the fastest measured layout, not to the pick.": (
-            1 - min(measured) / _pick(predicted, measured),
-            1 - min(measured) / mean(measured),
-        ),
-    },
-    wrong=lambda question, got: _regret_half(question, got),
-)
-
-
-def _regret_half(question, got):
-    (mine, chance), words = question.answer, f"for {question}: "
-    if len(got) == 2 and same(got[0], mine):
-        return (
-            f"{words}the pick's regret is right; a random layout's mean step is "
-            f"{mean(question.arguments['measured']):.4g} s, so its regret is {chance:.4g}."
-        )
-    if len(got) == 2 and same(got[1], chance):
-        step = _pick(*question.arguments.values())
-        return f"{words}the random layout is right; the pick's measured step is {step:g} s."
-    return None
-
-
-RANK = Formula(
-    title="Does the model rank well?",
-    prompt="Spearman's rank correlation of `predicted` and `measured` steps (lists of seconds, no "
-    "two equal): the correlation of their ranks, 1 for the same order, -1 for the reverse. Return "
-    "it.",
-    starter="""import numpy as np
-
-
-def beat_rank(predicted, measured):
-    return float(np.corrcoef(predicted, measured)[0, 1])""",
-    concept="Replace each time by its place in the sorted list.",
-    principle="It is the starter's correlation, of places in place of seconds.",
-    shape="A helper that turns a list of times into a list of places, and the starter's last "
-    "line on what it returns.",
-    success="A constant factor changes no rank, so the correlation says nothing of errors; and "
-    "most of it is about slow layouts that nobody would choose. Therefore we show regret too.",
-    draw=_tables,
-    solution=lambda predicted, measured: spearman(predicted, measured),
-    mistakes=lambda predicted, measured: {
-        "that is Pearson's correlation of the seconds: one very slow layout decides it. Take ranks "
-        "first.": float(np.corrcoef(predicted, measured)[0, 1]),
-        "that is Kendall's tau, of pairs in the same order; Spearman's is the correlation of "
-        "ranks.": kendall_tau(predicted, measured),
-        "the sign is wrong: equal orders have 1.": -spearman(predicted, measured),
-    },
 )
 
 

@@ -1,6 +1,7 @@
 """The exercises of the notebook on memory and precision: model states by recipe, recomputation,
 dynamic loss scaling, and master weights that all ranks update or none."""
 
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -29,15 +30,14 @@ def states(parameters: int, recipe: str, optimizer: str) -> tuple[int, int, int,
 
 
 def _draw_states(rng):
-    optimizers = rng.permutation(["adam", "momentum", "sgd", "adam"]).tolist()
-    for recipe, optimizer in zip(RECIPES, optimizers):
-        yield int(rng.integers(1, 100)) * 10**9, recipe, optimizer
-    yield int(rng.integers(1, 100)) * 10**9, "mixed", "adam"
+    pairs = [*product(RECIPES, MOMENTS)]  # all of them: SGD's master weights tell, say
+    for number in rng.permutation(len(pairs)).tolist():
+        yield int(rng.integers(1, 100)) * 10**9, *pairs[number]
 
 
 def _states_wrong(question, got):
     parameters, recipe, optimizer = question.arguments.values()
-    if len(got) != 4:
+    if len(got) != 4 or 0 < max(got) < parameters:  # of one parameter
         return None
     of = f"for {question}, bytes per parameter:"
     for part, mine, right in zip(
@@ -133,6 +133,19 @@ def _recompute_mistakes(layers, every, inputs, whole, f, b):
             layers * whole,
             seconds,
         ),
+        "bytes: the segments that wait hold their inputs besides.": (every * whole, seconds),
+        "bytes: all layers of the segment in backward are whole, its last one too.": (
+            (layers // every - 1) * inputs + (every - 1) * whole,
+            seconds,
+        ),
+        "bytes: `every` is the layers of a segment, not the number of segments.": (
+            ((every - 1) * inputs + layers // every * whole, seconds) if every > 1 else None
+        ),
+        "also each segment's first layer runs forward again.": (
+            peak,
+            layers * (2 * f + b) - layers // every * f,
+        ),
+        "backward is not repeated, and forward runs only twice.": (peak, layers * (3 * f + b)),
     }
 
 
@@ -153,6 +166,7 @@ RECOMPUTE = Formula(
     success="Longer segments keep fewer inputs and more of one segment: the best length is "
     "the root of layers * inputs / whole. With b = 2 f the compute is 4/3, for any length.",
     draw=_draw_recompute,
+    parts=("peak", "seconds"),
     solution=recomputed,
     mistakes=_recompute_mistakes,
 )
@@ -187,10 +201,7 @@ def scaled_run(
 
 def _draw_scale(rng):
     for interval in rng.permutation([2, 3, 4]).tolist():
-        asked = _run_of(rng), 2.0 ** int(rng.integers(12, 15)), interval
-        while len({scaled_run(*asked), *_scale_mistakes(*asked).values()}) < 8:
-            asked = _run_of(rng), *asked[1:]  # until each mistake shows
-        yield asked
+        yield _run_of(rng), 2.0 ** int(rng.integers(12, 15)), interval
 
 
 def _run_of(rng):
@@ -225,6 +236,20 @@ def _scale_mistakes(gradients, scale, interval):
             gradients, scale, 10**9
         ),
         "the steps counted are those that moved the weight.": (weight, last, len(gradients)),
+        "the scale never changes: halve it after an overflow, double it after `interval` good "
+        "steps in a row.": scaled_run(gradients, scale, 10**9, halve=False),
+        "gradient descent subtracts the gradient.": (-weight, ..., ...),
+        "what is counted are the steps that were taken, not those skipped.": (
+            ...,
+            ...,
+            len(gradients) - scaled_run(gradients, scale, interval)[2],
+        ),
+        "the scale doubles after `interval` good steps in a row, not after one more.": scaled_run(
+            gradients, scale, interval + 1
+        ),
+        "the scale doubles after `interval` good steps in a row, not after one less.": scaled_run(
+            gradients, scale, interval - 1
+        ),
     }
 
 
@@ -252,6 +277,7 @@ SCALE = Formula(
     success="This is what `torch.amp.GradScaler` does, with an interval of 2000 steps. The "
     "scale grows until it overflows, so a skipped step now and then is normal.",
     draw=_draw_scale,
+    parts=("weight", "scale", "number of steps"),
     solution=scaled_run,
     mistakes=_scale_mistakes,
 )

@@ -7,7 +7,8 @@ from math import ceil, floor
 from ..schedules import schedule, timeline
 from ..schemes.merak.strategy import Merak
 from ..workload import GPT
-from .formula import Formula, same
+from .causes import same
+from .formula import Formula
 
 SCP = "shifted_critical_path"
 
@@ -51,6 +52,7 @@ def _in_flight_wrong(question, got):
             f"{words} You counted from the other end: rank 0 holds most, and the last holds one, "
             "since it runs a backward right after its first forward."
         )
+    return None
 
 
 IN_FLIGHT = Formula(
@@ -96,6 +98,48 @@ def _draw_bubble(rng):
         yield p, m, f, r, b
 
 
+def _bubble_mistakes(p, m, f, r, b):
+    plain, early, last = makespans(p, m, f, r, b)
+    each, ends = f + r + b, (p - 1) * (f + b)
+    return {
+        "without recomputation a microbatch takes f + b; here r comes on top of it.": (
+            (m + p - 1) * (f + b),
+            (m + p - 1) * (f + b),
+            (m + p - 1) * (f + b),
+        ),
+        "filling and draining are p - 1 slots together: its forwards at the start, its backwards "
+        "at the end.": ((m + 2 * (p - 1)) * each, ..., ...),
+        "m microbatches and the p - 1 ranks before and after: there are p - 1 of these, not p.": (
+            (m + p) * each,
+            m * each + p * (f + b),
+            ...,
+        ),
+        "that is one rank's own work, without the time it waits for the others.": (
+            m * each,
+            m * each,
+            m * each,
+        ),
+        "early recomputation takes r out of the last p - 1 backwards on the path: you have plain "
+        "1F1B's time.": (..., plain, ...),
+        "early recomputation is only that of the last p - 1 - s backwards of a rank; the others "
+        "recompute in time that counts.": (..., plain - m * r, ...),
+        "the makespan is the longest rank's: a last rank without recomputation shortens it by "
+        "what it waits less, not by all of r m.": (..., ..., early - m * r),
+        "without recomputation on the last rank the busy one is p - 2, whose waits are shorter: it "
+        "is not as early recomputation.": (..., ..., early) if not same(early, last) else None,
+        "that is plain 1F1B: the last rank recomputes nothing, and the others do it early.": (
+            (..., ..., plain) if not same(plain, last) else None
+        ),
+        "the last rank's time without recomputation is no limit: the one before it recomputes m "
+        "times.": (..., ..., m * (f + b) + ends),
+        "rank p - 2 has p - 2 ranks before and after it, not p - 1; and two waits.": (
+            ...,
+            ...,
+            m * each + ends,
+        ),
+    }
+
+
 def _bubble_wrong(question, got):
     p, m, f, r, b = question.arguments.values()
     each, right = f + r + b, question.answer
@@ -129,7 +173,7 @@ def _bubble_wrong(question, got):
             "row; the last rank's forward and backward of microbatch m-1 take longer than the "
             "first of them."
         )
-    return f"{words}."
+    return None
 
 
 BUBBLE = Formula(
@@ -155,7 +199,9 @@ BUBBLE = Formula(
     "with r = f and b = 2 f it takes m (f + r + b) + (p - 2)(f + b). The gain is the same for any "
     "m, so it is small for many microbatches.",
     draw=_draw_bubble,
+    parts=tuple(f"makespan of {name}" for name in THREE),
     solution=makespans,
+    mistakes=_bubble_mistakes,
     wrong=_bubble_wrong,
 )
 
@@ -217,6 +263,20 @@ def _keep_mistakes(name, p, layers, keep):
             )
             for counted, how in ((ceil, "up"), (round, "to the nearest"))
         },
+        "asked for are the layers that a stage recomputes, not those that it keeps.": tuple(
+            layers - count for count in by_rule(p, layers, keep, corrected)
+        ),
+        "the first stage has most microbatches in flight, and recomputes most: your list begins "
+        "with the last one.": by_rule(p, layers, keep, corrected)[::-1],
+        "stage s keeps keep (p - 1) / (p - 1 - s): fewer microbatches share the same memory. You "
+        "have the inverse.": by_rule(
+            p, layers, keep, corrected, lambda s: keep * (p - 1 - s) / (p - 1)
+        ),
+        "the last stage keeps everything, the others do not.": (0,) * p,
+        "the last stage recomputes nothing: k = 1.": (
+            *by_rule(p, layers, keep, corrected)[:-1],
+            floor(layers * (1 - keep)),
+        ),
     }
 
 
@@ -280,7 +340,10 @@ def _memory_mistakes(name, p, m, s, whole, inputs, keep):
         return whole * (backward + (n - 1) * keep) + ends * inputs * (n - behind)
 
     few = "" if name != SCP else ": count the forwards before the first backward"
-    others = (n - 1, f"one too few{few}"), (p - s, f"but there are only {m}"), (m, "all of them")
+    others = (
+        (n - 1, f"one too few{few}"),
+        (max(m, p - s), f"but there are only {m}" if p - s > m else "all of them"),
+    )
     return {
         f"that is without recomputation: all {n} microbatches whole.": whole * n,
         f"you counted {n} microbatches as they are kept. The one in backward also holds its "
@@ -294,6 +357,16 @@ def _memory_mistakes(name, p, m, s, whole, inputs, keep):
             f"you counted {other} microbatches in flight, {why}; there are {n}.": by(other)
             for other, why in others
         },
+        "that is what the waiting microbatches hold: one in backward is held in full besides.": (
+            by(n, 0.0)
+        ),
+        "`keep` is what is kept; you have it the other way round.": (
+            whole * (1 + (n - 1) * drop) + keep * inputs * n
+        ),
+        "the one in backward is among those in flight: n - 1 others wait.": by(n, 1 + keep),
+        "each microbatch holds the inputs of its recomputed layers: there are as many.": by(
+            n, behind=n - 1
+        ),
     }
 
 

@@ -64,6 +64,28 @@ BUBBLE = Formula(
             (p - 1) / (2 * m + p - 1) if name == "1f1b" else None
         ),
         "that is the part in which a rank works.": 1 - bubble(name, p, m),
+        "the step has m slots of work, and filling and draining take p - 1 slots together, not "
+        "p - 1 each.": (2 * (p - 1) / (m + 2 * (p - 1)) if name in ("gpipe", "1f1b") else None),
+        "that is the bubble over the busy time; and with half stages the step has 2 m + p - 1 "
+        "short slots.": (p - 1) / (2 * m) if name == "interleaved_1f1b" else None,
+        "half stages halve the idle time, but then the whole step is shorter too: p - 1 of "
+        "2 m + p - 1 short slots.": (
+            (p - 1) / (2 * (m + p - 1)) if name == "interleaved_1f1b" else None
+        ),
+        "the p - 1 idle slots are short, but the work is 2 m of those.": (
+            (p - 1) / 2 / (m + p - 1 + (p - 1) / 2) if name == "interleaved_1f1b" else None
+        ),
+        "two stages a rank are half as long each: the work is 2 m slots, and p - 1 are idle. You "
+        "halved m.": ((p - 1) / (m / 2 + p - 1) if name == "interleaved_1f1b" else None),
+        "the step has m + p - 1 slots: the first microbatch's are among them.": (
+            (p - 1) / (m + p) if name != "naive" else None
+        ),
+        "while one rank works, p - 1 others wait, of p: the share does not grow with m.": (
+            (p - 1) / (m * p) if name == "naive" else None
+        ),
+        "in the naive pipeline all but one rank idle: (p - 1) of p.": (
+            (p - 1) / m if name == "naive" else None
+        ),
     },
 )
 
@@ -91,11 +113,25 @@ def _interleaved_mistakes(p, m, s, size):
         "one more: the microbatch that goes forward just before the first backward.": (
             (p + 2 * (p - 1 - s)) * size / 2
         ),
+        "the first group of p microbatches passes the first stage, before those counted here.": (
+            (2 * (p - 1 - s) + 1) * size / 2
+        ),
+        "from the first stage's group on, each later rank starts two fewer.": (
+            (p + (p - 1 - s) + 1) * size / 2
+        ),
+        "that is 1F1B's number, of half of the layers: interleaving starts more.": (
+            (p - s) * size / 2
+        ),
     }
 
 
 def _in_flight_mistakes(name, p, m, s, size):
+    right = held(name, p, m, s, size)
     return {
+        "`size` is of all layers of the rank, not of the whole model: do not divide by p.": (
+            right / p
+        ),
+        "that is of all ranks: one rank's is asked for.": right * p,
         f"GPipe runs backwards at the end, so it holds all {m} microbatches.": (
             (p - s) * size if name == "gpipe" else None
         ),
@@ -108,7 +144,15 @@ def _in_flight_mistakes(name, p, m, s, size):
         "the first rank holds most: it waits the longest for a gradient.": (
             (s + 1) * size if name == "1f1b" else None
         ),
-        **(_interleaved_mistakes(p, m, s, size) if name == "interleaved_1f1b" else {}),
+        "forwards before the first backward are p - s: the last rank runs one.": (
+            (p - s + 1) * size if name == "1f1b" else None
+        ),
+        "a rank holds p - s microbatches under 1F1B, not p: later ranks wait less for their first "
+        "gradient.": min(m, p) * size if name == "1f1b" and s else None,
+        **{
+            words: value if name == "interleaved_1f1b" else None
+            for words, value in _interleaved_mistakes(p, m, s, size).items()
+        },
     }
 
 

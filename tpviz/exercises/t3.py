@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from ..schemes.t3.hardware import Dma, Gemm, Machine, maps, simulate
 from ..schemes.t3.tiles import order
-from .formula import Asked, Choice, Formula, same
+from .causes import same
+from .formula import Asked, Choice, Formula
 
 TERA, GIGA = 1e12, 1e9
 
@@ -44,17 +45,29 @@ def _share_wrong(question, got):
         return f"{words}a rank's own chunk stays: n - 1 of {n} chunks are sent, twice."
     if same(got[0], 2 * (n - 1) * tokens * hidden * 2):
         return f"{words}a chunk is 1/{n} of the output, and the ring takes n - 1 steps."
+    if same(got[0], 2 * sent):
+        return f"{words}a number has 2 bytes, not 4."
     if not same(got[0], sent):
-        return f"{words}a rank sends {sent:g} bytes, you have {got[0]:g}; a number has 2."
+        return None
     alone, gemm = sent / link, 2 * tokens * hidden * k / flops
     if same(got[1], alone / gemm):
         return f"{words}the bytes are right; the fraction is of GEMM and all-reduce time."
     if same(got[1], alone / (gemm / 2 + alone)):
         return f"{words}the bytes are right; a multiply-add is two FLOPs."
-    return (
-        f"{words}the bytes are right; their time is {alone:.4g} s, the GEMM's {gemm:.4g}, so the "
-        f"fraction is {part:.4g}, not {got[1]:.4g}."
-    )
+    for wrong, why in (
+        (1 - part, "the fraction is that of the all-reduce, not of the GEMM"),
+        (100 * part, "a fraction is from 0 to 1, not in per cent"),
+        (alone / (2 * gemm + alone), "a multiply-add is two FLOPs, not four"),
+        (alone / (gemm / n + alone), f"each of the {n} ranks does all of this GEMM: k is its own"),
+        (alone / 2 / (gemm + alone), "reduce-scatter and all-gather both count in the fraction"),
+        (alone / max(gemm, alone), "nothing is hidden, so the two times add up"),
+        (alone, "asked for is a fraction of the time, not the seconds"),
+    ):
+        if same(got[1], wrong):
+            return f"{words}the bytes are right, but {why}."
+    if same(got[1], part / 2 / (1 - part / 2)):
+        return f"{words}the bytes are right; both halves take time, reduce-scatter and all-gather."
+    return None
 
 
 SHARE = Formula(
@@ -76,6 +89,7 @@ SHARE = Formula(
     "hidden size remains in k (hidden / N in OP, four times that in FC-2). More ranks make k "
     "smaller, but not the all-reduce.",
     draw=_draw_share,
+    parts=("bytes", "fraction"),
     solution=share,
     wrong=_share_wrong,
 )
@@ -176,10 +190,7 @@ def _pays_wrong(question, got):
         if same(got[0], wrong) and not same(wrong, x):
             return f"{words}you return x = {got[0]:.4g}, {why}"
     if not same(got[0], x):
-        return (
-            f"{words}you return x = {got[0]:.4g}, {got[0] / x:.3g} times the right one. Write down "
-            "both times in seconds, FLOPs by FLOP/s and bytes by bytes/s, before you divide them."
-        )
+        return None
     words += f"x is right, but a speedup of {got[1]:.4g} "
     for wrong, why in (
         ((x + 1) / max(x, 1), "leaves out the all-gather, which comes after it and is not hidden"),
@@ -189,14 +200,21 @@ def _pays_wrong(question, got):
             "has all of the GEMM's time and none of the reduce-scatter's. The longer of the two "
             "remains, and here that is not the GEMM",
         ),
+        (1 / speedup, "is the inverse: the time without T3 is above, the one with T3 below"),
+        (1.0, "says that nothing is gained"),
+        (speedup - 1, "is what is gained: the ratio of the times is asked for, 1 where none is"),
+        ((x + 2) / 2, "hides the whole GEMM, also where it is the longer one"),
+        ((x + 2) / max(x, 1), "leaves the all-gather out of the time with T3"),
+        (
+            (x + 1) / (max(x, 1) + 1),
+            "counts the all-gather with T3 alone: it is there without, too",
+        ),
+        ((x + 2) / (min(x, 1) + 1), "keeps the shorter of the two: the longer one hides the other"),
     ):
         if same(got[1], wrong) and not same(wrong, speedup):
             return f"{words}{why}."
     if not same(got[1], speedup):
-        return (
-            f"{words}is not what the times give. In units of the reduce-scatter's they are "
-            f"{x:.4g}, 1 and 1: which of them follow one another without T3, and which with it?"
-        )
+        return None
     return (
         f"for {question} x and the speedup are right. It is largest where GEMM and reduce-scatter "
         f"take equally long; with k = {got[2]:.6g}, as you return, x would be {x * got[2] / k:.4g}."
@@ -223,6 +241,7 @@ PAYS = Formula(
     success="The maximum is 1.5, and only where GEMM and reduce-scatter are equally long. Long "
     "GEMMs have little to hide, short ones hide little: T3 does not help a slow link.",
     draw=_draw_pays,
+    parts=("x", "speedup", "best k"),
     solution=pays,
     wrong=_pays_wrong,
 )

@@ -249,6 +249,22 @@ def _sent_mistakes(payload, tp, sp):
         "what tensor parallelism sends.": (2 * half, 2 * half) if sp else None,
         "a layer has two parts, attention and MLP. Each has an all-reduce forward and one "
         "backward, and an all-reduce is two halves.": (forward / 2, backward / 2),
+        "in backward the two column-parallel layers each gather their input once more: two "
+        "all-gathers, not one.": (..., 5 * half) if sp else None,
+        "in backward only the inputs of the column-parallel layers are gathered again, two of "
+        "them.": (..., 8 * half) if sp else None,
+        "that is both directions together: forward and backward are asked for one by one.": (
+            forward + backward,
+            ...,
+        ),
+        "a rank sends (tp-1)/tp of the tensor in each half, not 1/tp.": (
+            forward / (tp - 1),
+            backward / (tp - 1),
+        ),
+        "a rank sends blocks of 1/tp of the tensor in the tp - 1 steps of a ring.": (
+            forward * tp,
+            backward * tp,
+        ),
     }
 
 
@@ -269,6 +285,7 @@ SENT = Formula(
     success="Ten halves instead of eight: sequence parallelism sends a quarter more in all, and "
     "saves memory. Megatron overlaps the additional all-gather with a GEMM of backward.",
     draw=_draw_sent,
+    parts=("forward", "backward"),
     solution=sent,
     mistakes=_sent_mistakes,
 )
@@ -313,7 +330,39 @@ def _activation_mistakes(tokens, hidden, itemsize, tp):
             size / itemsize for size in right
         ),
         "first tensor parallelism, then with sequence parallelism.": right[::-1],
+        **{words: both(4 + inner / tp, (4 + inner) / tp) for inner, words in _COUNTED.items()},
+        "sequence parallelism shards what the norms keep; between the cuts it stays at 1/tp.": (
+            ...,
+            (4 + 12 / tp) / tp * unit,
+        ),
+        "under sequence parallelism only the norms' tensors are newly sharded, 1/tp of each.": (
+            ...,
+            (4 / tp + 12 / tp**2) * unit,
+        ),
+        "what the norms keep is sharded by tokens, and what lies between the cuts stays.": (
+            ...,
+            4 / tp * unit,
+        ),
+        "each rank of sequence parallelism has 1/tp of all tensors, not all of them.": (
+            ...,
+            16 * unit,
+        ),
+        "the norms keep four tensors besides, whole in tensor parallelism.": both(12 / tp, 12 / tp),
+        "what lies between a column cut and a row cut is sharded, what the norms keep is not: you "
+        "have it the other way round.": both(12 + 4 / tp, 16 / tp),
     }
+
+
+_COUNTED = {
+    8: "q, k, v and the output of attention are four tensors beside the MLP's.",
+    8.5: "the MLP keeps eight units, four times the hidden size before GELU and four after it.",
+    9: "q, k and v are three tensors, not one.",
+    10: "the MLP's two tensors are four times as wide as the hidden size each: eight units.",
+    11: "q, k, v and the output of attention are four tensors, not three.",
+    16: "before and after GELU are two tensors of the MLP's width, not three.",
+    4: "the MLP's inner activations are kept too: four units before GELU and four after.",
+}
+"""{units between the cuts: what was counted wrong}; 12 are right."""
 
 
 ACTIVATIONS = Formula(
@@ -334,6 +383,7 @@ ACTIVATIONS = Formula(
     success="With 8 ranks, tensor parallelism keeps 5.5 units and sequence parallelism 2; however "
     "many ranks, tensor parallelism alone never gets below 4.",
     draw=_draw_activations,
+    parts=("bytes of tensor parallelism", "bytes with sequence parallelism"),
     solution=activations,
     mistakes=_activation_mistakes,
 )

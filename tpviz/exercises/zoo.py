@@ -389,7 +389,7 @@ class Diagnosis(Formula):
             questions.append(Question(asked, answer, f"program {number + 1} of {CASES}"))
         return questions
 
-    def judge(self, question: Question, got: Any) -> str | None:
+    def judge(self, question: Question, got: Any, draw: Any = ()) -> str | None:
         """The error of a diagnosis, or None if it is right."""
         if not (
             isinstance(got, tuple)
