@@ -192,11 +192,11 @@ RIGHT = {
 WRONG = {
     "atp_column_linear": [
         (column_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is one too many"),
-        (column_maximum, "the numbers are wrong on every rank"),
+        (column_maximum, "you have the largest of the ranks. numbers"),
         (column_of_summed_inputs, "the numbers are wrong on every rank|the bytes needed"),
     ],
     "atp_column_backward": [
-        (back_averaged, "the numbers are wrong on every rank"),
+        (back_averaged, "divided by 2, .* a sum is asked for, no mean"),
         (back_weights_summed, "only dX is a partial sum.* along d2 have other columns"),
     ],
     "atp_chunked_linear": [
@@ -207,31 +207,31 @@ WRONG = {
         (chunked_result, "1 of 4 products, and an all-reduce cannot start before its chunk's"),
     ],
     "axonn_linear": [
-        (grid_maximum, "the numbers are wrong on every rank"),
-        (grid_averaged, "every number is 1/2 of what it should be"),
-        (grid_summed_over_z, "wrong on every rank.* 1 x all_reduce on z"),
+        (grid_maximum, "you have the largest of the ranks. numbers"),
+        (grid_averaged, "a sum is asked for, no mean"),
+        (grid_summed_over_z, "added over axis z, where each is right by itself"),
         (grid_pieces_summed, "your all_reduce ran on axis z|numbers are wrong|another order"),
     ],
     "axonn_backward": [
-        (grid_back_averaged, "the numbers are wrong on every rank"),
+        (grid_back_averaged, "divided by 2, .* a sum is asked for, no mean"),
         (grid_back_halved, "every number is 1/2 of what it should be"),
-        (grid_back_over_z, "the numbers are wrong|your all_reduce|you all-reduced the whole block"),
-        (grid_back_transposed, "the numbers are wrong|another order"),
+        (grid_back_over_z, "the terms are added over axis z, but they are of one sum over axis x"),
+        (grid_back_transposed, "dW is transposed"),
         (grid_back_own_pieces, "your all_gather|numbers are wrong|are not. On rank"),
     ],
     "axonn_norm": [
-        (norm_squared, "the numbers are wrong on every rank"),
-        (norm_not_over_x, "the numbers are wrong on every rank|are not. On rank"),
-        (norm_without_bias, "the numbers are wrong on every rank"),
+        (norm_squared, "the root is missing: that is the sum of squares"),
+        (norm_not_over_x, "the squares are not added over axis x"),
+        (norm_without_bias, "`bias` is left out of the norm"),
         (norm_as_float, "returned float, not a tensor of numbers"),
     ],
     "merak_ties": [
-        (ties_of_a_middle_stage, r"rank 1 is right, but ranks 0, 2, 3 are not|wrong"),
-        (ties_maximum, "ranks 1, 2 are right, but ranks 0, 3 are not"),
-        (ties_copied, "one end has the sum|ranks 1, 2 are right, but ranks 0, 3 are not"),
+        (ties_of_a_middle_stage, "ranks 0 and 2 were added: the weight is shared by ranks 0 and 3"),
+        (ties_maximum, "you have the larger of the two gradients"),
+        (ties_copied, "the gradient of the last stage alone: add the two"),
     ],
     "merak_halves": [
         (halves_averaged, "every number is 1/2 of what it should be"),
-        (halves_gradient_first, "in another order|the numbers are wrong"),
+        (halves_gradient_first, "dx and z are exchanged"),
     ],
 }

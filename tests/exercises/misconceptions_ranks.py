@@ -245,7 +245,7 @@ RIGHT = {
 
 WRONG = {
     "mean_over_ranks": [
-        (mean_divided_twice, "every number is 1/4 of what it should be"),
+        (mean_divided_twice, "divided by 4, the number of ranks, once more"),
         (mean_is_nan, r"wrong on every rank. On rank 0, element \[0, 0\] is nan"),
         (mean_as_array, r"rank 0 returned ndarray, not a tensor of numbers\.$"),
         (mean_sparse, "returned a tensor of torch.float32, torch.sparse_coo, on cpu, not a tensor"),
@@ -260,15 +260,15 @@ WRONG = {
         (mean_of_a_constant, r"is 0; one process computes"),
     ],
     "row_parallel": [
-        (rows_twice, "every number is 4 times what it should be"),
-        (rows_maximum, "the numbers are wrong on every rank"),
+        (rows_twice, "4 times too large: what is reduced already is added once more"),
+        (rows_maximum, "you have the largest of the ranks. numbers, not their sum"),
         (rows_on_rank_0, r"rank 0 is right, but ranks 1, 2, 3 are not. On rank 1, element \["),
     ],
     "all_reduce_in_two": [
-        (two_rolled, "the right numbers are all present, in another order"),
-        (two_reversed, "the right numbers are all present, in another order"),
-        (two_averaged, "every number is 1/4 of what it should be"),
-        (two_maximum, "the numbers are wrong on every rank"),
+        (two_rolled, "dim 0 of the result has its 4 parts in another order"),
+        (two_reversed, "dim 0 of the result has its 4 parts in another order"),
+        (two_averaged, "a sum is asked for, no mean"),
+        (two_maximum, "you have the largest of the ranks. numbers"),
         (two_forgotten, "NoneType, not a tensor of numbers. Does every path"),
         (two_block_by_block, "8 collectives .* where 2 will do|4 x broadcast on world, 4 x reduce"),
         (two_through_other_ranks, "the numbers are wrong|are not. On rank"),
@@ -276,8 +276,8 @@ WRONG = {
     "mlp_on_mesh": [
         (mlp_averaged_over_dp, "all-reduce over tp is right, but then you averaged the results"),
         (mlp_summed_over_both, "all-reduce over tp is right, but then you added the results over"),
-        (mlp_twice, "every number is 2 times what it should be"),
-        (mlp_averaged, "every number is 1/2 of what it should be"),
+        (mlp_twice, "2 times too large: what is reduced already is added once more"),
+        (mlp_averaged, "a sum is asked for, no mean"),
         (mlp_without_relu, "relu is missing"),
         (mlp_relu_at_the_end, "relu is in the wrong place"),
         (mlp_relu_twice, "you applied relu twice"),
@@ -286,9 +286,9 @@ WRONG = {
         (mlp_in_odd_groups, r"your all_reduce ran on ranks [03,12]+, but only ranks along axis tp"),
     ],
     "ring_all_reduce": [
-        (ring_starts_elsewhere, "the numbers are wrong on every rank"),
+        (ring_starts_elsewhere, "on rank 0, block 0 is 1 x rank 0"),
         (ring_one_step_more, "sent 7 messages .* needs 6 messages"),
         (ring_one_step_less, "sent 5 messages .* needs 6 messages"),
-        (ring_averaged, "every number is 1/4 of what it should be"),
+        (ring_averaged, "a sum is asked for, no mean"),
     ],
 }

@@ -41,9 +41,9 @@ def bucket_functional(*gradients):
     return functional.all_reduce(bucket, "sum", dist.group.WORLD) / dist.get_world_size()
 
 
-def step_functional(weights, gradient):
+def step_functional(weights, gradient, momentum):
     n, world = dist.get_world_size(), dist.group.WORLD
-    shard = weights.view(n, -1)[dist.get_rank()]
+    shard = weights.view(n, -1)[dist.get_rank()] - 0.5 * momentum
     shard = shard - functional.reduce_scatter_tensor(gradient, "sum", 0, world) / n
     return functional.all_gather_tensor(shard, 0, world)
 

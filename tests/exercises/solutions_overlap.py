@@ -285,7 +285,7 @@ WRONG = {
         (prefetch_never_waits, "started all_gather without waiting"),
         (prefetch_own_rows, "the trace shows no collective"),
         (prefetch_summed, "each rank has its own rows of the batch"),
-        (prefetch_last_first, "numbers are wrong on every rank"),
+        (prefetch_last_first, "you computed x W3 W2 W1"),
     ],
     "overlap_used_early": [
         (early_nowhere, "is used at .* while its .* is in flight; nothing waits for it"),

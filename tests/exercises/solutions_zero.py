@@ -56,71 +56,118 @@ def bucket_reversed(*gradients):
 # --- zero_step ---
 
 
-def zero_step(weights, gradient):
+def reduced(gradient):
+    """This rank's shard of the sum."""
+    mine = torch.empty_like(gradient.chunk(dist.get_world_size())[0])
+    dist.reduce_scatter_tensor(mine, gradient.contiguous())
+    return mine
+
+
+def joined(shard):
+    """All ranks' shards."""
+    whole = shard.new_empty(len(shard) * dist.get_world_size())
+    dist.all_gather_into_tensor(whole, shard.contiguous())
+    return whole
+
+
+def own(whole):
+    return whole.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def zero_step(weights, gradient, momentum):
     n, rank = dist.get_world_size(), dist.get_rank()
-    shard = weights.chunk(n)[rank]
-    mine = torch.empty_like(shard)
-    dist.reduce_scatter_tensor(mine, gradient)
-    shard = shard - mine / n
-    dist.all_gather_into_tensor(weights, shard)
-    return weights
+    shard = torch.empty_like(momentum)
+    dist.reduce_scatter_tensor(shard, gradient)
+    momentum = momentum / 2 + shard / n
+    new = torch.empty_like(weights)
+    dist.all_gather_into_tensor(new, weights.chunk(n)[rank] - momentum)
+    return new
 
 
-def step_of_lists(weights, gradient):
+def step_of_lists(weights, gradient, momentum):
     n, rank = dist.get_world_size(), dist.get_rank()
     mine = torch.empty_like(gradient.chunk(n)[0])
     dist.reduce_scatter(mine, list(gradient.chunk(n)))
     shards = [torch.empty_like(mine) for _ in range(n)]
-    dist.all_gather(shards, weights.chunk(n)[rank] - mine / n)
+    dist.all_gather(shards, weights.chunk(n)[rank] - (momentum / 2 + mine / n))
     return torch.cat(shards)
 
 
-def step_divided_first(weights, gradient):
-    n, size = dist.get_world_size(), len(weights) // dist.get_world_size()
+def step_divided_first(weights, gradient, momentum):
+    n, size = dist.get_world_size(), len(momentum)
     mine = gradient.new_empty(size)
     dist.reduce_scatter_tensor(mine, gradient / n)
-    own = weights[dist.get_rank() * size :][:size]
+    momentum.mul_(0.5).add_(mine)
+    shard = weights[dist.get_rank() * size :][:size]
     new = torch.empty_like(weights)
-    dist.all_gather_into_tensor(new, own - mine)
+    dist.all_gather_into_tensor(new, shard - momentum)
     return new
 
 
-def step_alone(weights, gradient):
-    return weights - gradient
+def step_of_the_update(weights, gradient, momentum):
+    """Updates are gathered, not weights: as many bytes."""
+    return weights - joined(momentum / 2 + reduced(gradient) / dist.get_world_size())
 
 
-def step_of_replicas(weights, gradient):
+def step_alone(weights, gradient, momentum):
+    return own(weights - gradient) - momentum / 2
+
+
+def step_of_replicas(weights, gradient, momentum):
     dist.all_reduce(gradient)
     return weights - gradient / dist.get_world_size()
 
 
-def step_without_gathering(weights, gradient):
-    return zero_step(weights, gradient).chunk(dist.get_world_size())[dist.get_rank()]
+def step_of_replicas_in_halves(weights, gradient, momentum):
+    """Plain data parallelism in other words: every rank updates all weights."""
+    return weights - joined(reduced(gradient)) / dist.get_world_size()
 
 
-def step_shard_alone(weights, gradient):
+def step_of_replicas_with_momentum(weights, gradient, momentum):
     n = dist.get_world_size()
-    mine = torch.empty_like(weights.chunk(n)[0])
-    dist.reduce_scatter_tensor(mine, gradient)
-    return weights.chunk(n)[dist.get_rank()] - mine / n
+    return weights - joined(momentum) / 2 - joined(reduced(gradient)) / n
 
 
-def step_of_the_sum(weights, gradient):
-    return zero_step(weights, gradient * dist.get_world_size())
-
-
-def step_of_old_weights(weights, gradient):
+def step_with_its_momentum_for_all(weights, gradient, momentum):
     n = dist.get_world_size()
-    mine = torch.empty_like(weights.chunk(n)[0])
-    dist.reduce_scatter_tensor(mine, gradient)
-    dist.all_gather_into_tensor(weights, weights.chunk(n)[dist.get_rank()].clone())
+    return weights - joined(reduced(gradient)) / n - momentum.repeat(n) / 2
+
+
+def step_without_gathering(weights, gradient, momentum):
+    return own(zero_step(weights, gradient, momentum))
+
+
+def step_shard_alone(weights, gradient, momentum):
+    return own(weights) - momentum / 2 - reduced(gradient) / dist.get_world_size()
+
+
+def step_of_the_sum(weights, gradient, momentum):
+    return zero_step(weights, gradient * dist.get_world_size(), momentum)
+
+
+def step_keeps_all_momentum(weights, gradient, momentum):
+    return zero_step(weights, gradient, 2 * momentum)
+
+
+def step_of_old_weights(weights, gradient, momentum):
+    reduced(gradient)
+    return joined(own(weights))
+
+
+def step_of_own_gradient(weights, gradient, momentum):
+    return joined(own(weights - gradient) - momentum / 2)
+
+
+def step_not_gathered(weights, gradient, momentum):
+    own(weights).sub_(momentum / 2 + reduced(gradient) / dist.get_world_size())
     return weights
 
 
-def step_gathered(weights, gradient):
+def step_gathered(weights, gradient, momentum):
     found = [torch.empty_like(gradient) for _ in range(dist.get_world_size())]
     dist.all_gather(found, gradient)
-    return weights - sum(found) / len(found)
+    shard = own(weights - sum(found) / len(found)) - momentum / 2
+    return joined(shard)
 
 
 # --- zero_states ---
@@ -192,7 +239,7 @@ def sent_more_in_each_stage(size, dp, zero):
 
 RIGHT = {
     "zero_bucket": [zero_bucket, bucket_divided_first, bucket_filled_in_place],
-    "zero_step": [zero_step, step_of_lists, step_divided_first],
+    "zero_step": [zero_step, step_of_lists, step_divided_first, step_of_the_update],
     "zero_states": [zero_states, states_by_product],
     "zero_sent": [zero_sent, sent_in_halves],
 }
@@ -207,10 +254,16 @@ WRONG = {
     "zero_step": [
         (step_alone, "the replicas are no longer equal"),
         (step_of_replicas, "you all-reduced the gradient"),
+        (step_of_replicas_in_halves, "the momentum is left out"),
+        (step_of_replicas_with_momentum, "every rank then has all momentum"),
+        (step_with_its_momentum_for_all, "that of the rank's own shard alone"),
         (step_without_gathering, "returned only your own shard"),
         (step_shard_alone, "its own updated shard"),
         (step_of_the_sum, "subtracted the sum"),
+        (step_keeps_all_momentum, "half of the old momentum, not all"),
         (step_of_old_weights, "you gathered the old weights"),
+        (step_of_own_gradient, "with its rank's own gradient alone"),
+        (step_not_gathered, "outside of the rank's own shard are the old ones"),
         (step_gathered, "gathered every rank's gradients"),
     ],
     "zero_states": [

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.exercises import axonn_grids as axonn
-from tpviz.exercises import axonn_layers
+from tpviz.exercises import axonn, axonn_grids, axonn_layers
 from tpviz.exercises.formula import NEAR
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
@@ -77,25 +76,25 @@ def _held(strategy):
 
 
 def test_schemes_send_what_ours_of_that_name_send():
-    small = axonn._small()
+    small = axonn_grids._small()
 
     def plain(ledger):
         return [row[1:] for row in ledger]
 
-    assert plain(axonn.sent(axonn.special("Megatron-LM", 8, 4))) == plain(
+    assert plain(axonn_grids.sent(axonn_grids.special("Megatron-LM", 8, 4))) == plain(
         tv.Megatron(tp=8).ledger(small)
     )
-    assert plain(axonn.sent(axonn.special("DDP", 4, 4))) == plain(
+    assert plain(axonn_grids.sent(axonn_grids.special("DDP", 4, 4))) == plain(
         tv.DataParallel(dp=4, bucket_mb=25.0).ledger(small)
     )
 
 
 def test_small_batches_take_x_and_y_and_large_ones_z_and_data():
     """The authors' rule, and the best are clearly best."""
-    for question in axonn.GRID_FOR.make(np.random.default_rng(0)):
+    for question in axonn_grids.GRID_FOR.make(np.random.default_rng(0)):
         x, y, _, _ = question.answer
         assert (x * y > 4) == (question.arguments["workload"].batch < 100)
-        assert min(x * y * z for x, y, z, _ in question.known) == axonn.LEAST
+        assert min(x * y * z for x, y, z, _ in question.known) == axonn_grids.LEAST
         times = sorted(question.known.values())
         distinct = [t for t in times if t > 1.001 * times[0]]
         assert distinct[0] > 1.5 * (NEAR - 1) * times[0] + times[0]

@@ -24,6 +24,7 @@ from .checks import (
     silent,
     whole_numbers,
 )
+from .variants import Terms, Variants
 
 WORLDS = ({"d1": 2, "d2": 2}, {"d1": 3, "d2": 2})
 PARTS = 4  # chunks
@@ -40,7 +41,11 @@ def _make_forward(rng, axes, tokens=None):
     x, w, b, _ = _layer(rng, axes, tokens or int(rng.integers(2, 6)))
     inputs = parts(axes, (x, None, "d2"), (w, "d1", "d2"), (b, "d1"))
     expected = [y for (y,) in parts(axes, (x @ w.T + b, None, "d1"))]
-    return Case(inputs, expected, flops=2 * inputs[0][0].shape[0] * inputs[0][1].size)
+    terms = Terms(
+        [x @ w.T for x, w, _ in inputs], "d2", lambda rank, total: total + inputs[rank][2]
+    )
+    work = 2 * inputs[0][0].shape[0] * inputs[0][1].size
+    return Case(inputs, expected, flops=work, terms=terms)
 
 
 # --- atp_column_linear ---
@@ -164,7 +169,13 @@ def _make_backward(rng, axes):
     inputs = parts(axes, (x, None, "d2"), (w, "d1", "d2"), (grad, None, "d1"))
     gradients = parts(axes, (grad @ w, None, "d2"), (grad.T @ x, "d1", "d2"))
     expected = [np.concatenate(both) for both in gradients]
-    return Case(inputs, expected, flops=4 * inputs[0][0].shape[0] * inputs[0][1].size)
+    terms = Terms(
+        [grad @ w for _, w, grad in inputs],
+        "d1",
+        lambda rank, total: np.concatenate([total, inputs[rank][2].T @ inputs[rank][0]]),
+    )
+    work = 4 * inputs[0][0].shape[0] * inputs[0][1].size
+    return Case(inputs, expected, flops=work, terms=terms)
 
 
 def _dw_summed(attempt):
@@ -176,6 +187,35 @@ def _dw_summed(attempt):
             "dW contracts the tokens, and every rank has all of those: its dW is complete. Ranks "
             f"along {axis} have other {'columns' if axis == 'd2' else 'rows'} of it."
         )
+
+
+def _weight_variants(attempt):
+    """Mistakes in dW, below a right dX."""
+    for words, made in (
+        ("dW is transposed: it is dYᵀ x", lambda x, w, grad: (x.T @ grad).reshape(w.shape)),
+        ("dW is zero", lambda x, w, grad: 0 * w),
+        ("dW is twice what it should be", lambda x, w, grad: 2 * grad.T @ x),
+        (
+            "dW is divided by the tokens: the gradient of a sum over tokens is no mean",
+            lambda x, w, grad: grad.T @ x / len(x),
+        ),
+        ("dW has the wrong sign", lambda x, w, grad: -grad.T @ x),
+        ("the weight itself stands where dW should be", lambda x, w, grad: w),
+    ):
+        yield (
+            f"dX is right, but {words}",
+            [
+                np.concatenate([want[: len(x)], made(x, w, grad)])
+                for (x, w, grad), want in zip(attempt.case.inputs, attempt.case.expected)
+            ],
+        )
+    yield (
+        "dX and dW are exchanged: dX comes first",
+        [
+            np.concatenate([want[len(x) :], want[: len(x)]])
+            for (x, _, _), want in zip(attempt.case.inputs, attempt.case.expected)
+        ],
+    )
 
 
 def _under_wgrad(attempt):
@@ -227,6 +267,7 @@ BACKWARD = RankProgram(
         _dw_summed,
         right_axes,
         right_shape,
+        Variants(_weight_variants),
         right_numbers,
         same_ledger,
         _under_wgrad,

@@ -7,10 +7,10 @@ block of W that x and y select. Numbers are whole and float64, so sums are exact
 """
 
 from functools import lru_cache
-from math import prod
 
 import numpy as np
 
+from ..mesh import Mesh
 from ..workload import GPT
 from .axonn import strategy_of
 from .checks import (
@@ -30,6 +30,7 @@ from .checks import (
     whole_numbers,
 )
 from .formula import Formula, Question, listed
+from .variants import Terms, Variants
 
 WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 3, "y": 2, "x": 1})
 BACK_WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 2, "y": 1, "x": 3})
@@ -59,7 +60,8 @@ def _make_forward(rng, axes):
     rows = [x for (x,) in parts(axes, (x, "z", "y"))]
     expected = [y for (y,) in parts(axes, (x @ w.T, "z", "x"))]
     inputs = list(zip(rows, _pieces(blocks, axes)))
-    return Case(inputs, expected, flops=2 * rows[0].shape[0] * blocks[0][0].size)
+    terms = Terms([own @ block.T for own, (block,) in zip(rows, blocks)], "y")
+    return Case(inputs, expected, flops=2 * rows[0].shape[0] * blocks[0][0].size, terms=terms)
 
 
 LINEAR = RankProgram(
@@ -128,7 +130,12 @@ def _make_backward(rng, axes):
         np.concatenate([dx.flatten(), dw])
         for (dx,), dw in zip(parts(axes, (grad @ w, "z", "y")), mine)
     ]
-    return Case(inputs, expected, flops=4 * inputs[0][0].shape[0] * inputs[0][1].size)
+    terms = Terms(
+        [grad @ block for _, block, grad in inputs],
+        "x",
+        lambda rank, total: np.concatenate([total.flatten(), mine[rank]]),
+    )
+    return Case(inputs, expected, flops=4 * inputs[0][0].shape[0] * inputs[0][1].size, terms=terms)
 
 
 def _averaged(attempt):
@@ -138,6 +145,57 @@ def _averaged(attempt):
             f"your shard is 1/{size} of the right one. The loss is a mean over all rows already, "
             "so the gradients of the z ranks' rows are added, not averaged."
         )
+
+
+def _backward_variants(attempt):
+    """Mistakes in the shard of dW."""
+    mesh, inputs = Mesh(attempt.axes), attempt.case.inputs
+    n = attempt.axes["z"]
+    own = [(grad.T @ x).flatten() for x, _, grad in inputs]
+    cuts = [x.size for x, _, _ in inputs]
+
+    def with_dw(shard):
+        return [
+            np.concatenate([want[:cut], shard(rank)])
+            for rank, (want, cut) in enumerate(zip(attempt.case.expected, cuts))
+        ]
+
+    def group(rank, axis="z"):
+        return mesh.group(rank, axis)
+
+    def place(rank):
+        return group(rank).index(rank)
+
+    def total(rank, axis="z"):
+        return sum(own[r] for r in group(rank, axis))
+
+    yield (
+        "dX is right. dW is of this rank's rows alone: those along z have the other rows",
+        with_dw(lambda rank: np.split(own[rank], n)[place(rank)]),
+    )
+    yield (
+        "dX is right. Of dW every rank returned the first shard, not that of its own z",
+        with_dw(lambda rank: np.split(total(rank), n)[0]),
+    )
+    yield (
+        "dX is right. The shards of dW are in the reverse order along z",
+        with_dw(lambda rank: np.split(total(rank), n)[n - 1 - place(rank)]),
+    )
+    yield (
+        "dX is right. dW is twice what it should be: it was added once more",
+        with_dw(lambda rank: 2 * np.split(total(rank), n)[place(rank)]),
+    )
+    turned = [(grad.T @ x).T.flatten() for x, _, grad in inputs]
+    yield (
+        "dX is right. dW is transposed: it is dYᵀ x, and its block is flattened row by row",
+        with_dw(lambda rank: np.split(sum(turned[r] for r in group(rank)), n)[place(rank)]),
+    )
+    for axis in ("x", "y"):
+        if len(group(0, axis)) == n:
+            yield (
+                f"dX is right. dW was reduced over {axis}: other rows are along z",
+                with_dw(lambda rank, axis=axis: np.split(total(rank, axis), n)[place(rank)]),
+            )
 
 
 def _under_weight(attempt):
@@ -202,6 +260,7 @@ BACKWARD = RankProgram(
         right_axes,
         right_shape,
         _averaged,
+        Variants(_backward_variants),
         Mistake(
             lambda a: "z" not in {row.axis for row in a.ledger} and not a.right,
             "nothing was sent over z. A rank's dW is of its own rows only: the other terms of "
@@ -343,81 +402,4 @@ GATHERS = Formula(
     "modules would be late for nearly every gather in backward.",
     draw=_draw_gathers,
     verdict=_gathers_verdict,
-)
-
-
-# --- axonn_norm ---
-def _make_norm(rng, axes):
-    """piece: other numbers on every rank; bias: over x; scale: over y, both the same along z."""
-    rows, width = (int(size) for size in rng.integers(2, 5, 2))
-    sizes = *[rows * width] * prod(axes.values()), axes["x"] * rows, axes["y"] * width
-    *pieces, bias, scale = whole = [whole_numbers(rng, n, dtype=np.float64) for n in sizes]
-    copies = parts(axes, (bias, "x"), (scale, "y"))
-    total = sum(float((array**2).sum()) for array in whole)
-    inputs = [(own, *both) for own, both in zip(pieces, copies)]
-    return Case(inputs, [np.array(total**0.5)] * len(inputs))
-
-
-def _squares(attempt, bias=1.0, scale=1.0):
-    """The sum of squares over all ranks with these weights."""
-    return sum(
-        (own**2).sum() + bias * (b**2).sum() + scale * (s**2).sum()
-        for own, b, s in attempt.case.inputs
-    )
-
-
-def _copies(attempt):
-    if attempt.matches(lambda want: np.sqrt(_squares(attempt))):
-        z, y, x = (attempt.axes[axis] for axis in ("z", "y", "x"))
-        return (
-            f"bias counts {z * y} times and scale {z * x} times: that many ranks have the same "
-            "numbers. Too large a norm clips every gradient too much."
-        )
-
-
-def _one_share(attempt):
-    if attempt.all_right:  # with as many ranks along x as along y, more than one way is right
-        return None
-    n = prod(attempt.axes.values())
-    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / n, 1 / n))):
-        return (
-            "bias and scale are divided by the number of all ranks. Only some of them have the "
-            "same shard: bias is sharded over x, so its copies are along z and y."
-        )
-    z, y, x = (attempt.axes[axis] for axis in ("z", "y", "x"))
-    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / z, 1 / z))):
-        return "you counted the copies along z, but there are copies along x and y too."
-    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / (z * x), 1 / (z * y)))):
-        return "x and y are swapped: bias is sharded over x (copies along y), scale over y."
-    return None
-
-
-def _sum_of_norms(attempt):
-    own = [np.sqrt((p**2).sum() + (b**2).sum() + (s**2).sum()) for p, b, s in attempt.case.inputs]
-    if attempt.matches(lambda want: np.array(sum(own))):
-        return "norms do not add up; their squares do."
-    if not attempt.ledger:
-        return "the trace shows no collective: that is the norm of one rank's shards."
-
-
-NORM = RankProgram(
-    title="The norm of a gradient sharded on a grid",
-    prompt="To clip gradients every rank needs the 2-norm of the **whole** gradient, each number "
-    "counted once. A rank has `piece` (of a weight: other numbers on every rank), `bias` (sharded "
-    "over x: the same on all ranks along y and z) and `scale` (a LayerNorm's, over y: the same "
-    "along x and z). Return the norm, a tensor with one number and no dim, on every rank. Send no "
-    "more than one number over each axis.",
-    starter="""def axonn_norm(piece, bias, scale, mesh):
-    # piece, bias, scale: gradients, flat
-    return torch.cat([piece, bias, scale]).norm()""",
-    concept="Sums of squares add up over ranks. What if several ranks add the same squares?",
-    principle="Count the ranks that have the same shard of a tensor, and divide its sum of "
-    "squares by that. Then one number is left to add over the axes.",
-    shape="One number: a sum of three sums of squares, each with its divisor; an all-reduce of "
-    "it along each axis; a root.",
-    success="`tv.AxoNN(clip=1.0)` does this; ranks along data have equal gradients by then.",
-    make=_make_norm,
-    sends=lambda axes, case: [(axis, "all_reduce", 1, 8) for axis in ("z", "y", "x")],
-    judges=(right_shape, _copies, _one_share, _sum_of_norms, right_numbers, fewest_bytes),
-    worlds=WORLDS,
 )

@@ -19,6 +19,7 @@ from .checks import (
     whole_numbers,
 )
 from .marks import Marks, Plan
+from .variants import Terms
 
 
 # --- capstone_cluster ---
@@ -130,7 +131,8 @@ PUBLISHED = Plan(
 def _levels_case(rng, axes):
     ranks = axes["node"] * axes["gpu"]
     inputs = [(whole_numbers(rng, 4 * axes["gpu"]),) for _ in range(ranks)]
-    return Case(inputs, [np.sum([x for (x,) in inputs], axis=0)] * ranks)
+    terms = [x for (x,) in inputs]
+    return Case(inputs, [np.sum(terms, axis=0)] * ranks, terms=Terms(terms, "all"))
 
 
 def _levels_sends(axes, case):

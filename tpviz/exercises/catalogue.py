@@ -9,6 +9,7 @@ from . import (
     axonn,
     axonn_grids,
     axonn_layers,
+    axonn_norm,
     bugs,
     capstone,
     costs,
@@ -140,8 +141,8 @@ COURSE = {
 }
 """{notebook: {exercise: (topic, difficulty from 1 to 3, minutes)}}."""
 
-_MODULES = (start, costs, axes, atp, atp_layers, axonn, axonn_grids, axonn_layers, merak)
-_MODULES += (merak_ranks, merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor)
+_MODULES = (start, costs, axes, atp, atp_layers, axonn, axonn_grids, axonn_layers, axonn_norm)
+_MODULES += (merak, merak_ranks, merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor)
 _MODULES += (pipelines, capstone, overlap, memory, regrets)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}

@@ -5,7 +5,7 @@ and never raises. `FIRST` come before an exercise's own judges, which know the t
 those of `GENERAL` that apply stand among or after them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import numpy as np
 from ..mesh import Mesh
 from ..trace import Ledger, Trace
 from .task import Exercise
+from .variants import Terms, Variants, general
 
 
 class Case(NamedTuple):
@@ -22,12 +23,13 @@ class Case(NamedTuple):
     it must return.
 
     flops: one rank's share of the multiply-adds (2 per multiply-add), or None where nothing is
-    multiplied.
+    multiplied. terms: what the ranks add up, if they do.
     """
 
     inputs: list[tuple[np.ndarray, ...]]
     expected: list[np.ndarray]
     flops: int | None = None
+    terms: Terms | None = None
 
 
 def whole_numbers(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -135,6 +137,13 @@ class Attempt:
             _equal(got, of_rank(rank)) for rank, got in enumerate(self.outputs)
         )
 
+    def shows(self, wrong: Sequence[Any]) -> bool:
+        """Whether each rank that is not right returned its part of ``wrong``."""
+        pairs = enumerate(zip(self.outputs, wrong))
+        return not self.all_right and all(
+            rank in self.right or _equal(got, bad) for rank, (got, bad) in pairs
+        )
+
     def names(self) -> set[str]:
         """Names of the collectives used."""
         return {row.collective for row in self.ledger}
@@ -177,6 +186,11 @@ class Mistake(NamedTuple):
         """The words, or None."""
         it = self.made(attempt)
         return self.words.format(a=attempt, it=it) if it else None
+
+
+def wasteful(made: Callable[[Attempt], Any], words: str) -> Mistake:
+    """The judge of right numbers for which more bytes were sent than needed."""
+    return Mistake(lambda a: a.all_right and a.sent > a.least and made(a), words)
 
 
 def silent(words: str) -> Mistake:
@@ -242,22 +256,19 @@ def right_numbers(attempt: Attempt) -> str | None:
         f"On rank {wrong[0]}, element {list(at)} is {got[at]:g}; one process computes "
         f"{want[at]:g}. You used {attempt}."
     )
+    cause = Variants(general)(attempt)
     if right:
-        return f"{_are(right)} right, but {_are(wrong)} not. {words}"
-    return f"{_alike(attempt)}. {words}"
+        cause = f" On {_ranks(wrong)}, {cause}" if cause else ""
+        return f"{_are(right)} right, but {_are(wrong)} not.{cause} {words}"
+    return f"{cause or _mixed(attempt)} {words}"
 
 
-def _alike(attempt):
-    """The relation of wrong numbers on all ranks to the right ones."""
-    for times in sorted({2, *attempt.axes.values(), attempt.size, attempt.size**2} - {1}):
-        for factor, how in ((times, f"{times} times"), (1 / times, f"1/{times} of")):
-            if attempt.equals(lambda rank, by=factor: by * attempt.case.expected[rank]):
-                return f"every number is {how} what it should be"
-    if attempt.equals(
-        lambda rank: _in_order_of(attempt.outputs[rank], attempt.case.expected[rank])
-    ):
-        return "the right numbers are all present, in another order"
-    return "the numbers are wrong on every rank"
+def _mixed(attempt):
+    """The relation of wrong numbers on all ranks to the right ones, if no cause is known."""
+    want = attempt.case.expected
+    if attempt.equals(lambda rank: _in_order_of(attempt.outputs[rank], want[rank])):
+        return "the right numbers are all present, in another order."
+    return "the numbers are wrong on every rank."
 
 
 def _in_order_of(got, want):

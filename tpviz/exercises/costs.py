@@ -2,6 +2,7 @@
 choice of an axis is in `axes`); and of notebook 01, on bus bandwidth and your own ring."""
 
 from functools import lru_cache
+from itertools import product
 from math import ceil, floor, inf, log2
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..workload import GPT
 from .causes import same
 from .checks import Case, Mistake, RankProgram, right_numbers, right_shape, silent, whole_numbers
 from .formula import Formula, Question
+from .variants import Terms, Variants, general
 
 
 def _draw(rng, *choices):
@@ -360,7 +362,7 @@ def _make_ring(rng, axes):
     n = axes["world"]
     inputs = [whole_numbers(rng, n * int(1 + rng.integers(1, 5))) for _ in range(n)]
     inputs = [x[: min(map(len, inputs))] for x in inputs]
-    return Case([(x,) for x in inputs], [sum(inputs)] * n)
+    return Case([(x,) for x in inputs], [sum(inputs)] * n, terms=Terms(inputs))
 
 
 def _sends(axes, case):
@@ -389,6 +391,27 @@ def _blocks(attempt):
             f"{attempt.size} needs {steps} messages of {least // steps} bytes, {least} in all: "
             "send one block at a time, and add at each step."
         )
+
+
+def _partial_blocks(attempt):
+    """Judge: of which ranks' blocks a wrong block is the sum."""
+    n = attempt.size
+    given = [np.split(x, n) for (x,) in attempt.case.inputs]
+    for rank in [rank for rank in range(n) if rank not in attempt.right]:
+        got, want = (np.split(of[rank], n) for of in (attempt.outputs, attempt.case.expected))
+        for block in [b for b in range(n) if not np.array_equal(got[b], want[b])]:
+            for other in (block, *range(n)):
+                for times in product(range(3), repeat=n):
+                    total = sum(k * given[r][other] for r, k in enumerate(times))
+                    if np.array_equal(got[block], total):
+                        parts = " + ".join(f"{k} x rank {r}" for r, k in enumerate(times) if k)
+                        of = "" if other == block else f" of block {other}, not its own"
+                        return (
+                            f"on rank {rank}, block {block} is {parts or 'zero'}{of}; each rank's "
+                            "once is right. Which block does rank r send in step i, and what does "
+                            "it do with the one it gets: add in the first n-1 steps, copy in the "
+                            "last n-1?"
+                        )
 
 
 RING = RankProgram(
@@ -424,6 +447,8 @@ RING = RankProgram(
             "the ring.",
         ),
         _blocks,
+        Variants(general),
+        _partial_blocks,
         right_numbers,
     ),
     worlds=({"world": 4}, {"world": 3}),

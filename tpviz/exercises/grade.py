@@ -237,7 +237,9 @@ def on_attempts(
 
 
 def _sentence(message):
-    return message[0].upper() + message[1:]
+    """A name such as dX stays as it is."""
+    word = message.split()[0]
+    return message[0].upper() + message[1:] if word.islower() else message
 
 
 def _context(exercise, axes, passed, message):

@@ -352,12 +352,48 @@ def _by_update(attempt):
                 "the updates were rounded away: next to 2 the step of float16 is 2^-9, an update "
                 "here 2^-11. Update in float32."
             )
+    if are(_results(inputs, lambda rank: range(10**3))):
+        return "nothing was updated: skip only the steps with an overflow on some rank."
+    masked = [(master, np.where(np.isfinite(grads), grads, 0)) for master, grads in inputs]
+    if are(_results(masked, lambda rank: ())):
+        return (
+            "the infinite numbers were replaced, and the step was taken: skip all of it, on every "
+            "rank."
+        )
+    if are(_results(inputs, by=-1 / SCALE_UP)):
+        return "the gradients were added: gradient descent subtracts them."
+    n = len(inputs)
+    for by, words in (
+        (1 / SCALE_UP / n, "each rank's gradient is of its own shard: do not divide by the ranks."),
+        (SCALE_UP, "the gradients are divided by the scale, 1024, not multiplied by it."),
+        (1 / SCALE_UP**2, "the gradients are divided by the scale twice."),
+        (1 / 2 / SCALE_UP, "the scale is 1024: the updates are half of what they should be."),
+        (2 / SCALE_UP, "the scale is 1024: the updates are twice what they should be."),
+        (1 / 1000, "the scale is 1024, not 1000."),
+    ):
+        if are(_results(inputs, by=by)):
+            return words
+    for keep, words in (
+        (slice(1, None), "the first step is missing: look at the ends of your loop."),
+        (slice(0, -1), "the last step is missing: look at the ends of your loop."),
+    ):
+        if are(_results(inputs, keep=keep)):
+            return words
+    lost = _overflows(inputs)
+    if are(_results(inputs, lambda rank: lost | {step + 1 for step in lost})):
+        return "also the step after an overflow was skipped: each step's flag is its own."
+    if are(_results(inputs, lambda rank: {step + 1 for step in lost} | own(rank))):
+        return "a step was skipped by the flag of the step before: each has its own."
+    for other in range(n):
+        if are(_results(inputs, lambda rank, other=other: own(other) | own(rank))):
+            return (
+                f"only rank {other} is heard: all ranks skip its overflows, and their own. Reduce "
+                "the flags of all ranks."
+            )
     if are(_results(inputs, by=1.0)):
         return "the gradients are of a scaled loss: divide them by `scale`, 1024."
     if are(_results(inputs, keep=slice(0, first))):
         return "after the first overflow nothing was updated any more: skip that step alone."
-    if are(_results(inputs, lambda rank: range(10**3))):
-        return "nothing was updated: skip only the steps with an overflow on some rank."
     return None
 
 

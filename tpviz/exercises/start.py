@@ -4,7 +4,8 @@ inner dimension, all-reduce from its two halves, and an MLP on a 2 x 2 mesh."""
 import numpy as np
 
 from ..mesh import Mesh
-from .checks import GENERAL, Case, Mistake, RankProgram, silent, whole_numbers
+from .checks import GENERAL, Case, Mistake, RankProgram, silent, wasteful, whole_numbers
+from .variants import Terms
 
 
 def _one_all_reduce(axes, case):
@@ -15,8 +16,9 @@ def _one_all_reduce(axes, case):
 def _make_mean(rng, axes):
     rows, columns = rng.integers(3, 9, size=2)
     inputs = [whole_numbers(rng, rows, columns) for _ in range(axes["world"])]
-    mean = sum(inputs) / axes["world"]
-    return Case([(x,) for x in inputs], [mean] * axes["world"])
+    n = axes["world"]
+    terms = Terms(inputs, finish=lambda rank, total: total / n, mean=True)
+    return Case([(x,) for x in inputs], [sum(inputs) / n] * n, terms=terms)
 
 
 MEAN = RankProgram(
@@ -70,7 +72,8 @@ def _make_rows(rng, axes):
     x, w = whole_numbers(rng, batch, inner * n), whole_numbers(rng, inner * n, out)
     parts = [slice(r * inner, (r + 1) * inner) for r in range(n)]
     inputs = [(x[:, part], w[part]) for part in parts]
-    return Case(inputs, [x @ w] * n, flops=2 * batch * inner * out)
+    terms = Terms([mine @ own for mine, own in inputs])
+    return Case(inputs, [x @ w] * n, flops=2 * batch * inner * out, terms=terms)
 
 
 def _summed_too_early(attempt):
@@ -130,7 +133,7 @@ def _make_two(rng, axes):
     n = axes["world"]
     rows, columns = int(rng.integers(1, 4)) * n, int(rng.integers(2, 6))
     inputs = [whole_numbers(rng, rows, columns) for _ in range(n)]
-    return Case([(x,) for x in inputs], [sum(inputs)] * n)
+    return Case([(x,) for x in inputs], [sum(inputs)] * n, terms=Terms(inputs))
 
 
 def _half_way(attempt):
@@ -211,7 +214,8 @@ def _make_mlp(rng, axes):
     columns, rows = np.split(w1, tp, axis=1), np.split(w2, tp)
     inputs = [(xs[d], columns[t], rows[t]) for d in range(dp) for t in range(tp)]
     expected = [np.maximum(xs[d] @ w1, 0) @ w2 for d in range(dp) for _ in range(tp)]
-    return Case(inputs, expected, flops=2 * (2 * batch * wide * hidden))
+    terms = Terms([np.maximum(x @ w1, 0) @ w2 for x, w1, w2 in inputs], "tp")
+    return Case(inputs, expected, flops=2 * (2 * batch * wide * hidden), terms=terms)
 
 
 def _row(attempt, rank, axis="tp"):
@@ -312,8 +316,8 @@ MLP = RankProgram(
             "parallelism averages the gradients of weights; each replica's Y is of its own rows of "
             "X.",
         ),
-        Mistake(
-            lambda a: "all_gather" in a.names() and a.all_right,
+        wasteful(
+            lambda a: "all_gather" in a.names(),
             "the numbers are right, but nothing has to be gathered: relu works on each column of "
             "H separately, and your rows of W2 match your columns of H. You sent {a.sent:g} bytes "
             "per rank, {a.least:g} will do.",

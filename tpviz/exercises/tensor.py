@@ -6,8 +6,20 @@ Shapes: T tokens, H hidden, F inner width of the MLP, n ranks.
 
 import numpy as np
 
-from .checks import GENERAL, Case, Mistake, RankProgram, part, parts, places, silent, whole_numbers
+from .checks import (
+    GENERAL,
+    Case,
+    Mistake,
+    RankProgram,
+    part,
+    parts,
+    places,
+    silent,
+    wasteful,
+    whole_numbers,
+)
 from .formula import Formula
+from .variants import Terms, Variants
 
 
 # --- tp_input_gradient ---
@@ -18,8 +30,12 @@ def _make_gradient(rng, axes):
     grad_up, up, grad_gate, gate = draw(tokens), draw(hidden), draw(tokens), draw(hidden)
     cut = (None, "world")
     inputs = parts(axes, (grad_up, *cut), (up, *cut), (grad_gate, *cut), (gate, *cut))
+    terms = [own[0] @ own[1].T + own[2] @ own[3].T for own in inputs]
     return Case(
-        inputs, [grad_up @ up.T + grad_gate @ gate.T] * n, flops=4 * tokens * hidden * inner
+        inputs,
+        [grad_up @ up.T + grad_gate @ gate.T] * n,
+        flops=4 * tokens * hidden * inner,
+        terms=Terms(terms),
     )
 
 
@@ -47,6 +63,24 @@ def _gradients_reduced(attempt):
 
     total = sum(map(early, range(attempt.size)))
     return attempt.equals(early) or attempt.equals(lambda rank: total)
+
+
+def _gradient_variants(attempt):
+    """Products of other pairs, or subtracted."""
+    inputs, n = attempt.case.inputs, attempt.size
+    through_up = sum(own[0] @ own[1].T for own in inputs)
+    through_gate = sum(own[2] @ own[3].T for own in inputs)
+    crossed = sum(own[0] @ own[3].T + own[2] @ own[1].T for own in inputs)
+    yield "each gradient belongs to its own weight: dU to W_up, dG to W_gate", [crossed] * n
+    yield (
+        "the two gradients are subtracted: X feeds both, so they add",
+        [through_up - through_gate] * n,
+    )
+    yield "the gradient through U counts twice", [2 * through_up + through_gate] * n
+    yield "the gradient through G counts twice", [through_up + 2 * through_gate] * n
+    up, gate = ([own[k] @ own[k + 1].T for own in inputs] for k in (0, 2))
+    yield "only the term through U is added over the ranks", [through_up + one for one in gate]
+    yield "only the term through G is added over the ranks", [one + through_gate for one in up]
 
 
 GRADIENT = RankProgram(
@@ -85,13 +119,14 @@ GRADIENT = RankProgram(
             "you added the gradients of U or G over the ranks. Ranks have different columns of "
             "these, not terms of one sum: multiply first.",
         ),
+        Variants(_gradient_variants),
         Mistake(
             lambda a: a.all_right and a.count("all_reduce") > 1,
             "the numbers are right, but that is one all-reduce for each layer, twice the "
             "bytes: add the two partial sums on the rank, then all-reduce once.",
         ),
-        Mistake(
-            lambda a: a.all_right and "all_gather" in a.names(),
+        wasteful(
+            lambda a: "all_gather" in a.names(),
             "the numbers are right, but you gathered: every rank then multiplies whole matrices. "
             "Multiply your own columns, and all-reduce the result.",
         ),
@@ -109,7 +144,11 @@ def _make_sequence(rng, axes):
     inputs = parts(axes, (x, "world", None), (w1, None, "world"), (w2, "world", None))
     y = np.maximum(x @ w1, 0) @ w2
     expected = [part(y, axes, at, "world", None) for at in places(axes)]
-    return Case(inputs, expected, flops=4 * tokens * n * hidden * inner)
+    terms = Terms(
+        [np.maximum(x @ own, 0) @ down for _, own, down in inputs],
+        finish=lambda rank, total: np.split(total, n)[rank],
+    )
+    return Case(inputs, expected, flops=4 * tokens * n * hidden * inner, terms=terms)
 
 
 def _own_of(whole, attempt, rank):
@@ -198,8 +237,8 @@ SEQUENCE = RankProgram(
             "each rank returned all tokens. The next norm needs only this rank's, and keeping all "
             "of them is the memory that sequence parallelism saves.",
         ),
-        Mistake(
-            lambda a: a.all_right and "all_reduce" in a.names(),
+        wasteful(
+            lambda a: "all_reduce" in a.names(),
             "the numbers are right, but an all-reduce brings every rank the sums of all tokens, of "
             "which it keeps 1/{a.size}: {a.sent:g} bytes sent, {a.least:g} will do.",
         ),

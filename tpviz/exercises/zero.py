@@ -1,12 +1,15 @@
 """The exercises of the notebook on data parallelism: gradients in one bucket, what a ZeRO stage
 keeps and sends, and a step of ZeRO-1."""
 
+from collections.abc import Iterator
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from .checks import GENERAL, Case, Mistake, RankProgram, silent, whole_numbers
+from .checks import GENERAL, Attempt, Case, Mistake, RankProgram, silent, wasteful, whole_numbers
 from .formula import Formula
+from .variants import Terms, Variant, Variants
 
 
 def _drawn(rng, axes, shapes):
@@ -19,7 +22,40 @@ def _make_bucket(rng, axes):
     inputs = _drawn(rng, axes, [(rows, columns), (columns,), (columns, rows + 1)])
     flat = [np.concatenate([one.ravel() for one in own]) for own in inputs]
     mean = np.mean(flat, axis=0)
-    return Case([tuple(own) for own in inputs], [mean] * len(flat))
+    terms = Terms(flat, finish=lambda rank, total: total / len(flat), mean=True)
+    return Case([tuple(own) for own in inputs], [mean] * len(flat), terms=terms)
+
+
+def _bucket_variants(attempt):
+    """Buckets of other layouts, or of fewer gradients."""
+    inputs = attempt.case.inputs
+    means = [np.mean([own[k] for own in inputs], axis=0) for k in range(3)]
+    n = len(inputs)
+    for words, parts in (
+        (
+            "the gradients stand in another order: first, second, third are asked for",
+            [[means[k].ravel() for k in order] for order in permutations(range(3))],
+        ),
+        (
+            "a matrix is flattened by columns: `flatten()` goes row by row, as PyTorch stores it",
+            [[means[0].T.ravel(), means[1], means[2].T.ravel()]],
+        ),
+    ):
+        for order in parts:
+            yield words, [np.concatenate(order)] * n
+    for k, which in enumerate(("first", "second", "third")):
+        yield (
+            f"the {which} gradient is that of each rank alone, not the mean over the ranks",
+            [
+                np.concatenate([(own if j == k else means)[j].ravel() for j in range(3)])
+                for own in inputs
+            ],
+        )
+        scaled = [means[j].ravel() * (n if j == k else 1) for j in range(3)]
+        yield (
+            f"the {which} gradient is the sum over the ranks, not the mean",
+            [np.concatenate(scaled)] * n,
+        )
 
 
 BUCKET = RankProgram(
@@ -46,14 +82,15 @@ BUCKET = RankProgram(
             lambda a: a.matches(lambda mean: mean * a.size),
             "you have the sums over the ranks, not the means: divide by the number of ranks.",
         ),
+        Variants(_bucket_variants),
         Mistake(
             lambda a: a.all_right and a.count("all_reduce") > 1,
             "the numbers are right, but that is one collective for each parameter. A model "
             "has hundreds, and each collective costs its latency: flatten first, then all-reduce "
             "once.",
         ),
-        Mistake(
-            lambda a: "all_gather" in a.names() and a.all_right,
+        wasteful(
+            lambda a: "all_gather" in a.names(),
             "the numbers are right, but all_gather brings every rank the gradients of all ranks "
             "({a.sent:g} bytes sent per rank, {a.least:g} will do). Use a collective that reduces.",
         ),
@@ -63,46 +100,125 @@ BUCKET = RankProgram(
 
 
 # --- zero_step ---
+KEPT = 0.5
+"""The share of the momentum that a step keeps."""
+
+
 def _make_step(rng, axes):
     n = axes["world"]
     length = n * int(rng.integers(2, 6))
     weights, gradients = whole_numbers(rng, length), _drawn(rng, axes, [(length,)])
-    mean = sum(own[0] for own in gradients) / n
-    return Case([(weights, own[0]) for own in gradients], [weights - mean] * n)
+    momentum = [2 * whole_numbers(rng, length // n) for _ in range(n)]
+    case = Case([(weights, own[0], one) for own, one in zip(gradients, momentum)], [])
+    return case._replace(expected=[_stepped(case)] * n)
 
 
-def _own_shard(attempt):
-    shards = np.split(attempt.case.expected[0], attempt.size)
-    return attempt.equals(lambda rank: shards[rank])
+def _stepped(case, kept=KEPT, times=1.0, moved=1.0, momentum=None, gradients=None):
+    """The new weights, with mistakes: shares of the momentum and of the mean gradient, of the step;
+    other momentum or gradients."""
+    weights, own, shards = zip(*case.inputs)
+    mean = np.mean(own if gradients is None else gradients, axis=0)
+    momentum = np.concatenate(shards) if momentum is None else momentum
+    return weights[0] - moved * (kept * momentum + times * mean)
 
 
-def _step_of(attempt, gradient):
-    """Whether every rank's weights moved by ``gradient`` of its own and the mean gradient."""
-
-    def moved(rank):
-        weights, own = attempt.case.inputs[rank]
-        return weights - gradient(own, weights - attempt.case.expected[rank])
-
-    return attempt.equals(moved)
+def _step_variants(attempt: Attempt) -> Iterator[Variant]:
+    case = attempt.case
+    weights, own, momentum = zip(*case.inputs)
+    n = len(weights)
+    everyone = lambda whole: [whole] * n
+    shards = np.split(case.expected[0], n)
+    yield (
+        "you subtracted the sum of the gradients over the ranks. The mean divides by their number, "
+        "or the learning rate grows with it.",
+        everyone(_stepped(case, times=n)),
+    )
+    yield (
+        "the momentum is left out: a step moves by half of the old momentum and the mean gradient.",
+        everyone(_stepped(case, kept=0)),
+    )
+    yield (
+        "a step keeps half of the old momentum, not all of it.",
+        everyone(_stepped(case, kept=1)),
+    )
+    yield (
+        "half of the momentum is kept, and the whole mean gradient is added.",
+        everyone(_stepped(case, times=0.5)),
+    )
+    yield "the new momentum is subtracted, not added.", everyone(_stepped(case, moved=-1))
+    yield (
+        "the mean gradient is added to the momentum: both are subtracted from the weights.",
+        everyone(_stepped(case, kept=-KEPT)),
+    )
+    yield (
+        "you gathered the old weights: update your shard before you gather it.",
+        everyone(weights[0]),
+    )
+    yield (
+        "the mean gradient is left out: only the momentum moved the weights.",
+        everyone(_stepped(case, times=0)),
+    )
+    yield (
+        "you divided by the number of ranks once more than the mean does.",
+        everyone(_stepped(case, times=1 / n)),
+    )
+    yield (
+        "every shard has the momentum of this rank. It is that of the rank's own shard alone: "
+        "update this one, and gather the shards.",
+        [_stepped(case, momentum=np.tile(one, n)) for one in momentum],
+    )
+    yield (
+        "each shard was updated with its rank's own gradient alone: the ranks' gradients are not "
+        "added. Reduce-scatter them.",
+        everyone(
+            np.concatenate(
+                [np.split(_stepped(case, gradients=[own[rank]]), n)[rank] for rank in range(n)]
+            )
+        ),
+    )
+    yield (
+        "you gathered the updates, or the new momentum, without subtracting them from the weights.",
+        everyone(weights[0] - case.expected[0]),
+    )
+    yield (
+        "the weights outside of the rank's own shard are the old ones: all-gather the shards.",
+        [
+            np.concatenate(
+                [
+                    new if rank == place else old
+                    for place, (new, old) in enumerate(zip(shards, np.split(weights[0], n)))
+                ]
+            )
+            for rank in range(n)
+        ],
+    )
+    yield (
+        "each rank returned its own updated shard. The next forward pass needs all weights on "
+        "every rank: all-gather the shards.",
+        shards,
+    )
 
 
 STEP = RankProgram(
     title="A step of ZeRO-1",
     prompt="All ranks have the same flat `weights`, and each rank its own `gradient`. One step of "
-    "gradient descent with learning rate 1 subtracts the mean gradient. With ZeRO-1, rank r "
-    "updates only shard r of the weights, so that only it needs an optimizer state for that shard. "
-    "Return the new weights, whole, on every rank. The length divides by the number of ranks.",
-    starter="""def zero_step(weights, gradient):
-    # weights: [N], the same on all ranks; gradient: [N], of this rank's part of the batch
+    "gradient descent with momentum and learning rate 1: the new momentum is half of the old one "
+    "plus the mean gradient, and is subtracted from the weights. With ZeRO-1, rank r updates only "
+    "shard r of the weights, so only it has the optimizer state of that shard: `momentum`. "
+    "Return the new weights, whole, on every rank; send no more bytes than plain data parallelism. "
+    "The length divides by the number of ranks.",
+    starter="""def zero_step(weights, gradient, momentum):
+    # weights: [N], the same on all ranks; gradient: [N], of this rank's part of the batch;
+    # momentum: [N / n], of this rank's shard of the weights
     n, rank = dist.get_world_size(), dist.get_rank()
-    shard = weights.chunk(n)[rank] - gradient.chunk(n)[rank]
-    return shard""",
+    momentum = momentum / 2 + gradient.chunk(n)[rank]
+    return weights.chunk(n)[rank] - momentum""",
     concept="Which part of the mean gradient does a rank need for its own shard? Which part of the "
     "new weights does it need for the next forward pass?",
     principle="Reduce-scatter gives each rank the sum of one shard, all-gather gives all ranks all "
     "updated shards. Together they send as many bytes as one all-reduce.",
     shape="Four steps: a collective that fills a new tensor of a shard's shape; the update of "
-    "your own shard; a collective that fills `[N]`; the return.",
+    "momentum and of your own shard; a collective that fills `[N]`; the return.",
     success="The bytes are those of plain data parallelism, and a rank keeps 1/n of the optimizer "
     "states. With Adam in mixed precision those are 12 of 16 bytes per parameter.",
     make=_make_step,
@@ -120,29 +236,25 @@ STEP = RankProgram(
             "only the sum of its own shard: use reduce_scatter, update the shard, then all_gather.",
         ),
         Mistake(
-            lambda a: _own_shard(a) and "all_gather" in a.names(),
+            lambda a: (
+                "all_gather" in a.names()
+                and a.equals(lambda rank: np.split(a.case.expected[0], a.size)[rank])
+            ),
             "you gathered the weights and then returned only your own shard of them: the next "
             "forward pass needs all of them on every rank.",
         ),
+        Variants(_step_variants),
         Mistake(
-            _own_shard,
-            "each rank returned its own updated shard. The next forward pass needs all weights on "
-            "every rank: all-gather the shards.",
-        ),
-        Mistake(
-            lambda a: _step_of(a, lambda own, mean: a.size * mean),
-            "you subtracted the sum of the gradients over the ranks. The mean divides by their "
-            "number, or the learning rate grows with it.",
-        ),
-        Mistake(
-            lambda a: _step_of(a, lambda own, mean: 0 * mean),
-            "you gathered the old weights: update your shard before you gather it.",
-        ),
-        Mistake(
-            lambda a: a.names() == {"all_gather"} and a.all_right,
+            lambda a: "reduce_scatter" not in a.names() and a.all_right,
             "the numbers are right, but you gathered every rank's gradients and added them "
             "yourself: {a.sent:g} bytes sent per rank where {a.least:g} will do. Use "
             "reduce_scatter.",
+        ),
+        Mistake(
+            lambda a: a.count("all_gather") > 1 and a.all_right,
+            "the numbers are right, but you gathered {a.excess:.2g}x the bytes needed: every rank "
+            "then has all momentum, or all gradients, as in plain data parallelism. Gather the "
+            "updated shards of the weights alone.",
         ),
         *GENERAL,
     ),
