@@ -260,10 +260,12 @@ def traffic(how: str, step: int, ranks: int) -> tuple[int, int]:
 
 
 def _draw_traffic(rng):
-    n = int(rng.integers(5, 17))
-    middle = int(rng.integers(2, n - 1)), int(rng.integers(1, n - 1))
-    steps = {"kernel": (0, 1, middle[0], n), "t3": (0, middle[1], n - 1)}
-    return [(how, step, n) for how, asked in steps.items() for step in asked]
+    asked = []
+    for n in rng.choice(range(5, 17), 2, replace=False).tolist():  # no one size is the answer
+        middle = int(rng.integers(2, n - 1)), int(rng.integers(1, n - 1))
+        steps = {"kernel": (0, 1, middle[0], n), "t3": (0, middle[1], n - 1)}
+        asked += [(how, step, n) for how, places in steps.items() for step in places]
+    return asked
 
 
 WHY = {
