@@ -58,6 +58,7 @@ def _ring_mistakes(payload, n, latency, bandwidth):
         "message is one block of the tensor: of how many?": steps * (latency + whole),
         "you returned the time of a tree, 2 log2(n) messages of the whole tensor. In a ring there "
         "are more steps, and each message is smaller.": 2 * log2(n) * (latency + whole),
+        "each message is 1/n of the tensor, not 1/(n-1).": steps * latency + 2 * whole,
         "you returned the time with 4 ranks: steps and blocks depend on `n`.": (
             _ring_time(payload, 4, latency, bandwidth)
         ),

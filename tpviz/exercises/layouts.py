@@ -114,7 +114,8 @@ def fits(
 def _draw_fits(rng):
     """Four of which the largest micro batch is 2 to 7, and two whose states alone do not fit."""
     for zero, room in rng.permutation([(0, 1), (1, 1), (0, 1), (1, 1), (0, 0), (1, 0)]).tolist():
-        (tp, pp), dp = _one_of(rng, (2, 4), (2, 8), (4, 2), (4, 8)), _one_of(rng, 4, 8, 16)
+        tp, dp = _one_of(rng, 2, 4), _one_of(rng, 4, 8, 16)
+        pp = _one_of(rng, 8 // tp, 8)  # another size than tp: they are told apart
         memory = _one_of(rng, 40, 80, 141) * GIGA
         # of the memory that the states take
         share = rng.uniform(0.3, 0.8) if room else rng.uniform(1.2, 1.5)
@@ -259,20 +260,18 @@ def _draw_between(rng):
 
 
 _BETWEEN = {
-    "You seem to have taken half of the bytes over dp: gradients have 4 bytes, and a ring "
-    "of 2 ranks sends its tensor once.": {"dp": 0.5},
+    "You seem to have taken half of the bytes over dp (gradients have 4 bytes, and a ring of 2 "
+    "ranks sends its tensor once), or twice those over pp (a GPU sends activations or their "
+    "gradients, not both).": {"dp": 0.5},
+    "You seem to have taken twice the bytes over dp (tp and pp leave a GPU a quarter of the "
+    "parameters, and a ring of 2 ranks sends its tensor once), or half of those over pp (they "
+    "have [tokens, hidden] numbers of 2 bytes on each rank of tp).": {"dp": 2},
     "You seem to have taken a quarter of the bytes over dp: its gradients have 4 bytes.": {
         "dp": 0.25
     },
-    "You seem to have taken twice the bytes over dp: tp and pp leave a GPU a quarter of the "
-    "parameters, and a ring of 2 ranks sends its tensor once.": {"dp": 2},
     "You seem to have taken four times the bytes over dp: a GPU has a quarter of the parameters.": {
         "dp": 4
     },
-    "You seem to have counted the stages' messages twice: a GPU sends activations, or gradients "
-    "of activations, not both.": {"pp": 2},
-    "You seem to have halved the stages' messages: they have [tokens, hidden] numbers of 2 bytes, "
-    "as many on each rank of tp.": {"pp": 0.5},
 }
 """{words: {axis: by how much its bytes are wrong}}."""
 

@@ -47,6 +47,11 @@ def _mistakes(compute, communication):
         "the same time.": sum(exposed(compute, [one]) for one in communication),
         "that is only the tail, after the last kernel. A collective between two kernels is exposed "
         "too.": float(max(end for _, end in communication) - max(end for _, end in compute)),
+        "that is all the time without a kernel, also where no collective runs.": float(
+            max(end for _, end in communication)
+            - min(start for start, _ in compute)
+            - _lengths(compute)
+        ),
         "that is from the first start to the last end.": float(
             max(end for _, end in communication) - min(start for start, _ in communication)
         ),

@@ -83,6 +83,9 @@ BUBBLE = Formula(
         "while one rank works, p - 1 others wait, of p: the share does not grow with m.": (
             (p - 1) / (m * p) if name == "naive" else None
         ),
+        "each microbatch idles alike: with more of them the share stays (p - 1) / p.": (
+            1 - 1 / (m * p) if name == "naive" else None
+        ),
         "in the naive pipeline all but one rank idle: (p - 1) of p.": (
             (p - 1) / m if name == "naive" else None
         ),
@@ -115,6 +118,9 @@ def _interleaved_mistakes(p, m, s, size):
         ),
         "the first group of p microbatches passes the first stage, before those counted here.": (
             (2 * (p - 1 - s) + 1) * size / 2
+        ),
+        "all p microbatches of the first group come first, then 2 (p - 1 - s) + 1.": (
+            (2 * (p - s) + 1) * size / 2
         ),
         "from the first stage's group on, each later rank starts two fewer.": (
             (p + (p - 1 - s) + 1) * size / 2

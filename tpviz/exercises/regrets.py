@@ -60,6 +60,10 @@ REGRET = Formula(
             0.0,
             regrets(predicted, measured)[1],
         ),
+        "the pick's step is above, the fastest below: regret says how much slower the pick is.": (
+            min(measured) / _pick(predicted, measured) - 1,
+            ...,
+        ),
         "regret is relative to the fastest measured layout, not to the pick.": (
             1 - min(measured) / _pick(predicted, measured),
             1 - min(measured) / mean(measured),
@@ -128,6 +132,9 @@ def _rank_mistakes(predicted, measured):
         "that is the square of the correlation.": spearman(predicted, measured) ** 2,
         "in 1 - 6 sum(d^2) / (n (n^2 - 1)) the 6 is missing.": 1 - squares / scale,
         "1 - 6 sum(d^2) / (n (n^2 - 1)) has n^2 - 1 below, not n^2 or n^3.": 1 - 6 * squares / n**3,
+        "1 - 6 sum(d^2) / (n (n^2 - 1)) has n^2 - 1 below, not n - 1.": (
+            1 - 6 * squares / (n * (n - 1))
+        ),
         "1 - 6 sum(d^2) / (n (n^2 - 1)): the 1 minus is missing.": 6 * squares / scale,
         "the differences of places are squared in 1 - 6 sum(d^2) / (n (n^2 - 1)).": (
             1 - 6 * float(abs(places[0] - places[1]).sum()) / scale
