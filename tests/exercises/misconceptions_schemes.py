@@ -117,8 +117,8 @@ WRONG = {
         (in_flight_from_the_other_end, "rank 0 holds most, and the last holds one"),
     ],
     "merak_bubble": [
-        (bubble_as_plain, "you have plain 1F1B's time"),
-        (bubble_twice_filled, "filling and draining are p - 1 slots together"),
+        (bubble_as_plain, "the makespan of early_recompute should be"),
+        (bubble_twice_filled, "the makespan of 1f1b should be"),
     ],
     "merak_keep": [
         (keep_what_is_kept, "not those that it keeps"),
@@ -126,7 +126,7 @@ WRONG = {
     ],
     "merak_memory": [
         (memory_of_what_is_dropped, "you have it the other way round"),
-        (memory_without_backward, "one in backward is held in full besides"),
+        (memory_without_backward, "`whole` is missing once"),
     ],
     "t3_share": [
         (share_in_percent, "the bytes are right, .* not in per cent"),

@@ -260,7 +260,7 @@ WRONG = {
         (backward_over_d2, "you all-reduced over d2, as forward does"),
         (backward_all_summed, "only dX is a partial sum.* along d1 have other rows"),
         (backward_never_waits, "started all_reduce without waiting"),
-        (backward_upside_down, "dX and dW are exchanged: dX comes first"),
+        (backward_upside_down, "the right numbers are all present, in another order"),
         (backward_over_world, r"ran on all ranks \(the default group\), but .* axis d1"),
         (backward_without_weights, "returned shape"),
     ],

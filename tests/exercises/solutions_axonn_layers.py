@@ -260,7 +260,7 @@ WRONG = {
         (backward_over_y, "you all-reduced over y, as forward does"),
         (backward_averaged, "your shard is 1/2 of the right one"),
         (backward_sums_block, "you all-reduced the whole block over z, .* a rank keeps only its"),
-        (backward_unscattered, "of this rank.s rows alone|nothing was sent over z"),
+        (backward_unscattered, "nothing was sent over z. A rank's dW is of its own rows only"),
         (backward_sends_nothing, "the trace shows no collective. Other ranks had other output"),
     ],
     "axonn_gathers": [

@@ -273,10 +273,10 @@ WRONG = {
         (in_flight_of_both, "your function returned tuple, not a number"),
     ],
     "merak_bubble": [
-        (bubble_plain, "without recomputation a microbatch takes f . b"),
+        (bubble_plain, "1f1b takes .* It lacks the recomputation of all m microbatches"),
         (bubble_all_early, "1f1b takes .* is that of early recomputation"),
         (bubble_hidden, "early_recompute takes .* is hidden in waits; the steady phase has"),
-        (bubble_free_last, "recomputes m times|not by all of r m"),
+        (bubble_free_last, "last_no_recompute takes .* It lacks the recomputation of all m"),
         (bubble_without_waits, r"which is \d+ short. Rank p-2 waits twice"),
         (bubble_first_wait, r"which is \d+ short. Rank p-2 runs its last two backwards in a row"),
         (bubble_too_good, r"the makespan of last_no_recompute should be \d+, not \d+\.$"),

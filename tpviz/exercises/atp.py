@@ -70,14 +70,6 @@ def _owned_mistakes(weight, shape, mesh, order, rank):
             right[2],
             right[3] - right[2],
         ),
-        "return the row and the column after the last, not the last.": (
-            right[0],
-            right[1] - 1,
-            right[2],
-            right[3] - 1,
-        ),
-        "the order of the four is (first row, row after the last, first column, column after the "
-        "last).": (right[0], right[2], right[1], right[3]),
         "that is rank 0's block: each rank has its own.": _cut_by_hand(
             weight, shape, mesh, order, (0, 0)
         ),
@@ -168,14 +160,8 @@ def _wire_mistakes(d1, d2, order, tokens, hidden, itemsize):
         "qkv is three hidden sizes wide: its all-reduce in forward carries 3 h, not h.": (
             4 * unit / n * (2 * (i - 1) + 5 * (s - 1))
         ),
-        "the payloads of both axes are sharded over the other one: divide those by i and s.": (
-            unit * (4 * 2 * (i - 1) / i + 12 * 2 * (s - 1) / s)
-        ),
-        "the tensors of the first axis are h wide, of the second 3 h and 4 h: each axis has its "
-        "own width.": 8 * unit / n * ((i - 1) + (s - 1)),
         "a GPT's MLP and attention have four all-reduces forward and four backward: you left out "
         "those of the wide tensors.": 8 * unit / n * (i - 1),
-        "you left out the all-reduces of the tensors that are h wide.": 24 * unit / n * (s - 1),
     }
 
 

@@ -24,7 +24,7 @@ from .checks import (
     silent,
     whole_numbers,
 )
-from .variants import Terms, Variants
+from .variants import Terms
 
 WORLDS = ({"d1": 2, "d2": 2}, {"d1": 3, "d2": 2})
 PARTS = 4  # chunks
@@ -189,35 +189,6 @@ def _dw_summed(attempt):
         )
 
 
-def _weight_variants(attempt):
-    """Mistakes in dW, below a right dX."""
-    for words, made in (
-        ("dW is transposed: it is dYᵀ x", lambda x, w, grad: (x.T @ grad).reshape(w.shape)),
-        ("dW is zero", lambda x, w, grad: 0 * w),
-        ("dW is twice what it should be", lambda x, w, grad: 2 * grad.T @ x),
-        (
-            "dW is divided by the tokens: the gradient of a sum over tokens is no mean",
-            lambda x, w, grad: grad.T @ x / len(x),
-        ),
-        ("dW has the wrong sign", lambda x, w, grad: -grad.T @ x),
-        ("the weight itself stands where dW should be", lambda x, w, grad: w),
-    ):
-        yield (
-            f"dX is right, but {words}",
-            [
-                np.concatenate([want[: len(x)], made(x, w, grad)])
-                for (x, w, grad), want in zip(attempt.case.inputs, attempt.case.expected)
-            ],
-        )
-    yield (
-        "dX and dW are exchanged: dX comes first",
-        [
-            np.concatenate([want[len(x) :], want[: len(x)]])
-            for (x, _, _), want in zip(attempt.case.inputs, attempt.case.expected)
-        ],
-    )
-
-
 def _under_wgrad(attempt):
     kinds = [what for what, _, _ in timeline(attempt.trace)]
     if "kernel" not in kinds[kinds.index("issue") :]:
@@ -267,7 +238,6 @@ BACKWARD = RankProgram(
         _dw_summed,
         right_axes,
         right_shape,
-        Variants(_weight_variants),
         right_numbers,
         same_ledger,
         _under_wgrad,

@@ -149,32 +149,6 @@ def _piece_mistakes(weight, shape, grid, rank):
         "along z.": (*right[:4], 0, prod(shape) // (grid[0] * grid[1])),
         "rows and columns are exchanged. A weight is (out, in): its rows are the output "
         "features.": (*right[2:4], *right[:2], *right[4:]),
-        "the data axis has replicas, which hold the same: only x, y and z shard.": _cut(
-            shape, (*grid[:2], grid[2] * grid[3], 1), at, first
-        ),
-        "z shards the block's numbers, not its rows: the block is that of x and y.": (
-            right[0] // grid[2],
-            right[1] // grid[2],
-            ...,
-            ...,
-            ...,
-            ...,
-        ),
-        "return where a part ends, not how large it is.": (
-            right[0],
-            right[1] - right[0],
-            right[2],
-            right[3] - right[2],
-            right[4],
-            right[5] - right[4],
-        ),
-        "the shard's numbers count within the rank's own block, from 0.": (
-            ...,
-            ...,
-            ...,
-            ...,
-            *_part(prod(shape), rank, prod(grid)),
-        ),
         'in order "xyz" ranks 0 and 1 are neighbours along x; you let another axis run fastest.': (
             _cut(shape, grid, dict(zip(GRID, _coords(grid, "yxz", rank))), first)
         ),
@@ -267,18 +241,6 @@ def _wire_mistakes(k, n, tokens, grid, transposed, itemsize):
             ...,
             over[3] * grid[2],
         ),
-        "gradients are those of the rank's shard, not of the whole weight.": (
-            ...,
-            ...,
-            ...,
-            over[3] * prod(grid[:3]),
-        ),
-        "over z the block of x and y is gathered, not the whole weight.": (
-            ...,
-            ...,
-            over[2] * grid[0] * grid[1],
-            ...,
-        ),
         "activations are sharded too: a rank has n / x features of the output, k / y of the "
         "input.": (
             over[0] * grid[1 if not transposed else 0],
@@ -286,15 +248,6 @@ def _wire_mistakes(k, n, tokens, grid, transposed, itemsize):
             ...,
             ...,
         ),
-        "an all-reduce sends 2(m-1)/m of its payload, not (m-1)/m.": (
-            over[0] / 2,
-            over[1] / 2,
-            over[2],
-            over[3] / 2,
-        ),
-        "data all-reduces gradients: 2(m-1)/m of their bytes.": (..., ..., ..., over[3] / 2),
-        "the block is kept for backward, so it is gathered once: one all-gather and one "
-        "reduce-scatter over z.": (..., ..., over[2] * 3 / 2, ...),
     }
 
 

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..mesh import Mesh
 from ..workload import GPT
 from .axonn import strategy_of
 from .checks import (
@@ -30,7 +29,7 @@ from .checks import (
     whole_numbers,
 )
 from .formula import Formula, Question, listed
-from .variants import Terms, Variants
+from .variants import Terms
 
 WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 3, "y": 2, "x": 1})
 BACK_WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 2, "y": 1, "x": 3})
@@ -147,57 +146,6 @@ def _averaged(attempt):
         )
 
 
-def _backward_variants(attempt):
-    """Mistakes in the shard of dW."""
-    mesh, inputs = Mesh(attempt.axes), attempt.case.inputs
-    n = attempt.axes["z"]
-    own = [(grad.T @ x).flatten() for x, _, grad in inputs]
-    cuts = [x.size for x, _, _ in inputs]
-
-    def with_dw(shard):
-        return [
-            np.concatenate([want[:cut], shard(rank)])
-            for rank, (want, cut) in enumerate(zip(attempt.case.expected, cuts))
-        ]
-
-    def group(rank, axis="z"):
-        return mesh.group(rank, axis)
-
-    def place(rank):
-        return group(rank).index(rank)
-
-    def total(rank, axis="z"):
-        return sum(own[r] for r in group(rank, axis))
-
-    yield (
-        "dX is right. dW is of this rank's rows alone: those along z have the other rows",
-        with_dw(lambda rank: np.split(own[rank], n)[place(rank)]),
-    )
-    yield (
-        "dX is right. Of dW every rank returned the first shard, not that of its own z",
-        with_dw(lambda rank: np.split(total(rank), n)[0]),
-    )
-    yield (
-        "dX is right. The shards of dW are in the reverse order along z",
-        with_dw(lambda rank: np.split(total(rank), n)[n - 1 - place(rank)]),
-    )
-    yield (
-        "dX is right. dW is twice what it should be: it was added once more",
-        with_dw(lambda rank: 2 * np.split(total(rank), n)[place(rank)]),
-    )
-    turned = [(grad.T @ x).T.flatten() for x, _, grad in inputs]
-    yield (
-        "dX is right. dW is transposed: it is dYᵀ x, and its block is flattened row by row",
-        with_dw(lambda rank: np.split(sum(turned[r] for r in group(rank)), n)[place(rank)]),
-    )
-    for axis in ("x", "y"):
-        if len(group(0, axis)) == n:
-            yield (
-                f"dX is right. dW was reduced over {axis}: other rows are along z",
-                with_dw(lambda rank, axis=axis: np.split(total(rank, axis), n)[place(rank)]),
-            )
-
-
 def _under_weight(attempt):
     """Judge: a kernel runs between the start of the all-reduce over x and its wait."""
     rank = attempt.trace.select(rank=0)
@@ -260,7 +208,6 @@ BACKWARD = RankProgram(
         right_axes,
         right_shape,
         _averaged,
-        Variants(_backward_variants),
         Mistake(
             lambda a: "z" not in {row.axis for row in a.ledger} and not a.right,
             "nothing was sent over z. A rank's dW is of its own rows only: the other terms of "

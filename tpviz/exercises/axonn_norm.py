@@ -38,32 +38,6 @@ def _squares(attempt, bias=1.0, scale=1.0):
     )
 
 
-def _copies(attempt):
-    if attempt.matches(lambda want: np.sqrt(_squares(attempt))):
-        z, y, x = (attempt.axes[axis] for axis in ("z", "y", "x"))
-        return (
-            f"bias counts {z * y} times and scale {z * x} times: that many ranks have the same "
-            "numbers. Too large a norm clips every gradient too much."
-        )
-
-
-def _one_share(attempt):
-    if attempt.all_right:  # with as many ranks along x as along y, more than one way is right
-        return None
-    n = prod(attempt.axes.values())
-    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / n, 1 / n))):
-        return (
-            "bias and scale are divided by the number of all ranks. Only some of them have the "
-            "same shard: bias is sharded over x, so its copies are along z and y."
-        )
-    z, y, x = (attempt.axes[axis] for axis in ("z", "y", "x"))
-    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / z, 1 / z))):
-        return "you counted the copies along z, but there are copies along x and y too."
-    if attempt.matches(lambda want: np.sqrt(_squares(attempt, 1 / (z * x), 1 / (z * y)))):
-        return "x and y are swapped: bias is sharded over x (copies along y), scale over y."
-    return None
-
-
 def _norm_variants(attempt):
     """Sums of other squares, or over other ranks."""
     mesh, inputs = Mesh(attempt.axes), attempt.case.inputs
@@ -146,8 +120,6 @@ NORM = RankProgram(
     sends=lambda axes, case: [(axis, "all_reduce", 1, 8) for axis in ("z", "y", "x")],
     judges=(
         right_shape,
-        _copies,
-        _one_share,
         _sum_of_norms,
         Variants(_norm_variants),
         right_numbers,

@@ -122,12 +122,6 @@ BUS = Formula(
         "`payload` is the full tensor: a rank sends (n-1)/n of it, not n - 1 of them.": (
             wire_bytes(collective, payload, n) * n / seconds
         ),
-        "a rank sends all but its own block: (n-1)/n, not 1/n.": (
-            wire_bytes(collective, payload, n) / (n - 1) / seconds
-        ),
-        "a ring of n ranks has n - 1 steps in each half.": (
-            wire_bytes(collective, payload, n) * n / (n - 1) / seconds
-        ),
     },
 )
 

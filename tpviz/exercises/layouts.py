@@ -72,29 +72,13 @@ BUBBLE = Formula(
             batch / dp,
             (pp - 1) / (batch / dp + pp - 1),
         ),
-        "stages split layers, not sequences: every stage sees all microbatches of a replica.": (
-            batch / dp / pp / micro_batch,
-            (pp - 1) / (batch / dp / pp / micro_batch + pp - 1),
-        ),
-        "a replica's sequences are divided by those of a microbatch, not multiplied.": (
-            batch / dp * micro_batch,
-            ...,
-        ),
         "the pipeline fills and drains in pp - 1 slots together, not pp - 1 each.": (
             ...,
             2 * (pp - 1) / (batch / dp / micro_batch + 2 * (pp - 1)),
         ),
-        "m + pp - 1 slots have the first microbatch's in them: not one more.": (
-            ...,
-            (pp - 1) / (batch / dp / micro_batch + pp),
-        ),
         "the idle slots of a stage are pp - 1, of m + pp - 1; not pp.": (
             ...,
             pp / (batch / dp / micro_batch + pp - 1),
-        ),
-        "that is one idle slot a microbatch; only the first one waits, for pp - 1 slots.": (
-            ...,
-            (pp - 1) / pp,
         ),
     },
     parts=("number of microbatches", "bubble"),
@@ -153,16 +137,10 @@ def _fits_mistakes(parameters, tp, pp, dp, zero, sequence, memory):
         ),
         "ZeRO-1 shards the 12 bytes of the optimizer's state over dp.": (share * 18, ...),
         "without ZeRO every replica has the whole optimizer state.": (share * (6 + 12 / dp), ...),
-        "replicas keep the parameters and gradients whole: dp splits only what ZeRO shards.": (
-            share * 18 / dp,
-            ...,
-        ),
         "a parameter has 2 bytes, its gradient 4, the optimizer's state 12.": (
             share * (4 + 12 / by),
             ...,
         ),
-        "a parameter has 2 bytes, its gradient 4, the optimizer's state 12; you counted 4 for the "
-        "parameter.": (share * (8 + 12 / by), ...),
         "a parameter has 2 bytes, its gradient 4, the optimizer's state 12; you counted 8 for the "
         "state.": (share * (6 + 8 / by), ...),
         "the states are right, and more than the memory: nothing fits, so the micro batch is 0, "
@@ -184,16 +162,8 @@ def _fits_mistakes(parameters, tp, pp, dp, zero, sequence, memory):
         "the states are right, but take memory too: activations have what they leave.": whole(
             memory / (pp * sequence)
         ),
-        "the states are right, but take memory too; and the first stage holds pp microbatches.": (
-            whole(memory / sequence)
-        ),
         "the states are right; `sequence` is bytes on one GPU already: tp does not divide it.": (
             whole(left * tp / (pp * sequence))
-        ),
-        "the states are right; `sequence` is bytes on one GPU already: the first stage holds pp "
-        "microbatches of them, undivided.": whole(left * pp / sequence),
-        "the states are right; all replicas do not share one memory: dp does not count.": whole(
-            left * dp / (pp * sequence)
         ),
     }
 

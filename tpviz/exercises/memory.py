@@ -133,19 +133,9 @@ def _recompute_mistakes(layers, every, inputs, whole, f, b):
             layers * whole,
             seconds,
         ),
-        "bytes: the segments that wait hold their inputs besides.": (every * whole, seconds),
-        "bytes: all layers of the segment in backward are whole, its last one too.": (
-            (layers // every - 1) * inputs + (every - 1) * whole,
-            seconds,
-        ),
         "bytes: `every` is the layers of a segment, not the number of segments.": (
             ((every - 1) * inputs + layers // every * whole, seconds) if every > 1 else None
         ),
-        "also each segment's first layer runs forward again.": (
-            peak,
-            layers * (2 * f + b) - layers // every * f,
-        ),
-        "backward is not repeated, and forward runs only twice.": (peak, layers * (3 * f + b)),
     }
 
 

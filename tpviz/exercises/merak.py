@@ -98,48 +98,6 @@ def _draw_bubble(rng):
         yield p, m, f, r, b
 
 
-def _bubble_mistakes(p, m, f, r, b):
-    plain, early, last = makespans(p, m, f, r, b)
-    each, ends = f + r + b, (p - 1) * (f + b)
-    return {
-        "without recomputation a microbatch takes f + b; here r comes on top of it.": (
-            (m + p - 1) * (f + b),
-            (m + p - 1) * (f + b),
-            (m + p - 1) * (f + b),
-        ),
-        "filling and draining are p - 1 slots together: its forwards at the start, its backwards "
-        "at the end.": ((m + 2 * (p - 1)) * each, ..., ...),
-        "m microbatches and the p - 1 ranks before and after: there are p - 1 of these, not p.": (
-            (m + p) * each,
-            m * each + p * (f + b),
-            ...,
-        ),
-        "that is one rank's own work, without the time it waits for the others.": (
-            m * each,
-            m * each,
-            m * each,
-        ),
-        "early recomputation takes r out of the last p - 1 backwards on the path: you have plain "
-        "1F1B's time.": (..., plain, ...),
-        "early recomputation is only that of the last p - 1 - s backwards of a rank; the others "
-        "recompute in time that counts.": (..., plain - m * r, ...),
-        "the makespan is the longest rank's: a last rank without recomputation shortens it by "
-        "what it waits less, not by all of r m.": (..., ..., early - m * r),
-        "without recomputation on the last rank the busy one is p - 2, whose waits are shorter: it "
-        "is not as early recomputation.": (..., ..., early) if not same(early, last) else None,
-        "that is plain 1F1B: the last rank recomputes nothing, and the others do it early.": (
-            (..., ..., plain) if not same(plain, last) else None
-        ),
-        "the last rank's time without recomputation is no limit: the one before it recomputes m "
-        "times.": (..., ..., m * (f + b) + ends),
-        "rank p - 2 has p - 2 ranks before and after it, not p - 1; and two waits.": (
-            ...,
-            ...,
-            m * each + ends,
-        ),
-    }
-
-
 def _bubble_wrong(question, got):
     p, m, f, r, b = question.arguments.values()
     each, right = f + r + b, question.answer
@@ -201,7 +159,6 @@ BUBBLE = Formula(
     draw=_draw_bubble,
     parts=tuple(f"makespan of {name}" for name in THREE),
     solution=makespans,
-    mistakes=_bubble_mistakes,
     wrong=_bubble_wrong,
 )
 
@@ -268,11 +225,6 @@ def _keep_mistakes(name, p, layers, keep):
         ),
         "the first stage has most microbatches in flight, and recomputes most: your list begins "
         "with the last one.": by_rule(p, layers, keep, corrected)[::-1],
-        "stage s keeps keep (p - 1) / (p - 1 - s): fewer microbatches share the same memory. You "
-        "have the inverse.": by_rule(
-            p, layers, keep, corrected, lambda s: keep * (p - 1 - s) / (p - 1)
-        ),
-        "the last stage keeps everything, the others do not.": (0,) * p,
         "the last stage recomputes nothing: k = 1.": (
             *by_rule(p, layers, keep, corrected)[:-1],
             floor(layers * (1 - keep)),
@@ -357,15 +309,8 @@ def _memory_mistakes(name, p, m, s, whole, inputs, keep):
             f"you counted {other} microbatches in flight, {why}; there are {n}.": by(other)
             for other, why in others
         },
-        "that is what the waiting microbatches hold: one in backward is held in full besides.": (
-            by(n, 0.0)
-        ),
         "`keep` is what is kept; you have it the other way round.": (
             whole * (1 + (n - 1) * drop) + keep * inputs * n
-        ),
-        "the one in backward is among those in flight: n - 1 others wait.": by(n, 1 + keep),
-        "each microbatch holds the inputs of its recomputed layers: there are as many.": by(
-            n, behind=n - 1
         ),
     }
 

@@ -4,7 +4,6 @@ microbatch.
 Numbers are whole and float64, so sums are exact in any order.
 """
 
-from itertools import combinations
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from .checks import (
     silent,
     whole_numbers,
 )
-from .variants import Variants
 
 
 # --- merak_ties ---
@@ -53,54 +51,6 @@ def _by_microbatch(attempt):
         )
     if any(attempt.equals(ends(lambda grads, by=by: grads[-1] / by)) for by in (1, m)):
         return "only the last microbatch is left: add each to the previous ones."
-
-
-def _ties_variants(attempt):
-    """Other ranks that share the weight, or other microbatches."""
-    inputs = [grads for (grads,) in attempt.case.inputs]
-    means = [grads.mean(0) for grads in inputs]
-    n, m, last = attempt.size, len(inputs[0]), attempt.size - 1
-
-    def ends(both, others=means):
-        return [both if rank in (0, last) else others[rank] for rank in range(n)]
-
-    yield (
-        "you have the larger of the two gradients: their sum is asked for",
-        ends(np.maximum(*means[::last])),
-    )
-    for one, other in ((0, "first"), (last, "last")):
-        yield (
-            f"both ends have the gradient of the {other} stage alone: add the two",
-            ends(means[one]),
-        )
-    yield "first and last are subtracted: the two gradients add up", ends(means[0] - means[last])
-    yield (
-        "the gradients of the two ends are exchanged: each needs the sum of both",
-        [means[last], *means[1:last], means[0]],
-    )
-    for one, other in combinations(range(n), 2):
-        total = means[one] + means[other]
-        yield (
-            f"ranks {one} and {other} were added: the weight is shared by ranks 0 and {last}",
-            [total if rank in (one, other) else means[rank] for rank in range(n)],
-        )
-    yield (
-        "on the ranks in the middle the gradient is zero: they have weights of their own",
-        [
-            0 * mean if 0 < rank < last else means[0] + means[last]
-            for rank, mean in enumerate(means)
-        ],
-    )
-    yield (
-        "the ranks in the middle have the gradients of all microbatches added, not their mean",
-        ends(means[0] + means[last], [m * mean for mean in means]),
-    )
-    for place, which in ((0, "first"), (-1, "last")):
-        parts = [grads[place] for grads in inputs]
-        yield (
-            f"only the {which} microbatch is left: the loss is the mean over all of them",
-            ends(parts[0] + parts[last], parts),
-        )
 
 
 def _summed_over_all_stages(attempt):
@@ -167,7 +117,6 @@ TIES = RankProgram(
             "one end has the sum, and the other has not. Each copy has its own optimizer: with "
             "different gradients they diverge.",
         ),
-        Variants(_ties_variants),
         right_numbers,
         _for_each,
         Mistake(
@@ -247,66 +196,6 @@ def _no_skip(attempt):
         )
 
 
-def _halves_variants(attempt):
-    """Blocks with one wrong line, in z or in dx."""
-    rows = [_row_of(attempt.case, attempt.axes, rank) for rank in range(attempt.size)]
-
-    def block(row, own=None, residual=(1, 1), masks=(1, 1), relu=True, swap=False, by=1.0):
-        """(z, dx); own: this rank's terms alone, in place of the sums."""
-        x, grad = row[0][0], row[0][5]
-        parts = row if own is None else [own]
-        up1, down1, up2, down2 = (
-            np.concatenate([each[k] for each in parts], 1 - k % 2) for k in range(1, 5)
-        )
-        if swap:
-            up2, down2 = up1, down1
-        act = (lambda h: np.maximum(h, 0)) if relu else (lambda h: h)
-        h1 = act(x @ up1.T)
-        y = residual[0] * x + by * h1 @ down1.T
-        h2 = act(y @ up2.T)
-        m1, m2 = (h > 0 if on else np.ones_like(h) for h, on in zip((h1, h2), masks))
-        dy = grad + by * (grad @ down2 * m2) @ up2
-        return residual[1] * y + by * h2 @ down2.T, dy + by * (dy @ down1 * m1) @ up1, y, dy
-
-    def both(*, z=None, dx=None, **options):
-        found = []
-        for row in rows:
-            made, right = block(row, **options), block(row)
-            parts = right[0] if z else made[0], right[1] if dx else made[1]
-            found.append(np.concatenate(parts))
-        return found
-
-    def own(rank):
-        return block(rows[rank], own=attempt.case.inputs[rank])[:2]
-
-    size = attempt.axes["tp"]
-    yield (
-        "each part of the block is this rank's term alone: not all-reduced over tp",
-        [np.concatenate(own(rank)) for rank in range(attempt.size)],
-    )
-    yield f"the parts are divided by {size}: their terms are added, not averaged", both(by=1 / size)
-    yield "the parts are twice what they should be: all-reduced once more", both(by=2.0)
-    yield "z lacks the residual of part 1: y = x + f1(x)", both(residual=(0, 1), dx=True)
-    yield "z lacks the residual of part 2: z = y + f2(y)", both(residual=(1, 0), dx=True)
-    for masks, part in (((0, 1), "1"), ((1, 0), "2"), ((0, 0), "1 and 2")):
-        words = f"dx lacks the mask of relu in part {part}: where h is 0, no gradient passes"
-        yield words, both(masks=masks, z=True)
-    yield "relu is missing in both parts", both(relu=False)
-    yield "part 2 has the weights of part 1: up2 and down2", both(swap=True)
-    yield (
-        "z is y: part 2 of the block is missing",
-        [np.concatenate([block(row)[2], block(row)[1]]) for row in rows],
-    )
-    yield (
-        "dx is the gradient of y: backward of part 1 is missing",
-        [np.concatenate([block(row)[0], block(row)[3]]) for row in rows],
-    )
-    yield (
-        "dx and z are exchanged: z comes first",
-        [np.concatenate(block(row)[1::-1]) for row in rows],
-    )
-
-
 def _turned(want):
     return np.concatenate(
         [part for pair in np.split(want, 2) for part in reversed(np.split(pair, 2))]
@@ -382,7 +271,6 @@ def merak_halves(x, up1, down1, up2, down2, grad, mesh):
             lambda a: not a.right and a.matches(_turned),
             "the halves are right but in the wrong order: backward begins with the second.",
         ),
-        Variants(_halves_variants),
         right_numbers,
         fewest_bytes,
         Mistake(

@@ -131,36 +131,6 @@ def _bucket_wrong(question, got):
     return f"{fewer}."
 
 
-def _bucket_mistakes(size, backward, latency, bandwidth):
-    """Times with one mistake."""
-    counts = range(1, MOST + 1)
-
-    def one(k):
-        return latency + size / k / bandwidth
-
-    return {
-        "You seem to have taken the last bucket alone: it also waits for the all-reduces before "
-        "it.": {k: backward + one(k) for k in counts},
-        "You seem to have taken all all-reduces after backward: they start when a bucket is "
-        "full.": {k: backward + k * one(k) for k in counts},
-        "You seem to have left out the latency, which each all-reduce adds.": {
-            k: max(backward + size / k / bandwidth, backward / k + size / bandwidth) for k in counts
-        },
-        "You seem to have taken the all-reduces as the longer lane in any case: backward may be.": {
-            k: backward / k + k * one(k) for k in counts
-        },
-        "You seem to have taken the smaller of the two sums: both lanes must end.": {
-            k: min(backward + one(k), backward / k + k * one(k)) for k in counts
-        },
-        "You seem to have given a bucket the time of all bytes: each has 1/k of them.": {
-            k: max(backward + latency + size / bandwidth, backward / k + k * latency + size)
-            for k in counts
-        },
-        "The first all-reduce starts when the first bucket is full, after 1/k of backward, not at "
-        "once.": {k: max(backward + one(k), k * one(k)) for k in counts},
-    }
-
-
 BUCKET = Choice(
     title="How many buckets?",
     prompt="Backward takes `backward` s and yields gradients of `size` bytes at an even rate. They "
@@ -186,7 +156,6 @@ BUCKET = Choice(
     missing=lambda question, got: (
         f"for {question} your function returned {got!r}, which is no whole number from 1 to {MOST}."
     ),
-    mistakes=_bucket_mistakes,
     wrong=_bucket_wrong,
 )
 
@@ -226,18 +195,12 @@ def _weight_variants(attempt):
         names = " ".join(f"W{k + 1}" for k in counts)
         words = f"you computed x {names}: a gathered weight was used again, or overwritten"
         yield words, product(weights[k] for k in counts)
-    for count in range(1, LAYERS):
-        for first in (0, LAYERS - count):
-            names = " ".join(f"W{k + 1}" for k in range(first, first + count))
-            yield f"you computed x {names}: a weight is missing", product(weights[first:][:count])
     yield "the weights are transposed", product(weight.T for weight in weights)
     reverse = (np.concatenate(parts[::-1]) for parts in shards)
     yield (
         "the rows of the weights are in another order: those of rank 0 come first",
         product(reverse),
     )
-    rows = len(attempt.case.inputs[0][0])
-    yield "every rank has the rows of rank 0", [product(weights)[0][:rows]] * n
 
 
 def _order(attempt):

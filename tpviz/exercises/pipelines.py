@@ -72,22 +72,13 @@ BUBBLE = Formula(
         "2 m + p - 1 short slots.": (
             (p - 1) / (2 * (m + p - 1)) if name == "interleaved_1f1b" else None
         ),
-        "the p - 1 idle slots are short, but the work is 2 m of those.": (
-            (p - 1) / 2 / (m + p - 1 + (p - 1) / 2) if name == "interleaved_1f1b" else None
-        ),
         "two stages a rank are half as long each: the work is 2 m slots, and p - 1 are idle. You "
         "halved m.": ((p - 1) / (m / 2 + p - 1) if name == "interleaved_1f1b" else None),
-        "the step has m + p - 1 slots: the first microbatch's are among them.": (
-            (p - 1) / (m + p) if name != "naive" else None
-        ),
         "while one rank works, p - 1 others wait, of p: the share does not grow with m.": (
             (p - 1) / (m * p) if name == "naive" else None
         ),
         "each microbatch idles alike: with more of them the share stays (p - 1) / p.": (
             1 - 1 / (m * p) if name == "naive" else None
-        ),
-        "in the naive pipeline all but one rank idle: (p - 1) of p.": (
-            (p - 1) / m if name == "naive" else None
         ),
     },
 )
@@ -122,9 +113,6 @@ def _interleaved_mistakes(p, m, s, size):
         "all p microbatches of the first group come first, then 2 (p - 1 - s) + 1.": (
             (2 * (p - s) + 1) * size / 2
         ),
-        "from the first stage's group on, each later rank starts two fewer.": (
-            (p + (p - 1 - s) + 1) * size / 2
-        ),
         "that is 1F1B's number, of half of the layers: interleaving starts more.": (
             (p - s) * size / 2
         ),
@@ -137,7 +125,6 @@ def _in_flight_mistakes(name, p, m, s, size):
         "`size` is of all layers of the rank, not of the whole model: do not divide by p.": (
             right / p
         ),
-        "that is of all ranks: one rank's is asked for.": right * p,
         f"GPipe runs backwards at the end, so it holds all {m} microbatches.": (
             (p - s) * size if name == "gpipe" else None
         ),

@@ -89,14 +89,6 @@ REGRET = Formula(
             sorted(measured)[predicted.index(min(predicted))] / min(measured) - 1,
             ...,
         ),
-        "the fastest layout is one of those that chance picks from, too.": (
-            ...,
-            (sum(measured) - min(measured)) / (len(measured) - 1) / min(measured) - 1,
-        ),
-        "the regret of chance is over the fastest measured step, not over the pick's.": (
-            ...,
-            mean(measured) / _pick(predicted, measured) - 1,
-        ),
     },
 )
 
@@ -117,17 +109,8 @@ def _rank_mistakes(predicted, measured):
         "only one of the two lists is in places: the other is in seconds, or in indices.": together(
             places[0], measured
         ),
-        "only the measured list is in places: the predicted one is in seconds.": together(
-            predicted, places[1]
-        ),
         "one list is in places, the other in the indices that sort it.": together(
             places[0], orders[1]
-        ),
-        "one list is in the indices that sort it, the other in places.": together(
-            orders[0], places[1]
-        ),
-        "that is the correlation of logarithms: ranks forget all but the order.": together(
-            np.log(predicted), np.log(measured)
         ),
         "that is the square of the correlation.": spearman(predicted, measured) ** 2,
         "in 1 - 6 sum(d^2) / (n (n^2 - 1)) the 6 is missing.": 1 - squares / scale,
@@ -135,12 +118,8 @@ def _rank_mistakes(predicted, measured):
         "1 - 6 sum(d^2) / (n (n^2 - 1)) has n^2 - 1 below, not n - 1.": (
             1 - 6 * squares / (n * (n - 1))
         ),
-        "1 - 6 sum(d^2) / (n (n^2 - 1)): the 1 minus is missing.": 6 * squares / scale,
         "the differences of places are squared in 1 - 6 sum(d^2) / (n (n^2 - 1)).": (
             1 - 6 * float(abs(places[0] - places[1]).sum()) / scale
-        ),
-        "that is the share of layouts that have the same place in both lists.": float(
-            (places[0] == places[1]).mean()
         ),
         "that is the share of pairs in the same order; a correlation of ranks is from -1 to 1.": (
             (kendall_tau(predicted.tolist(), measured.tolist()) + 1) / 2

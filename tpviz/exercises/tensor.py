@@ -290,20 +290,6 @@ def _sent_mistakes(payload, tp, sp):
         "backward, and an all-reduce is two halves.": (forward / 2, backward / 2),
         "in backward the two column-parallel layers each gather their input once more: two "
         "all-gathers, not one.": (..., 5 * half) if sp else None,
-        "in backward only the inputs of the column-parallel layers are gathered again, two of "
-        "them.": (..., 8 * half) if sp else None,
-        "that is both directions together: forward and backward are asked for one by one.": (
-            forward + backward,
-            ...,
-        ),
-        "a rank sends (tp-1)/tp of the tensor in each half, not 1/tp.": (
-            forward / (tp - 1),
-            backward / (tp - 1),
-        ),
-        "a rank sends blocks of 1/tp of the tensor in the tp - 1 steps of a ring.": (
-            forward * tp,
-            backward * tp,
-        ),
     }
 
 
@@ -374,19 +360,6 @@ def _activation_mistakes(tokens, hidden, itemsize, tp):
             ...,
             (4 + 12 / tp) / tp * unit,
         ),
-        "under sequence parallelism only the norms' tensors are newly sharded, 1/tp of each.": (
-            ...,
-            (4 / tp + 12 / tp**2) * unit,
-        ),
-        "what the norms keep is sharded by tokens, and what lies between the cuts stays.": (
-            ...,
-            4 / tp * unit,
-        ),
-        "each rank of sequence parallelism has 1/tp of all tensors, not all of them.": (
-            ...,
-            16 * unit,
-        ),
-        "the norms keep four tensors besides, whole in tensor parallelism.": both(12 / tp, 12 / tp),
         "what lies between a column cut and a row cut is sharded, what the norms keep is not: you "
         "have it the other way round.": both(12 + 4 / tp, 16 / tp),
     }

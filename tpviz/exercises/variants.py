@@ -91,8 +91,6 @@ def _of_results(attempt):
             words = f"dim {dim} of the result has its {parts} parts in another order"
             yield from ((words, wrong) for wrong in _reordered(want, dim, parts))
     yield "negative numbers are cut off: relu, where there is none", [x.clip(min=0) for x in want]
-    yield "the numbers are rounded to whole ones", [np.trunc(one) for one in want]
-    yield "the numbers are rounded down to whole ones", [np.floor(one) for one in want]
 
 
 def _reordered(want, dim, parts):

@@ -305,20 +305,6 @@ STATES = Formula(
             n * parameters / (dp if zero >= stage else 1) for n, stage in zip((2, 2, 12), (1, 2, 3))
         ),
         "that is replicated: this stage keeps shards of 1/dp.": states(parameters, dp, 0),
-        "a gradient has 2 bytes here, not 4.": (..., 2 * states(parameters, dp, zero)[1], ...),
-        "the optimizer states are three numbers of 4 bytes: the float32 copy and two moments.": (
-            ...,
-            ...,
-            2 / 3 * states(parameters, dp, zero)[2],
-        ),
-        "one moment is missing: Adam has two, beside the float32 copy.": (
-            ...,
-            ...,
-            1 / 3 * states(parameters, dp, zero)[2],
-        ),
-        "a stage has shards of 1/dp, whichever its number.": tuple(
-            size / max(zero, 1) for size in states(parameters, dp, zero)
-        ),
     },
     parts=("parameters", "gradients", "optimizer states"),
 )
@@ -358,14 +344,8 @@ SENT = Formula(
         "an all-reduce is a reduce-scatter and an all-gather: two halves.": (dp - 1) / dp * size,
         "a ring sends (dp-1)/dp of the tensor in each half; and stage 3 has a third half, the "
         "all-gather before backward.": 2 * size if zero == 3 else None,
-        "each rank sends one shard of 1/dp in each of dp - 1 steps, not the whole tensor.": (
-            sent(size, dp, zero) * dp
-        ),
         "in stage 3 gradients are reduce-scattered and nothing more: they are not all-reduced.": (
             4 * (dp - 1) / dp * size if zero == 3 else None
-        ),
-        "a rank sends all but its own shard: (dp-1)/dp, not 1/dp.": (
-            sent(size, dp, zero) / (dp - 1)
         ),
         "stage 3 gathers the parameters twice, for forward and for backward.": (
             2 * (dp - 1) / dp * size if zero == 3 else None
