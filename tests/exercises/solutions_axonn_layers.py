@@ -276,10 +276,13 @@ WRONG = {
         (gathers_counted, "returned 10, not a list of layers' names"),
     ],
     "axonn_norm": [
-        (norm_of_copies, "bias counts 4 times and scale 4 times"),
-        (norm_of_shares_of_all, "are divided by the number of all ranks"),
-        (norm_copies_of_z, "there are copies along x and y too"),
-        (norm_exchanged, "but on the mesh z 3 x y 2 x x 1: x and y are swapped"),
+        (norm_of_copies, "bias are divided by 1, those of scale by 1. 4 ranks have the same bias"),
+        (norm_of_shares_of_all, "bias are divided by 8, those of scale by 8"),
+        (norm_copies_of_z, "bias are divided by 2, those of scale by 2"),
+        (
+            norm_exchanged,
+            "but on the mesh z 3 x y 2 x x 1: the squares of bias are divided by 3, those of scale by 6",
+        ),
         (norm_of_norms, "norms do not add up; their squares do"),
         (norm_gathers, "each rank sent .*x the bytes needed"),
         (norm_with_a_dim, r"returned shape \[1\]; it should be \[\]"),

@@ -1,5 +1,6 @@
 """The exercise of notebook 11 on the norm of a gradient that is sharded on a grid."""
 
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -73,15 +74,12 @@ def _norm_variants(attempt):
         )
     yield "each rank has the norm of its own shards: their squares are not added", norm([])
     yield "the root is missing: that is the sum of squares", [own**2 for own in norm()]
-    choices = {"1": 1, "x": x, "y": y, "z": z, "x y": x * y, "all ranks": x * y * z}
-    choices |= {"z y": z * y, "z x": z * x}
-    for by, bias in choices.items():
-        for other, scale in choices.items():
-            yield (
-                f"the copies of bias are counted as {by}, of scale as {other}. How many ranks have "
-                "the same bias (sharded over x), how many the same scale (over y)?",
-                norm(share=(1, bias, scale)),
-            )
+    for bias, scale in product(sorted({1, x, y, z, x * y, z * y, z * x, x * y * z}), repeat=2):
+        yield (
+            f"the squares of bias are divided by {bias}, those of scale by {scale}. {z * y} ranks "
+            f"have the same bias (its copies are along y and z), {z * x} the same scale",
+            norm(share=(1, bias, scale)),
+        )
     yield (
         "`piece` has no copies: do not divide its squares",
         norm(share=(x * y * z, z * y, z * x)),

@@ -4,7 +4,6 @@ microbatch.
 Numbers are whole and float64, so sums are exact in any order.
 """
 
-
 import numpy as np
 
 from ..mesh import Mesh
