@@ -281,7 +281,7 @@ WRONG = {
         (norm_copies_of_z, "bias are divided by 2, those of scale by 2"),
         (
             norm_exchanged,
-            "but on the mesh z 3 x y 2 x x 1: the squares of bias are divided by 3, those of scale by 6",
+            "mesh z 3 x y 2 x x 1: the squares of bias are divided by 3, those of scale by 6",
         ),
         (norm_of_norms, "norms do not add up; their squares do"),
         (norm_gathers, "each rank sent .*x the bytes needed"),
