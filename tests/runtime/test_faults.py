@@ -1,6 +1,7 @@
 """What goes wrong with ranks: each fault is named, its ranks are gone, and new ones work."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -215,6 +216,29 @@ def test_a_function_that_closes_its_output(capsys):
     assert tv.launch(lambda: sys.stdout.close(), world_size=1) == [None]
     tv.launch(lambda: print("still here"), world_size=1)
     assert "still here" in capsys.readouterr().out
+
+
+def test_output_is_cut_with_a_word_after_a_megabyte(capsys):
+    def printing(lines):
+        for _ in range(lines):
+            print("x" * 999)
+
+    tv.launch(printing, 4000, world_size=1)
+    said = capsys.readouterr().out
+    assert len(said) < 1.1 * 2**20 and said.count("cut after 1 MB of output") == 1
+    tv.launch(printing, 1, world_size=1)
+    assert capsys.readouterr().out == f"[rank 0] {'x' * 999}\n", "the next job counts anew"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_script_whose_standard_streams_are_closed(closed):
+    code = (
+        "import os, tpviz as tv; found = tv.launch(lambda: print('said') or 1, world_size=2); "
+        "os.write(2, str(found).encode())"
+    )
+    command = f"{sys.executable} -c {shlex.quote(code)} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == "[1, 1]"
 
 
 @pytest.mark.parametrize("own_session", [False, True])

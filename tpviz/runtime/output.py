@@ -8,6 +8,7 @@ import sys
 from typing import TextIO
 
 _CHUNK = 1 << 20
+_MOST = 1 << 20  # characters shown of one rank in one job: a notebook keeps all that it shows
 _OF_GLOO = b"[Gloo] Rank "  # torch 2.9 and 2.10 print such a line for each group they connect
 
 
@@ -22,6 +23,7 @@ class Tail:
         self._fd = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
         self._label = f"[rank {rank}] "
         self._rest = b""
+        self._shown = 0
 
     def pump(self, everything: bool = False) -> None:
         """Print the lines that are new; with ``everything`` also a last line without its end."""
@@ -36,15 +38,21 @@ class Tail:
 
     def _print(self, lines):
         lines = [line for line in lines if not line.startswith(_OF_GLOO)]
-        if not lines:
+        if not lines or self._shown > _MOST or sys.stdout is None:  # closed
             return
         # A progress bar rewrites its line after "\r": keep what a terminal would end up showing.
         texts = (line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines)
-        sys.stdout.write("".join(f"{self._label}{text}\n" for text in texts))
+        said = "".join(f"{self._label}{text}\n" for text in texts)
+        left, self._shown = _MOST - self._shown, self._shown + len(said)
+        if self._shown > _MOST:
+            word = "[tpviz] cut after 1 MB of output; let the rank write more to a file of yours"
+            said = f"{said[:left]}\n{self._label}{word}\n"
+        sys.stdout.write(said)
         sys.stdout.flush()
 
     def rewind(self) -> None:
-        """Empty a file that has grown large; call it when the rank is idle."""
+        """Empty a file that has grown large, and count anew; call it when the rank is idle."""
+        self._shown = 0
         if os.fstat(self._fd).st_size > _CHUNK:
             os.truncate(f"/proc/self/fd/{self._fd}", 0)
             os.lseek(self._fd, 0, os.SEEK_SET)

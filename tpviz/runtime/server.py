@@ -28,9 +28,19 @@ _life = None  # a pipe whose writing end closes when this process ends, and not 
 def home() -> str:
     """This process's private directory for all that ranks need, made when missing."""
     global _home
+    _fill_standard_streams()
     if _home is None or not os.path.isdir(_home[1]):
         _home = os.getpid(), tempfile.mkdtemp(prefix="tpviz-")
     return _home[1]
+
+
+def _fill_standard_streams():
+    """Where the caller's are closed, pipes would get their numbers, and ranks lose these pipes."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number free
 
 
 def remove_home() -> None:
