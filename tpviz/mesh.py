@@ -139,7 +139,8 @@ class Mesh:
             made = _made[key] = [group for members, group in groups if dist.get_rank() in members]
             for group in made:
                 if hasattr(group, "number"):
-                    group.number = 1  # not as another of the same axis and members
+                    # not as another of the same axis and members
+                    group.number = 1  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
         return made[0] if made else None  # pyright: ignore[reportReturnType]
 
     def _make(self, device_type: str):

@@ -238,6 +238,6 @@ class Trace:
         return pandas.DataFrame(self.columns)
 
 
-def _first_of(texts):
+def _first_of(texts: list[str]) -> str:
     more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
     return texts[0] + more
