@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     from .space import Cell
 
-OPEN_EVERY = 64
-"""Cells that are made before what is fastest among them is looked at."""
+OPEN_EVERY, EACH = 64, 8
+"""Cells that are made before what is fastest among them is looked at; and of so many steps one may
+open a cell while choices wait."""
+_Entry = tuple[float, int, "Cell", Mapping[str, Any] | None]
 
 
 @dataclass
@@ -68,22 +70,51 @@ class Frontier:
         self.training = training
         self.found, self._first = Found(), []
         self._of_kind: dict[Any, float] = {}
-        self._waiting: list[tuple[float, int, Cell, Mapping[str, Any] | None]] = []
-        self._number, self._seen = 0, set()
+        self._cells: list[_Entry] = []
+        self._leaves: list[_Entry] = []
+        self._number, self._seen, self._again = 0, set(), 0
 
-    def run(self, cells: Iterable["Cell"], moment: float, tell: Callable[[int], Any]) -> Found:
+    def run(
+        self,
+        cells: Iterable["Cell"],
+        moment: float,
+        tell: Callable[[int], Any],
+        first: Iterable["Cell"] = (),
+    ) -> Found:
         """All that may be among the first, as far as the time until ``moment`` goes; it ends no
-        search that has found nothing. tell(how many wait) is called after each step."""
+        search that has found nothing. tell(how many wait) is called after each step. first : cells
+        whose best are looked at before, though their bounds are not the lowest; they are among the
+        others again."""
+        self._before(first, moment, tell)
         for number, cell in enumerate(cells):
             if self._late(moment):  # nothing is known of it
                 self.found.untried, self.found.least = self.found.untried + len(cell.choices), 0.0
                 continue
             self._arrive(cell)
-            tell(len(self._waiting))
+            tell(self._waiting)
             if number % OPEN_EVERY == OPEN_EVERY - 1 and not self.found.rows:
                 self._look(moment, tell, once=True)
         self._look(moment, tell)
+        if self._again > 0:  # rows whose choices were left as excluded, or untried
+            left = min(self._again, self.found.excluded)
+            self.found.excluded -= left
+            self.found.untried -= min(self._again - left, self.found.untried)
         return self.found
+
+    def _before(self, cells, moment, tell):
+        """The best of some cells, which then count as not decided but for the rows found."""
+        found, wanted = self.found, self.wanted
+        self.wanted = 1
+        for cell in cells:
+            self._arrive(cell)
+        self._look(moment, tell)
+        self.wanted, self._first, rows = wanted, [], list(found.rows)
+        found.rows.clear(), found.rejected.clear(), self._seen.clear(), self._of_kind.clear()
+        found.excluded, found.untried, found.least, found.limit = 0, 0, inf, inf
+        for row in sorted(rows, key=lambda row: row.predicted):
+            self._seen.add(row.strategy)
+            self._add(row)
+        self._again = len(rows)
 
     def _late(self, moment):
         return self.found.rows and thread_time() > moment
@@ -92,29 +123,42 @@ class Frontier:
         """Look at what waits, the fastest first. once : until something was found, of the best."""
         steps = 0
         while self._waiting and not self._late(moment):
-            bound, _, cell, choice = heappop(self._waiting)
+            bound, _, cell, choice = heappop(self._next(steps))
             if not self._worth(bound, cell):
                 self.found.excluded += 1 if choice is not None else len(cell.choices)
             elif choice is None:
                 self._open(cell, bound)
             else:
                 self._decide(cell, choice)
-            tell(len(self._waiting))
+            tell(self._waiting)
             steps += 1
             if once and (self.found.rows or steps > 2 * OPEN_EVERY):
                 return
         if not once:
             self._leave()
 
+    @property
+    def _waiting(self):
+        """How many wait."""
+        return len(self._cells) + len(self._leaves)
+
+    def _next(self, steps):
+        """The heap of what is looked at: what can be fastest, but between two cells also some
+        choices, so that something good is found before all cells are open."""
+        if not self._leaves or not self._cells:
+            return self._leaves or self._cells
+        early = steps % EACH and self._leaves[0][0] <= self.found.limit
+        return self._leaves if early or self._leaves[0] < self._cells[0] else self._cells
+
     def _leave(self):
         """The time is up, or nothing waits."""
-        for bound, _, cell, choice in self._waiting:
+        for bound, _, cell, choice in (*self._cells, *self._leaves):
             if self._worth(bound, cell):
                 self.found.untried += 1 if choice is not None else len(cell.choices)
                 self.found.least = min(self.found.least, bound)
             else:
                 self.found.excluded += 1 if choice is not None else len(cell.choices)
-        self._waiting.clear()
+        self._cells.clear(), self._leaves.clear()
 
     def _arrive(self, cell):
         """Keep a cell with its bound; one whose sizes clash is rejected with all its choices."""
@@ -124,7 +168,8 @@ class Frontier:
             self._push(0.0 if free else cell.strategy.least_of_all(*self.on), cell, None)
 
     def _push(self, bound, cell, choice):
-        heappush(self._waiting, (bound, self._number, cell, choice))
+        heap = self._cells if choice is None else self._leaves
+        heappush(heap, (bound, self._number, cell, choice))
         self._number += 1
 
     def _open(self, cell, least):
@@ -151,6 +196,7 @@ class Frontier:
         """Sizes, memory, and time of one strategy."""
         strategy = cell.made(choice)
         if strategy in self._seen:
+            self._again -= 1
             return
         self._seen.add(strategy)
         with rejecting(self.found.rejected, strategy, "sizes"):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.checks import number, one_of, whole_number
 from tpviz.cost import show_bytes, show_seconds
 from tpviz.runtime.bar import View, viewer
+from tpviz.schemes.merak.strategy import Merak
 from tpviz.simulation import deadline
 from tpviz.strategy import Strategy
 
@@ -31,7 +32,7 @@ from .ranking import (
     rounded,
 )
 from .room import Training, check_training, need, room
-from .space import Cell, Kind, cells, kinds, space
+from .space import Cell, Kind, cells, kinds, space, usual
 from .why import rivals
 
 if TYPE_CHECKING:
@@ -104,9 +105,9 @@ def search(
     check_training(training, workload)
     looking = _Looking(workload, cluster, objective, moment, show, training)
     try:
-        found = looking.by_formula(
-            cells(workload, world_size, given, not by_step), max(top, LISTED)
-        )
+        first = usual(workload, cluster, world_size, True) if by_step and Merak in given else ()
+        tried = cells(workload, world_size, given, not by_step)
+        found = looking.by_formula(tried, max(top, LISTED), first)
         if not found.rows:
             raise ValueError(_nothing(workload, cluster, world_size, found.rejected, training))
         rows = sorted(found.rows, key=looking.order)
@@ -157,8 +158,8 @@ class _Looking(NamedTuple):
         """Show these rows, as what was found so far."""
         self.show.found(Search(self.workload, self.cluster, tuple(rows), (), {}, self.objective))
 
-    def by_formula(self, candidates: Iterable[Cell], wanted: int) -> Found:
-        """What formulas say, the fastest of all ``wanted`` plans surely."""
+    def by_formula(self, candidates: Iterable[Cell], wanted: int, first: Iterable[Cell]) -> Found:
+        """What formulas say, the fastest of all ``wanted`` plans surely; what people run first."""
         on = self.workload, self.cluster, self.training
         frontier = Frontier(*on, wanted, self.objective != "step")
         found, shown, begun = frontier.found, -inf, thread_time()
@@ -176,7 +177,7 @@ class _Looking(NamedTuple):
             done = found.looked_at
             self.show(done, done + waiting, "by formula" + _best(rows[0] if rows else None))
 
-        return frontier.run(candidates, self.moment, tell)
+        return frontier.run(candidates, self.moment, tell, first)
 
     def by_simulation(
         self, rows: Sequence[Row], top: int

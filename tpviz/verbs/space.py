@@ -10,10 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divisors, one_of
-from tpviz.strategy import Strategy
+from tpviz.cluster.profiles import framework_of
+from tpviz.schemes.merak.strategy import Merak
+from tpviz.strategy import RECOMPUTE, Strategy
 from tpviz.strategy import strategies as registered
 
 if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
     from tpviz.workload import GPT
 
 Kind = type[Strategy] | str | Strategy
@@ -27,14 +30,23 @@ class Cell:
     """A layout with its number of microbatches, and the ``choices`` of the rest: changes of knobs.
     ``bound`` : `Strategy.bounds`, once it was asked for."""
 
-    def __init__(self, strategy: Strategy, workload: "GPT", alone: bool = False):
+    def __init__(
+        self,
+        strategy: Strategy,
+        workload: "GPT",
+        alone: bool = False,
+        choices: Sequence[Mapping[str, Any]] = (),
+    ):
         self.strategy, self._workload, self.alone = strategy, workload, alone
+        self._choices = choices
         self.bound: Callable[..., float] = lambda choice, closely=False: 0.0
 
     @cached_property
     def choices(self) -> Sequence[Mapping[str, Any]]:
         """{knob: value} of each; of a strategy that was given alone there is one."""
-        return [{}] if self.alone else self.strategy.choices(self._workload)
+        if self.alone:
+            return [{}]
+        return self._choices or self.strategy.choices(self._workload)
 
     def made(self, choice: Mapping[str, Any]) -> Strategy:
         """The strategy with a choice."""
@@ -61,6 +73,35 @@ def cells(
     for layout in _layouts(workload, world_size, given, plain):
         for one in (layout,) if plain else layout.microbatched(workload):
             yield Cell(one, workload, plain)
+
+
+def usual(
+    workload: "GPT", cluster: "Cluster", world_size: int, every: bool = False
+) -> Iterator[Cell]:
+    """What people run on such a cluster, which is looked at first: pipelines, of one stage too, of
+    one sequence a microbatch, 1F1B or interleaved as deep as layers divide, tp inside a node with
+    sequence parallelism, and ZeRO as the cluster's framework has it. every : ZeRO 2 and 3 too."""
+    framework, node = framework_of(cluster), cluster.levels[0].units if cluster.levels else 1
+    fsdp = framework == "FSDP"
+    for plan in Merak.layouts(workload, world_size):
+        count = workload.batch // plan.dp
+        split = plan.sp or (plan.tp == 1 and not plan.subpipeline)
+        if split and plan.tp <= node and 0 < count <= 1024 and (not fsdp or plan.dp == world_size):
+            made = replace(plan, microbatches=count, zero=(3 if fsdp else 1) * (plan.dp > 1))
+            zeros = (1, 2, 3) if every and plan.dp > 1 else (made.zero,)
+            yield Cell(made, workload, choices=_usual_choices(made, workload, zeros))
+
+
+def _usual_choices(plan, workload, zeros):
+    deep = [
+        n
+        for n in range(2, 17)
+        if plan.pp > 1 and workload.layers % (n * plan.pp) == 0 and plan.microbatches % plan.pp == 0
+    ]
+    orders = [{"schedule": "1f1b"}]
+    orders += [{"schedule": "interleaved_1f1b", "chunks": n} for n in deep[-1:]]
+    found = [{**order, "recompute": kind} for order in orders for kind in RECOMPUTE]
+    return [{**choice, "zero": zero} for zero in zeros for choice in found]
 
 
 def _layouts(workload, world_size, given, plain):

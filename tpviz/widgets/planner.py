@@ -6,11 +6,11 @@ be run here, as a scale model on a few ranks, in an `Explore`.
 """
 
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from difflib import get_close_matches
 from functools import lru_cache
 from html import escape
+from math import inf
 from typing import Any
 
 import ipywidgets
@@ -26,8 +26,11 @@ from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import Strategy, strategies
 from tpviz.validation.adapter import fabric_of
 from tpviz.validation.bands import IDEAL, Band, band
+from tpviz.verbs.frontier import Frontier
 from tpviz.verbs.predict import Prediction, predict
-from tpviz.verbs.room import USUAL, Training, need, room
+from tpviz.verbs.room import USUAL, Training, need
+from tpviz.verbs.space import usual
+from tpviz.verbs.why import foreign
 from tpviz.workload import GPT
 
 from .base import check_names, shown
@@ -282,7 +285,9 @@ class Planner(Fitted, ipywidgets.VBox):
             self.prediction, self.band = prediction, band(self.framework.value, self.gpu.value)  # pyright: ignore[reportArgumentType]
             self.show_error("")
             self.gave.value = small_html(gave_words(gave))
-            self.facts.value = f"<b style='line-height:1.4'>{escape(self._name())}</b>"
+            heavy = "" if prediction.fits else f"Does not fit: {prediction.fit_in_words()} "
+            name = escape(heavy + self._name())
+            self.facts.value = f"<b style='line-height:1.4'>{name}</b>"
             self.picture.value, self.axes.value = self._drawn(prediction)
             self.plans.look(self.workload, cluster, self.most_ranks(), self.training)
 
@@ -292,7 +297,8 @@ class Planner(Fitted, ipywidgets.VBox):
         idle = self.most_ranks() - p.strategy.world_size
         words = [f"{idle:,} of {self.most_ranks():,} GPUs are idle."] * (idle > 0)
         warning = short_of_memory(p)
-        return drawn + "".join(map(message, words)) + warning, axes_html(p, Mesh(p.strategy.axes))
+        words += filter(None, [foreign(p.strategy, p.cluster)])
+        return warning + drawn + "".join(map(message, words)), axes_html(p, Mesh(p.strategy.axes))
 
     # -- search, and the scale model ---------------------------------------------------------------
     @shown
@@ -377,11 +383,14 @@ class Planner(Fitted, ipywidgets.VBox):
                 return f"Planner, bad sizes ({self.error})."
             waits = ", ".join(f"{seconds(s)} for {axis}" for axis, s in p.exposed.items())
             around = f" The error of such predictions: {self.band.words}." if self.band else ""
-            return (
-                f"Planner: {self._name()}. Predicted: {seconds(p.step_time)} a step, "
-                f"{', '.join(figures(p))}. Kernels wait {waits or 'for nothing'}. "
-                f"{p.fit_in_words()}{around}"
+            fit, plan = p.fit_in_words(), f"{self._name()}. "
+            own = f" {foreign(p.strategy, p.cluster)}".rstrip()
+            said = (
+                f"Predicted: {seconds(p.step_time)} a step, {', '.join(figures(p))}. "
+                f"Kernels wait {waits or 'for nothing'}."
             )
+            order = (plan, said, f" {fit}") if p.fits else (f"It does not fit: {fit} ", plan, said)
+            return f"Planner: {''.join(order)}{own}{around}"
 
     def __repr__(self):
         return f"<Planner {self._heading()}: {self.strategy.short}>"
@@ -428,35 +437,15 @@ def cluster_for(gpu: str, gpus: int, framework: str) -> Cluster:
 def first_plan(
     workload: GPT, cluster: Cluster, ranks: int, training: Training | None = None
 ) -> Strategy:
-    """A pipeline of 1F1B, one sequence a microbatch, with the fewest ranks to a replica that have
-    room, of which tensor parallelism inside a node takes the most; the one that needs least where
-    none has room."""
-    least = None
-    for plan in _first_plans(workload, cluster, ranks):
-        try:
-            plan.check(workload)
-        except ValueError:
-            continue
-        needed = need(plan, workload, cluster, training).total
-        if needed <= room(cluster, training):
-            return plan
-        if least is None or needed < least[0]:
-            least = needed, plan
-    return least[1] if least else Merak(pp=1, microbatches=1, schedule="1f1b", recompute="none")
-
-
-def _first_plans(workload: GPT, cluster: Cluster, ranks: int) -> Iterable[Merak]:
-    """Candidates, the fewest ranks to a replica first, without recomputation before with it."""
-    node = cluster.levels[0].units
-    sizes = [1 << k for k in range(8)]
-    grids = [(tp, pp) for tp in sizes for pp in sizes if tp <= node and pp <= workload.layers]
-    for recompute in ("none", "full"):
-        for tp, pp in sorted(grids, key=lambda grid: (grid[0] * grid[1], -grid[0])):
-            dp, rest = divmod(ranks, tp * pp)
-            count = dp and workload.batch // dp
-            if not rest and 0 < count <= 1024 and Merak.allows("pp", pp):
-                plan = Merak(pp=pp, tp=tp, dp=dp, microbatches=count, schedule="1f1b")
-                yield replace(plan, recompute=recompute)
+    """The fastest by formula, of the plans that a search looks at first, that has room; the one
+    that needs least where none has."""
+    frontier = Frontier(workload, cluster, training, wanted=1)
+    found = frontier.run(usual(workload, cluster, ranks), inf, lambda waiting: None)
+    if found.rows:
+        return min(found.rows, key=lambda row: row.predicted).strategy
+    heavy = [rejected.strategy for rejected in found.rejected if rejected.cause == "memory"]
+    alone = Merak(pp=1, microbatches=1, schedule="1f1b", recompute="none")
+    return min(heavy, key=lambda s: need(s, workload, cluster, training).total, default=alone)
 
 
 def _menu(description: str, options: Any, value: Any, tooltip: str):
