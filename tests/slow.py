@@ -28,6 +28,7 @@ test_planner_lab.py test_t3_lab.py test_lab.py::test_the_two_settings_differ_in_
 test_planner.py::test_a_plan_in_small_runs_on_real_ranks
 test_claims.py::test_the_searches_for_the_fastest_plans
 test_faults.py::test_a_script_whose_standard_streams_are_closed
+test_search_published.py
 test_compiled.py test_doctor.py test_interrupts.py test_leftovers.py test_torchrun.py
 test_matrix.py::test_the_rule_is_what_emulated_ranks_measure
 test_parallel_axonn.py test_parallel_deferred.py test_parallel_equality.py

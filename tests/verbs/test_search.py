@@ -214,6 +214,36 @@ def test_a_single_kind_needs_no_rival():
     assert "nothing of another kind fits." in text
 
 
+def test_why_not_says_which_of_the_causes():
+    whole = tv.Megatron(tp=1).memory(W).total
+    box = replace(BOX, device=replace(BOX.device, memory=0.6 * whole))
+    found = tv.search(W, box, [tv.Megatron, tv.DataParallel], simulate=False)
+    best, last = found.rows[0], found.rows[-1]
+    assert found.why_not(best.strategy).startswith(f"{best.strategy.short} is the first")
+    text = found.why_not(last.strategy)
+    assert f"is number {len(found.rows)} of {len(found.rows)}" in text and "it spends" in text
+    assert "heads=4 does not split" in found.why_not(tv.Megatron(tp=3))
+    tight = replace(box, device=replace(box.device, memory=0.2 * whole))
+    heavy = tv.search(W, tight, [tv.Megatron, tv.DataParallel], simulate=False)
+    assert "was not ranked for want of memory" in heavy.why_not(tv.DataParallel(dp=4))
+    assert "was not in the space" in found.why_not(tv.T3(tp=4))
+    slow = tv.Megatron(tp=4, accumulation=8, recompute="full")
+    assert "was excluded by the lower bound of its time" in found.why_not(slow)
+    with pytest.raises(ValueError, match=r"why_not needs a strategy such as tv.Megatron"):
+        found.why_not("Megatron")
+
+
+def test_zero_3_under_kernels_of_another_framework_has_a_word():
+    w = tv.models.llama3("1B", batch=16)
+    h100 = tv.clusters.dgx("H100-SXM-80GB", 8)
+    plans = tv.DataParallel(dp=8, zero=3), tv.Merak(tp=2, pp=2, dp=2, schedule="1f1b")
+    for framework, plan in zip(("Megatron-LM", "FSDP"), plans):
+        cluster = tv.clusters.as_run_by(h100, framework)
+        other = plans[plan is plans[0]]
+        assert "FSDP" in tv.search(w, cluster, plan, simulate=False).describe()
+        assert "FSDP" not in tv.search(w, cluster, other, simulate=False).describe()
+
+
 # -- what does not fit ----
 def test_rejected_say_why():
     found = tv.search(replace(W, batch=2), BOX, [tv.Megatron, tv.DataParallel], simulate=False)
