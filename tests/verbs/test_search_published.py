@@ -23,11 +23,11 @@ RUNS = {  # NVIDIA's runs on H100s, without their context parallelism
         tv.models.gpt3("175B", batch=256, vocab=51200),
         published(4, pp=8, dp=4, microbatches=64, chunks=12, **DEEP),
     ),
+    "nemotron4 340B on 256": (
+        tv.models.nemotron4("340B", batch=64),
+        published(8, pp=8, dp=4, microbatches=16, chunks=12, **DEEP),
+    ),
 }
-NEMOTRON = (
-    tv.models.nemotron4("340B", batch=64),
-    published(8, pp=8, dp=4, microbatches=16, chunks=12, **DEEP),
-)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -41,15 +41,5 @@ def test_no_published_plan_is_faster(name):
     assert found.rows[0].prediction.fits
     words = found.why_not(plan)
     assert words.startswith(plan.short) or "no time to look" in words
-    assert any(said in words for said in ("because it spends", "of memory", "formula"))
-
-
-def test_a_published_plan_that_is_too_large_by_our_figure_is_said():
-    """It ran; by our figure it needs 81.4 of 80 GB, and what fits takes 6 % longer."""
-    workload, plan = NEMOTRON
-    cluster = tv.clusters.as_run_by(tv.clusters.dgx("H100-SXM-80GB", 256), "Megatron-LM")
-    found = tv.search(workload, cluster, simulate=False)
-    assert found.rows[0].prediction.fits
-    assert found.rows[0].predicted <= 1.07 * tv.predict(plan, workload, cluster).step_time
-    assert "not ranked for want of memory" in found.why_not(plan)
-    assert "81.4 GB" in found.why_not(plan)
+    causes = ("is the first", "because it spends", "of memory", "formula")
+    assert any(cause in words for cause in causes)

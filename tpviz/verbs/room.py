@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import number, one_of, settle
 from tpviz.cluster.profiles import framework_of
+from tpviz.clusters import GPUS
 from tpviz.cost import Memory, show_bytes
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.megatron.strategy import Megatron
@@ -38,12 +39,15 @@ if TYPE_CHECKING:
 BLOCKWISE = 1 + 4 / 2048
 """Bytes of a moment in 8 bits: a float32 scale for each 2048 (Dettmers et al. 2022, arXiv
 2110.02861, section 2.1)."""
+BINARY, LEFT = 2**30 / 1e9, 0.04
+"""Bytes of a GPU over those of its name in 10^9 bytes, and the part of them left to CUDA's context,
+NCCL's buffers and fragments. nvidia-smi's totals are 81,920 MiB for an A100 of 80 GB, 81,559 for an
+H100, 143,771 for an H200 of 141 GB (recalled); some 3 GB of 80 are left, so that NVIDIA's plan of
+Nemotron-4-340B on 256 H100s, which ran and needs 81.4 GB by our count, fits (ADR 0035)."""
 SPARE = (
-    "GB are 10^9 bytes: the 7 % that a GPU has beyond (80 GB are 80 GiB) are left to CUDA, NCCL "
-    "and fragments"
+    "A GPU sold as 80 GB has 80 GiB, 85.9 x 10^9 bytes, and others likewise; 4 % of them are left "
+    "to CUDA, NCCL and fragments"
 )
-"""The margin, in words. nvidia-smi's totals are 81,920 MiB for an A100 of 80 GB, 81,559 for an
-H100, 143,771 for an H200 of 141 GB: 1.07 times their name in 10^9 bytes (recalled)."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,11 @@ def check_training(training: Training | None, workload: "GPT") -> None:
 
 
 def room(cluster: "Cluster", training: Training | None = None) -> float:
-    """Bytes of a device that may be used."""
-    return (1 - (training or USUAL).margin) * cluster.device.memory
+    """Bytes of a device that may be used: of a GPU in `GPUS` more than its name says, see `SPARE`;
+    of a device that somebody described, all."""
+    device = cluster.device
+    usable = BINARY * (1 - LEFT) if device.name in GPUS else 1
+    return (1 - (training or USUAL).margin) * usable * device.memory
 
 
 def check_memory(

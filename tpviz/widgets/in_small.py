@@ -20,8 +20,8 @@ from tpviz.workload import GPT
 from .fitting import Fitting
 
 HIDDEN, HEADS, SEQ, VOCAB = 128, 8, 64, 512
-LAYERS, PASSES = 2, 4
-"""Blocks of a stage, and microbatches for each rank of a pipeline at most."""
+LAYERS, PASSES, CHUNKS = 2, 4, 2
+"""Blocks of a stage; microbatches for each rank of a pipeline, and stages of a rank, at most."""
 
 
 class Small(NamedTuple):
@@ -84,7 +84,7 @@ def shrunk(axes: Mapping[str, int], ranks: int) -> dict[str, int]:
 
 def _resized(strategy: Strategy, sizes: Mapping[str, int]) -> Strategy:
     """The strategy with so many ranks of each axis, and as many microbatches for each rank of a
-    pipeline as before, up to `PASSES`."""
+    pipeline as before, up to `PASSES`, and stages of a rank, up to `CHUNKS`."""
     own = {axis: sizes[axis] for axis in strategy.axes}
     changes: dict[str, Any] = {}
     for f in fields(strategy):
@@ -99,7 +99,8 @@ def _resized(strategy: Strategy, sizes: Mapping[str, int]) -> Strategy:
     if "pp" in own and hasattr(strategy, "microbatches"):
         each = strategy.microbatches / strategy.axes["pp"]  # pyright: ignore[reportAttributeAccessIssue]
         count = own["pp"] * max(1, min(PASSES, round(each)))
-        made = replace(made, **{"microbatches": count})
+        chunks = min(CHUNKS, strategy.chunks)  # pyright: ignore[reportAttributeAccessIssue]
+        made = replace(made, **{"microbatches": count, "chunks": chunks})
     return made
 
 
@@ -133,6 +134,9 @@ def _words(strategy: Strategy, w: GPT, made: Strategy, small: GPT):
         for axis, size in strategy.axes.items()
         if size > 1
     ]
+    chunks = [getattr(getattr(s, "inner", None) or s, "chunks", 1) for s in (strategy, made)]
+    if chunks[0] != chunks[1]:
+        axes.append("chunks {} \N{RIGHTWARDS ARROW} {}".format(*chunks))
     sizes = [
         f"{name} {getattr(w, name):,} \N{RIGHTWARDS ARROW} {getattr(small, name):,}"
         for name in ("layers", "hidden", "seq", "batch", "vocab")
