@@ -7,6 +7,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
+from tpviz.verbs.room import check_states, least_need, need
 from tpviz.verbs.space import cells, space
 
 W = tv.GPT(layers=4, hidden=32, heads=4, seq=16, batch=8, vocab=64)
@@ -52,6 +53,47 @@ def test_bounds_are_never_above_the_prediction(w, cluster):
                     assert 0 < least <= step, strategy.short
                     seen, near = seen + 1, near + (bound(choice) > 0.5 * step)
     assert seen > 150 and near > 0.8 * seen  # bounds that say something
+
+
+@pytest.mark.parametrize("w, cluster", [(W, BOX), (LLAMA, REAL)], ids=["ideal", "real"])
+def test_bounds_of_groups_are_never_above_those_of_their_choices(w, cluster):
+    """Of all that share ZeRO's stage and recomputation: seen on every strategy of some cells."""
+    seen = near = 0
+    for cell in list(cells(w, 4, tv.Merak))[::3]:
+        with suppress(ValueError):
+            cell.strategy.check(w)
+            bound = cell.strategy.bounds(w, cluster)
+            assert sum(map(len, cell.groups.values())) in (0, len(cell.choices))
+            for shared, group in cell.groups.items():
+                steps = []
+                for choice in group:
+                    with suppress(ValueError):
+                        steps.append(tv.predict(cell.made(choice), w, cluster).step_time)
+                if steps:
+                    least = bound(dict(shared))
+                    assert 0 < least <= min(steps) * (1 + 1e-9), (cell.strategy.short, shared)
+                    seen, near = seen + 1, near + (least > 0.5 * min(steps))
+    assert seen > 20 and near > 0.5 * seen, (seen, near)
+
+
+def test_memory_that_is_found_faster_is_never_above_the_whole():
+    """In 16 bits, as a framework keeps it: of a strategy, and of the states of all in its group."""
+    w, seen = replace(LLAMA, dtype="bfloat16", batch=8), 0
+    for framework in ("Megatron-LM", "nanotron", "FSDP"):
+        cluster = tv.clusters.as_run_by(tv.clusters.dgx("H100-SXM-80GB", 8), framework)
+        tiny = replace(cluster, device=replace(cluster.device, memory=1e-3))
+        for number, strategy in enumerate(space(w, 8, tv.Merak)):
+            with suppress(ValueError):
+                if number % 23 == 0:
+                    strategy.check(w)
+                    whole = need(strategy, w, cluster).total
+                    assert least_need(strategy, w, cluster) <= whole, strategy.short
+                    at = replace(tiny, device=replace(tiny.device, memory=whole))
+                    check_states(strategy, w, at)
+                    with pytest.raises(ValueError, match="or more for parameters"):
+                        check_states(strategy, w, tiny)
+                    seen += 1
+    assert seen > 60, seen
 
 
 def test_the_least_memory_is_never_above_the_whole():

@@ -40,6 +40,46 @@ def test_what_time_does_not_allow_is_said_and_keeps_its_place(twice):
     text = found.describe()
     assert f"2 of {2 + len(found.late)} simulations were done in the 30 s allowed" in text
     assert found.late[0].short in text and "ranked by formula alone" in text
+    assert f"By formula {first.short} is the first, " in text  # a worse one is not first unsaid
+
+
+def test_plans_that_may_be_faster_than_the_simulated_first_are_named(monkeypatch):
+    """The first takes twice what its formula says, and there is no time for another."""
+    done = []
+
+    def simulated(row):
+        if done:
+            raise deadline.OutOfTime
+        done.append(row)
+        return replace(row, simulated=2 * row.predicted)
+
+    monkeypatch.setattr("tpviz.verbs.search._simulated", simulated)
+    found = tv.search(W, BOX, [tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True)])
+    second = found.rows[1]
+    assert found.rows[0].simulated > second.predicted and second.simulated is None
+    assert "1 that were not simulated are predicted to take less" in found.describe()
+    assert second.strategy.short in found.describe()
+
+
+def test_formulas_leave_a_third_of_the_time_to_simulations(monkeypatch):
+    """A clock that goes on by itself, 10 ms at a look: formulas end behind 6 of 9 s."""
+    now, begun = [0.0], []
+
+    def clock():
+        now[0] += 0.01
+        return now[0]
+
+    def simulated(row):
+        begun.append(now[0])
+        return replace(row, simulated=row.predicted)
+
+    for name in ("verbs.search", "verbs.frontier", "simulation.deadline"):
+        monkeypatch.setattr(f"tpviz.{name}.thread_time", clock)
+    monkeypatch.setattr("tpviz.verbs.search._simulated", simulated)
+    found = tv.search(replace(W, batch=64), BOX, seconds=9)
+    assert found.formulas.untried and 6 < begun[0] < 7
+    again = tv.search(replace(W, batch=64), BOX, seconds=9, simulate=False)
+    assert again.formulas.looked_at > found.formulas.looked_at
 
 
 def test_no_time_for_simulations_leaves_the_formulas(monkeypatch):

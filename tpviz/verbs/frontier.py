@@ -1,13 +1,14 @@
 """The formulas' part of a search: candidates in the order of how fast they can be at most.
 
-A cell of the space waits with a lower bound of all its choices, a choice with its own. What can be
-fastest is looked at next: a cell is opened, a choice is asked for its sizes, its memory and its
+A cell of the space waits with a lower bound of all its choices, those of its choices that share
+ZeRO's stage and recomputation with theirs, a choice with its own. What can be fastest is looked at
+next: a cell and such a group are opened, a choice is asked for its sizes, its memory and its
 predicted step. Once as many plans as are wanted are faster than all bounds that wait, these are
 excluded, and nothing was lost: branch and bound (Land and Doig 1960).
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -20,7 +21,7 @@ from tpviz.strategy import Strategy
 
 from .predict import check, predict
 from .ranking import Rejected, Row, rounded
-from .room import Training, check_memory, least_need, room
+from .room import Training, check_memory, check_states, least_need, room
 from .why import kind
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 OPEN_EVERY, EACH = 64, 8
 """Cells that are made before what is fastest among them is looked at; and of so many steps one may
 open a cell while choices wait."""
-_Entry = tuple[float, int, "Cell", Mapping[str, Any] | None]
+_Entry = tuple[float, int, "Cell", Sequence[Mapping[str, Any]]]
+"""(bound, number, cell, choices: all of the cell, some that share a bound, or one)."""
 
 
 @dataclass
@@ -70,7 +72,7 @@ class Frontier:
         self.training = training
         self.found, self._first = Found(), []
         self._of_kind: dict[Any, float] = {}
-        self._cells: list[_Entry] = []
+        self._cells: list[_Entry] = []  # and groups of their choices
         self._leaves: list[_Entry] = []
         self._number, self._seen, self._again = 0, set(), 0
 
@@ -103,13 +105,13 @@ class Frontier:
 
     def _before(self, cells, moment, tell):
         """The best of some cells, which then count as not decided but for the rows found."""
-        found, wanted = self.found, self.wanted
-        self.wanted = 1
+        found = self.found
         for cell in cells:
             self._arrive(cell)
         self._look(moment, tell)
-        self.wanted, self._first, rows = wanted, [], list(found.rows)
-        found.rows.clear(), found.rejected.clear(), self._seen.clear(), self._of_kind.clear()
+        self._first, rows = [], list(found.rows)
+        for kept in (found.rows, found.rejected, self._seen, self._of_kind):
+            kept.clear()
         found.excluded, found.untried, found.least, found.limit = 0, 0, inf, inf
         for row in sorted(rows, key=lambda row: row.predicted):
             self._seen.add(row.strategy)
@@ -123,13 +125,13 @@ class Frontier:
         """Look at what waits, the fastest first. once : until something was found, of the best."""
         steps = 0
         while self._waiting and not self._late(moment):
-            bound, _, cell, choice = heappop(self._next(steps))
+            bound, _, cell, some = heappop(heap := self._next(steps))
             if not self._worth(bound, cell):
-                self.found.excluded += 1 if choice is not None else len(cell.choices)
-            elif choice is None:
-                self._open(cell, bound)
+                self.found.excluded += len(some)
+            elif heap is self._leaves:
+                self._decide(cell, some[0])
             else:
-                self._decide(cell, choice)
+                self._open(cell, bound, some)
             tell(self._waiting)
             steps += 1
             if once and (self.found.rows or steps > 2 * OPEN_EVERY):
@@ -152,36 +154,43 @@ class Frontier:
 
     def _leave(self):
         """The time is up, or nothing waits."""
-        for bound, _, cell, choice in (*self._cells, *self._leaves):
+        for bound, _, cell, some in (*self._cells, *self._leaves):
             if self._worth(bound, cell):
-                self.found.untried += 1 if choice is not None else len(cell.choices)
+                self.found.untried += len(some)
                 self.found.least = min(self.found.least, bound)
             else:
-                self.found.excluded += 1 if choice is not None else len(cell.choices)
-        self._cells.clear(), self._leaves.clear()
+                self.found.excluded += len(some)
+        self._cells, self._leaves = [], []
 
     def _arrive(self, cell):
         """Keep a cell with its bound; one whose sizes clash is rejected with all its choices."""
         with rejecting(self.found.rejected, cell.strategy, "sizes", len(cell.choices)):
             check(cell.strategy, *self.on)
             free = cell.alone or self.communication
-            self._push(0.0 if free else cell.strategy.least_of_all(*self.on), cell, None)
+            least = 0.0 if free else cell.strategy.least_of_all(*self.on)
+            self._push(self._cells, least, cell, cell.choices)
 
-    def _push(self, bound, cell, choice):
-        heap = self._cells if choice is None else self._leaves
-        heappush(heap, (bound, self._number, cell, choice))
-        self._number += 1
+    def _push(self, heap, bound, cell, some):
+        """Keep choices with their bound, unless it excludes them."""
+        if self._worth(bound, cell):
+            heappush(heap, (bound, self._number, cell, some))
+            self._number += 1
+        else:
+            self.found.excluded += len(some)
 
-    def _open(self, cell, least):
-        """A cell's choices wait, each with its own bound."""
-        if least:
-            cell.bound = cell.strategy.bounds(*self.on)
-        for choice in cell.choices:
-            bound = max(least, cell.bound(choice))
-            if self._worth(bound, cell):
-                self._push(bound, cell, choice)
-            else:
-                self.found.excluded += 1
+    def _open(self, cell, least, some):
+        """A cell's groups wait, or the choices of one, each with its own bound."""
+        groups = {}
+        if least and some is cell.choices:
+            cell.bound, groups = cell.strategy.bounds(*self.on), cell.groups
+        for shared, group in groups.items():
+            strategy = cell.made(group[0])
+            with rejecting(self.found.rejected, strategy, "memory", len(group)):
+                if self.found.rows:  # else the least that is needed is told
+                    check_states(strategy, *self.on, self.training)
+                self._push(self._cells, max(least, cell.bound(dict(shared))), cell, group)
+        for choice in () if groups else some:
+            self._push(self._leaves, max(least, cell.bound(choice)), cell, [choice])
 
     def _worth(self, bound, cell):
         """Whether something with this bound may be among the first plans, or the best of its kind

@@ -144,10 +144,14 @@ def peak(s: "Merak", w: "GPT", place: int, run: Run) -> Memory:
 
 
 def least_peak(s: "Merak", w: "GPT", place: int, run: Run) -> float:
-    """A lower bound of `peak`'s total, for schedules that are 1F1B, interleaved or not: of the
-    microbatches in flight those of the rank's first stage alone."""
+    """A lower bound of `peak`'s total, for schedules that are 1F1B, interleaved or not: what is
+    kept when the rank's first backward begins. With chunks each but the last has then seen pp
+    microbatches or more, for 2 (pp - place - 1) + (v - 1) pp forwards of v chunks come before
+    (Narayanan et al. 2021, arXiv 2104.04473, section 2.2)."""
     stages = range(place, s.stages, s.pp)
-    held = min(s.pp - place, s.microbatches) * _kept(s, w, place, run).after_forward
+    *before, last = (_kept(s, w, stage, run).after_forward for stage in stages)
+    late = 2 * (s.pp - place) - 1 if before else s.pp - place
+    held = s.pp * sum(before) + min(late, s.pp, s.microbatches) * last
     beside = _beside(s, w, run, s.stages - 1 in stages)
     return int(sum(states(s, w, stages, run).values()) + held + beside) - 1
 

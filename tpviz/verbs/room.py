@@ -29,7 +29,7 @@ from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.zero.strategy import DataParallel
 
-from .peak import UNFUSED, Run, least_peak, peak, run_by
+from .peak import UNFUSED, Run, least_peak, peak, run_by, states
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -103,6 +103,8 @@ def least_need(
     if workload.itemsize > 2:
         return strategy.least_memory(workload).total
     if not (found := as_pipeline(strategy, workload) if framework else None):
+        if isinstance(strategy, Merak):
+            return _mixed(memory_of(strategy, workload, 0), framework, how).total
         return _mixed(strategy.least_memory(workload), framework, how).total
     s, w, shards = found
     run = how.of(framework_run(framework, device, s, w, shards))
@@ -126,6 +128,23 @@ def room(cluster: "Cluster", training: Training | None = None) -> float:
     device = cluster.device
     usable = BINARY * (1 - LEFT) if device.name in GPUS else 1
     return (1 - (training or USUAL).margin) * usable * device.memory
+
+
+def check_states(
+    strategy: "Merak", workload: "GPT", cluster: "Cluster", training: Training | None = None
+) -> None:
+    """`check_memory` of weights, gradients and optimizer alone, shared evenly by all stages: no
+    schedule of a pipeline needs less."""
+    if workload.itemsize > 2:
+        return
+    run = (training or USUAL).of(Run(summed=UNFUSED.get(framework_of(cluster), 4)))
+    run = replace(run, shards=strategy.dp if strategy.zero_stage else 1)
+    least = sum(states(strategy, workload, range(strategy.stages), run).values()) / strategy.pp
+    if least > (size := room(cluster, training)):
+        raise ValueError(
+            f"{strategy.short} needs {show_bytes(least)} or more for parameters, gradients and "
+            f"optimizer on some rank, and the device {cluster.device.name!r} has {show_bytes(size)}"
+        )
 
 
 def check_memory(

@@ -43,6 +43,8 @@ __all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
 OBJECTIVES = ("step", "communication")
 LISTED = 8
 """Plans that are found exactly, however few are simulated."""
+SHARE = 2 / 3
+"""Of the time, what formulas may take where simulations follow, once something was found."""
 TELL = 0.2  # s between two reports of progress
 LOOK = 1.0  # s between two rankings shown while formulas are evaluated
 
@@ -85,14 +87,15 @@ def search(
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
     seconds : this thread's CPU time (so that other programs do not matter) after which the search
-        simulates nothing more, and ranks no more once it has found something; None: no limit.
+        simulates nothing more, and ranks no more once it has found something; where it simulates,
+        formulas take two thirds at most. None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
     training : a `tv.Training`, what AdamW keeps of a model in 16 bits.
 
     Returns a `Search`. Raises ``ValueError`` with the numbers where nothing fits.
     """
-    moment = thread_time() + (inf if seconds is None else number("seconds", seconds, 0, inf))
+    limit, begun = inf if seconds is None else number("seconds", seconds, 0, inf), thread_time()
     check_workload(workload)
     check_cluster(cluster, "second")
     world_size = whole_number("world_size", cluster.size if world_size is None else world_size)
@@ -103,7 +106,8 @@ def search(
     run, by_step = whole_number("run", run, 0, top), objective == "step"
     given, show = kinds(strategies), viewer(progress)
     check_training(training, workload)
-    looking = _Looking(workload, cluster, objective, moment, show, training)
+    share = limit * (SHARE if simulate else 1)
+    looking = _Looking(workload, cluster, objective, begun + share, begun + limit, show, training)
     try:
         first = usual(workload, cluster, world_size, True) if by_step and Merak in given else ()
         tried = cells(workload, world_size, given, not by_step)
@@ -141,12 +145,13 @@ def _firsts(rows: Sequence[Row], most: int | None = None) -> list[Row]:
 
 
 class _Looking(NamedTuple):
-    """A search that goes on: until the ``moment``, shown by ``show``."""
+    """A search that goes on: by formulas until ``turn``, until ``end`` in all."""
 
     workload: "GPT"
     cluster: "Cluster"
     objective: str
-    moment: float
+    turn: float
+    end: float
     show: View
     training: Training | None = None
 
@@ -165,7 +170,7 @@ class _Looking(NamedTuple):
         found, shown, begun = frontier.found, -inf, thread_time()
         next_look = begun + LOOK
 
-        def tell(waiting):
+        def tell(waiting: int) -> None:
             nonlocal shown, next_look
             now = thread_time()
             if now - (shown if shown > 0 or found.rows else begun) <= TELL:
@@ -177,7 +182,7 @@ class _Looking(NamedTuple):
             done = found.looked_at
             self.show(done, done + waiting, "by formula" + _best(rows[0] if rows else None))
 
-        return frontier.run(candidates, self.moment, tell, first)
+        return frontier.run(candidates, self.turn, tell, first)
 
     def by_simulation(
         self, rows: Sequence[Row], top: int
@@ -198,7 +203,7 @@ class _Looking(NamedTuple):
             best = min(found.values(), key=self.order, default=rows[0])
             self.show(done, len(chosen), f"simulating {row.strategy.short}" + _best(best))
             try:
-                with deadline.until(self.moment):
+                with deadline.until(self.end):
                     deadline.check()
                     seconds = _simulated(row).simulated
             except deadline.OutOfTime:

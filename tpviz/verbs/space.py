@@ -48,6 +48,16 @@ class Cell:
             return [{}]
         return self._choices or self.strategy.choices(self._workload)
 
+    @cached_property
+    def groups(self) -> Mapping[Any, Sequence[Mapping[str, Any]]]:
+        """{items that they share: choices} by ZeRO's stage and recomputation, which decide most of
+        a bound; none where these are few."""
+        found = {}
+        for choice in self.choices:
+            shared = tuple((k, choice[k]) for k in ("zero", "recompute") if k in choice)
+            found.setdefault(shared, []).append(choice)
+        return found if len(self.choices) > 2 * len(found) else {}
+
     def made(self, choice: Mapping[str, Any]) -> Strategy:
         """The strategy with a choice."""
         return replace(self.strategy, **choice) if choice else self.strategy

@@ -36,7 +36,7 @@ def why(found: "Search") -> list[str]:
         f"{best.strategy.short} is the fastest of {len(rows):,} strategies: "
         f"{show_seconds(best.step_time)} a step, {how}."
     ]
-    lines += filter(None, [foreign(best.strategy, found.cluster)])
+    lines += filter(None, [by_formula(rows), foreign(best.strategy, found.cluster)])
     if not others:
         shares = ", ".join(f"{show_seconds(s)} {name}" for name, s in p.parts.items() if s)
         return lines + [f"It spends {shares}; nothing of another kind fits."]
@@ -45,6 +45,30 @@ def why(found: "Search") -> list[str]:
         f"{because(p, row.prediction)}."
         for row in others
     ]
+
+
+def by_formula(rows: "Sequence[Row]") -> str:
+    """A sentence where formulas put another first, or predict that some which were not simulated
+    take less than the first one's simulation says; "" else."""
+    best, first = rows[0], min(rows, key=lambda row: row.predicted)
+    if best.simulated is None:
+        return ""
+    if first.predicted < best.predicted * (1 - 1e-9):
+        took = "was not simulated"
+        if first.simulated is not None:
+            took = f"takes {show_seconds(first.simulated)}, simulated"
+        return (
+            f"By formula {first.strategy.short} is the first, {show_seconds(first.predicted)} "
+            f"against {show_seconds(best.predicted)}; it {took}."
+        )
+    behind = [r for r in rows if r.simulated is None and r.predicted < best.simulated]
+    if not behind:
+        return ""
+    return (
+        f"By formula it takes {show_seconds(best.predicted)}; {len(behind):,} that were not "
+        f"simulated are predicted to take less than its simulation says, as "
+        f"{behind[0].strategy.short}, {show_seconds(behind[0].predicted)}."
+    )
 
 
 def foreign(strategy: Strategy, cluster: "Cluster") -> str:

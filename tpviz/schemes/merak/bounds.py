@@ -70,11 +70,15 @@ class _Bounds:
         self.local, self.message = s.local(w), message_seconds(s, w, cluster, Mesh(s.axes))
         self.times, self.micro = cache(self._times), cache(self._microbatch)
         self.end, self.whole = cache(self._end), cache(self._whole)
+        self.evenly = cache(self._evenly)
         self.numels, self.units = cache(self._numels), cache(self._units)
 
     def of(self, choice: dict[str, Any], closely: bool = False) -> float:
-        """Seconds at least of the layout with a choice. closely : its blocks and what it recomputes
-        are asked for, which takes its schedule."""
+        """Seconds at least of the layout with a choice, or with all that share ZeRO's stage and
+        recomputation. closely : its blocks and what it recomputes are asked for, which takes its
+        schedule."""
+        if "schedule" not in choice:
+            return self._of_any(choice["recompute"], choice.get("zero", self.s.zero_stage))
         s, w = replace(self.s, **choice), self.w
         if closely:
             return self._of_stages(s, [len(blocks) for blocks in s.blocks(w)], s.num_recomputed(w))
@@ -87,6 +91,16 @@ class _Bounds:
         again = s.recompute == "full"
         evenly = 1 - (1 - 1 / s.microbatches) ** s.pp
         return self.whole(s.recompute == "selective", again) / evenly
+
+    def _of_any(self, recompute, zero):
+        """Of any schedule: the rank that does most works no less than all do in the mean."""
+        s, w = self.s, self.w
+        least = self.whole(recompute == "selective")
+        if recompute == "full":  # but perhaps the blocks of the last stage
+            last = len(layers_of(w.layers, s.pp)[-1]) if s.pp > 1 else 0
+            least += (self.whole(False, True) - least) * (1 - last / w.layers)
+        after, busy = self.evenly(zero)
+        return max(s.microbatches * least / s.pp + after, busy)
 
     def _of_stages(self, s, counts, dropped):
         last, layers = s.stages - 1, [0] * s.pp
@@ -200,20 +214,32 @@ class _Bounds:
         s, w = self.s, self.w
         block, embed, head = self.numels()
         numel = layers * block + ends[0] * embed + ends[1] * head
-        size, moved = numel * w.itemsize, self._moved
         clock = self._clock(self._held(layers, ends, zero > 1))
         after = clock.seconds(update(w, numel // (s.dp if zero else 1)))
-        if s.dp == 1 or not numel:
-            return after, 0.0
+        sent, busy = self._sent(numel, layers * block, zero)
+        return after + sent, busy
+
+    def _evenly(self, zero):
+        """The same of the mean of all ranks, without the update."""
+        block, *ends = self.numels()
+        blocks = block * self.w.layers
+        return self._sent((blocks + sum(ends)) / self.s.pp, blocks / self.s.pp, zero)
+
+    def _sent(self, numel, blocks, zero):
+        """(seconds of what dp sends behind a rank's last backward, of all that dp sends), of so
+        many numbers, ``blocks`` of them in blocks."""
+        size, moved, after = numel * self.w.itemsize, self._moved, 0.0
+        if self.s.dp == 1 or not numel:
+            return 0.0, 0.0
         if not zero:
-            after += moved("all_reduce", size)
+            after = moved("all_reduce", size)
         elif zero < 3:
-            after += moved("all_gather", size) + moved("reduce_scatter", size) * (zero == 1)
+            after = moved("all_gather", size) + moved("reduce_scatter", size) * (zero == 1)
         each = moved("reduce_scatter", size) * (zero > 1)
         each += (zero > 2) * (
-            moved("all_gather", size) + moved("all_gather", layers * block * w.itemsize)
+            moved("all_gather", size) + moved("all_gather", blocks * self.w.itemsize)
         )
-        return after, s.microbatches * each
+        return after, self.s.microbatches * each
 
     def _moved(self, collective, size):
         return bytes_seconds(self.cluster, self.mesh, "dp", collective, size)
