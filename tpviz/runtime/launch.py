@@ -153,6 +153,9 @@ def _new_ranks(key: _Key, turn: object):
         if old and not taken and (dead := old.dead()):
             said = "; ".join(f"rank {rank} {how}" for rank, how in dead.items())
             print(f"[tpviz] since the last call, {said}: starting new ranks")
+        elif old and not taken and old.edited:
+            said = ", ".join(old.edited)
+            print(f"[tpviz] {said} changed since the ranks loaded it: starting new ranks")
         _end_pools(pool for pool in _pools.values() if not pool.idle and pool is not taken)
         return taken or _started(key)
 
@@ -220,7 +223,10 @@ def shutdown() -> None:
 
 
 def restart() -> None:
-    """End all ranks and the fork server too, so that edited modules are loaded again."""
+    """End all ranks and the fork server too, so that everything is loaded again.
+
+    After an edit of your own modules no call is needed: ranks that have loaded them are replaced.
+    """
     server.kill()  # before the locks: a start that hangs in the server holds them
     with _lock:
         turn = _give_up_ranks()

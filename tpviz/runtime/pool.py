@@ -20,7 +20,7 @@ from multiprocessing.connection import wait
 from time import monotonic, sleep
 from typing import Any
 
-from tpviz.runtime import places, processes, rank_errors, server, worker_bootstrap
+from tpviz.runtime import places, processes, rank_errors, server, sources, worker_bootstrap
 from tpviz.runtime.board import Board, spoken
 from tpviz.runtime.output import Tail
 from tpviz.runtime.rank_errors import user_line
@@ -55,6 +55,8 @@ class Pool:
         self._job = 0  # number of the last job
         self.idle = False  # whether no launch has it, and its last job ended well
         self.used = monotonic()  # when it was last taken
+        self.edited: list[str] = []  # files that have changed since ranks loaded them
+        self._sources: set[sources.Source] = set()
         self._tails = [Tail(self._file("out", rank), rank) for rank in range(world_size)]
         self._context = server.surroundings()
         self._processes, self._pipes, self._life = [], [], None
@@ -94,14 +96,15 @@ class Pool:
     def take(self) -> bool:
         """Whether these ranks can do a job; they are then taken.
 
-        Not where the last job was cut short, where a rank has died, nor where a job left something
-        behind that `state` cannot undo.
+        Not where the last job was cut short, where a rank has died, where a job left something
+        behind that `state` cannot undo, nor where a module that ranks have loaded was edited.
         """
         idle, self.idle = self.idle, False  # an interrupt from here on leaves them not idle
         return idle and not self.dead() and os.path.isdir(self.folder) and self._as_new()
 
     def _as_new(self):
-        """Whether all ranks have undone what the last job did to them, and agree on groups."""
+        """Whether all ranks have undone what the last job did to them, agree on groups, and would
+        load their modules as they have."""
         if not self._job:
             return True
         found = []
@@ -113,7 +116,10 @@ class Pool:
             if said is None or said[:2] != ("tidy", self._job):
                 return False
             found.append(said[2])
-        return not any(left for left, _ in found) and _agree([used for _, used in found])
+        left, used, loaded = zip(*found)
+        self._sources.update(*loaded)
+        self.edited = sources.edited(self._sources)
+        return not any(left) and _agree(used) and not self.edited
 
     def run(
         self, payload: bytes, timeout: float | None, show: Callable[[int, int, str], Any]

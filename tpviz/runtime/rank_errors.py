@@ -4,10 +4,11 @@ import linecache
 import os
 import re
 import signal
-import sysconfig
 import traceback
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
+
+from tpviz.runtime import sources
 
 
 class RankError(RuntimeError):
@@ -206,7 +207,6 @@ def with_source(text: str) -> str:
 
 # -- where a rank is in the user's code ------------------------------------------------------------
 _FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
-_LIBRARY = sysconfig.get_paths()["stdlib"], os.path.dirname(os.path.dirname(__file__))
 
 
 def user_line(path: str | os.PathLike[str]) -> str:
@@ -227,7 +227,7 @@ def raised_at(error: BaseException) -> str:
 
 def _innermost(frames: Iterable[tuple[str, Any, str]]) -> str:
     for name, line, function in frames:
-        if "site-packages" not in name and not name.startswith((*_LIBRARY, "<frozen")):
+        if sources.of_user(name):
             cell = "ipykernel" in name or name.startswith("<ipython")
             where = f"line {line} of a cell," if cell else f"{os.path.basename(name)}:{line}"
             return f", at {where} in {function}"

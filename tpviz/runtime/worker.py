@@ -16,7 +16,7 @@ import traceback
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, NoReturn
 
 import cloudpickle
@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch._dynamo import trace_rules
 
 import tpviz.runtime.recorder  # noqa: F401
-from tpviz.runtime import adapters, backend, board, forkserver_hooks, output, places, state
+from tpviz.runtime import adapters, backend, board, forkserver_hooks, output, places, sources, state
 from tpviz.runtime.devices import choose_device
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
         _send("refused", str(error)) if refused else _send("error", _failure(error))
         _await_the_end()  # an exit now could be seen before the message
     _leave_groups()
-    clean = state.State()
+    clean, loaded = state.State(), sources.Loaded()
     _send("ready", {**info, "preloaded": preloaded})
     while True:
         try:
@@ -79,8 +79,10 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
             continue
         _apply(context)
         clean.remember_surroundings()
+        begun = time()
         _send(*_run(payload))
-        _send("tidy", (clean.restore(), _used()))  # after the answer: nobody waits for this one
+        # after the answer: nobody waits for this one
+        _send("tidy", (clean.restore(), _used(), loaded.since(begun)))
 
 
 def _join(spec):
