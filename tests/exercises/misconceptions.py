@@ -158,6 +158,80 @@ RIGHT = {
     "atp_best_mesh": [best_with_whole_rings],
 }
 
+
+# --- notebooks 02 to 08 ---
+def sent_with_an_all_reduce_and_a_gather(size, dp, zero):
+    return (3 if zero else 2) * size * (dp - 1) / dp
+
+
+def activations_of_the_mlp_once(tokens, hidden, itemsize, tp):
+    unit = tokens * hidden * itemsize
+    return unit * (4 + 8 / tp), unit * 12 / tp
+
+
+def scale_doubles_from_then_on(gradients, scale, interval):
+    weight, taken, good = 0.0, 0, 0
+    for gradient in gradients:
+        if gradient * scale > 65504:
+            scale, good = scale / 2, 0
+            continue
+        weight, taken, good = weight - gradient, taken + 1, good + 1
+        if good >= interval:
+            scale *= 2
+    return weight, scale, taken
+
+
+def exposed_of_two_lengths(compute, communication):
+    busy, last = 0, -inf
+    for start, end in sorted(communication):
+        busy, last = busy + max(0, end - max(start, last)), max(last, end)
+    return max(0, busy - sum(end - start for start, end in compute))
+
+
+def early_of_the_last_start(program):
+    flying = None
+    for place, (what, name) in enumerate(program):
+        if what == "start":
+            flying = name
+        elif name == flying and what == "use":
+            return place
+        elif name == flying:
+            flying = None
+    return -1
+
+
+def early_until_any_wait(program):
+    flying = set()
+    for place, (what, name) in enumerate(program):
+        if what == "start":
+            flying.add(name)
+        elif what == "wait":
+            flying.clear()
+        elif name in flying:
+            return place
+    return -1
+
+
+def early_waited_once(program):
+    started, waited = set(), set()
+    for place, (what, name) in enumerate(program):
+        {"start": started, "wait": waited}.get(what, set()).add(name)
+        if what == "use" and name in started - waited:
+            return place
+    return -1
+
+
+def between_of_one_microbatch(layers, hidden, tokens, microbatches, inside, between):
+    activations = 2 * tokens * hidden
+    sends = {"tp": 2 * layers * activations, "pp": activations, "dp": 12 * layers * hidden**2}
+    return min(sends, key=sends.get)
+
+
+def wire_of_forward(d1, d2, order, tokens, hidden, itemsize):
+    i, s = (d1, d2) if order == "column" else (d2, d1)
+    return 2 * tokens * hidden * itemsize * ((i - 1) * 2 + (s - 1) * 7) / (i * s)
+
+
 WRONG = {
     "ring_time": [
         (time_latency_of_each_byte, "n=4, .*you sent the whole tensor in each"),
@@ -198,6 +272,7 @@ WRONG = {
             "itemsize=2 .* (for itemsize=4|2 times the right answer|for twice `itemsize`)",
         ),
         (wire_axes_exchanged, "the axes are swapped"),
+        (wire_of_forward, "that is forward: backward has"),
     ],
     "atp_best_mesh": [
         (best_weighs_twice, "d2 has too many ranks|Weight the axes|A square"),
@@ -205,4 +280,17 @@ WRONG = {
         (best_turned, r"The sizes are exchanged: a mesh is \(d1, d2\)"),
         (best_is_worst, r"\(1, \d+\) spends .* d2 has too many ranks"),
     ],
+    "zero_sent": [
+        (sent_with_an_all_reduce_and_a_gather, "of their all-reduce the reduce-scatter is enough"),
+    ],
+    "tp_activations": [(activations_of_the_mlp_once, "four before GELU and four after")],
+    "loss_scale": [(scale_doubles_from_then_on, "doubles in every step from then on")],
+    "overlap_exposed": [(exposed_of_two_lengths, "a kernel beside which none runs hides nothing")],
+    "overlap_used_early": [
+        (early_of_the_last_start, "the last one started alone"),
+        (early_until_any_wait, "a wait completes the collective of its own name"),
+        (early_waited_once, "a wait in the step before"),
+        (constant(-1, "early_never"), "while its collective is in flight; nothing waits for it"),
+    ],
+    "beat_between": [(between_of_one_microbatch, "counted one microbatch over pp")],
 }

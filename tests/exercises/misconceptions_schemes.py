@@ -1,5 +1,7 @@
 """As `misconceptions`, of notebooks 11 to 13."""
 
+from math import floor
+
 import solutions_axonn as axonn
 import solutions_merak as merak
 import solutions_t3 as t3
@@ -12,6 +14,22 @@ def coords_always_yxz(rank, grid, order):
 
 def piece_always_second(weight, shape, grid, rank):
     return axonn.piece("down", shape, grid, rank)
+
+
+def coords_turned(rank, grid, order):
+    x, y, *outer = axonn.coords(rank, grid, order)
+    return (y, x, *outer) if order == "yxz" else (x, y, *outer)
+
+
+def coords_run_past_z(rank, grid, order):
+    x, y, _, data = axonn.coords(rank, grid, order)
+    return x, y, rank // (grid[0] * grid[1]), data
+
+
+def piece_runs_past_z(weight, shape, grid, rank):
+    *block, start, end = axonn.piece(weight, shape, grid, rank)
+    past = rank // (grid[0] * grid[1]) // grid[2] * grid[2] * (end - start)
+    return *block, start + past, end + past
 
 
 def grid_wire_in_float32(*sizes):
@@ -49,6 +67,13 @@ def bubble_as_plain(p, m, f, r, b):
 
 def bubble_twice_filled(p, m, f, r, b):
     return [(m + 2 * (p - 1)) * (f + r + b)] * 3
+
+
+def keep_above_all(name, p, layers, keep):
+    k = [keep * (p - 1) / (p - 1 - s) for s in range(p - 1)] + [1]
+    if name != "1f1b" and p > 2:
+        k[p - 2] = k[p - 3]
+    return [floor(layers * (1 - part) + 1e-9) for part in k]
 
 
 def keep_what_is_kept(name, p, layers, keep):
@@ -101,8 +126,15 @@ def traffic_of_eight(how, step, ranks):
 RIGHT = {}
 
 WRONG = {
-    "axonn_coords": [(coords_always_yxz, "that is order .yxz.* along x")],
-    "axonn_piece": [(piece_always_second, "x and y are swapped")],
+    "axonn_coords": [
+        (coords_always_yxz, "that is order .yxz.* along x"),
+        (coords_turned, "right numbers for other axes: x and y are exchanged"),
+        (coords_run_past_z, "take the quotient modulo"),
+    ],
+    "axonn_piece": [
+        (piece_always_second, "x and y are swapped"),
+        (piece_runs_past_z, "take the quotient modulo"),
+    ],
     "axonn_wire_bytes": [
         (grid_wire_in_float32, "these are counts of numbers|the answer for itemsize=4"),
         (grid_wire_of_other_weight, "you exchanged k and n. Forward all-reduces the output"),
@@ -121,6 +153,7 @@ WRONG = {
         (bubble_twice_filled, "the makespan of 1f1b should be"),
     ],
     "merak_keep": [
+        (keep_above_all, "k above 1 means all layers"),
         (keep_what_is_kept, "not those that it keeps"),
         (keep_from_the_other_end, "your list begins with the last one"),
     ],

@@ -352,7 +352,7 @@ WRONG = {
         (generated_one_too_few, "The longest gap"),
         (generated_one_too_many, "1F1B holds"),
         (generated_for_too_many_microbatches, "p=., m=2.* it cannot run|p=., m=2"),
-        (generated_backwards, "it cannot run"),
+        (generated_backwards, "it cannot run.* rank 0 runs 1 of the forwards.* waits longest"),
         (generated_of_one_rank, "1 lines for"),
         (generated_as_lists, "not a list of . lines of text"),
     ],

@@ -3,6 +3,8 @@ told is the mistake that was made. `bench/sweep_answers.py` does the same on for
 exercises on ranks."""
 
 import batches
+import misconceptions
+import misconceptions_schemes as schemes
 import numpy as np
 import pytest
 import solutions_layouts
@@ -68,12 +70,24 @@ def between_with_twice_pp(layers, hidden, tokens, microbatches, inside, between)
         ("beat_fits", fits_less_than_nothing, "so the micro batch is 0, not negative"),
         ("beat_between", between_with_half_of_dp, "half of the bytes over dp"),
         ("beat_between", between_with_twice_pp, "or twice those over pp"),
+        ("merak_keep", schemes.keep_above_all, "k above 1 means all layers"),
+        ("axonn_coords", schemes.coords_run_past_z, "the quotient modulo the size of z"),
+        ("axonn_coords", schemes.coords_turned, "x and y are exchanged"),
+        ("axonn_piece", schemes.piece_runs_past_z, "the quotient modulo the size of z"),
     ],
 )
 def test_these_passed_on_some_seeds(name, fn, words):
     for seed in range(40):
         message = batches.asked_here(exercise(name), fn, seed)
         assert message and words in message, seed
+
+
+def test_what_is_remembered_of_collectives_in_flight_is_told_on_every_seed():
+    """Answers of -1 are alike: which programs they are given to tells the memories apart."""
+    for fn, words in misconceptions.WRONG["overlap_used_early"]:
+        for seed in range(40):
+            message = batches.asked_here(exercise("overlap_used_early"), fn, seed)
+            assert message and words in message, (fn.__name__, seed)
 
 
 def test_plain_data_parallelism_is_no_step_of_zero():

@@ -147,6 +147,12 @@ def _wire_mistakes(d1, d2, order, tokens, hidden, itemsize):
         "that is only forward (or only backward): a step has both.": (
             4 * unit / n * ((i - 1) + 3 * (s - 1))
         ),
+        "that is forward: backward has an all-reduce for each layer as well.": (
+            2 * unit / n * (2 * (i - 1) + 7 * (s - 1))
+        ),
+        "that is backward: forward has an all-reduce for each layer as well.": (
+            2 * unit / n * (2 * (i - 1) + 5 * (s - 1))
+        ),
         "these are the payloads of the all-reduces; on a ring of n ranks each rank sends 2(n-1)/n "
         "of a payload.": unit * (12 / i + 4 / s),
         f"the axes are swapped. In {order} order the wide tensors (3 h and 4 h features, sharded "

@@ -2,6 +2,7 @@
 Those on the choice of a grid are in `axonn_grids`."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -52,13 +53,33 @@ def _undecided(grid, rank):
 def _coords_mistakes(rank, grid, order):
     sizes: dict[str, int] = dict(zip(GRID, grid))
     other = "yxz" if order == "xyz" else "xyz"
+    right = _coords(grid, order, rank)
     outer_first = Mesh({axis: sizes[axis] for axis in (*order, "data")}).coords(rank)
     return {
         f'that is order "{other}". In order "{order}" {order[0]} is innermost: ranks 0 and 1 are '
         f"neighbours along {order[0]}.": _coords(grid, other, rank),
+        "these are the right numbers for other axes: x and y are exchanged. The order tells which "
+        "axis runs fastest; the answer is always (x, y, z, data).": (
+            (*reversed(right[:2]), *right[2:]) if order == "yxz" else None
+        ),
+        **{
+            f"{axis} begins again from 0 when the next axis counts on: take the quotient modulo "
+            f"the size of {axis}.": tuple(at.values())
+            for axis, at in _unreduced(rank, grid, order).items()
+        },
         "you let data run fastest. The order names the axis of neighbouring ranks first: rank 1 is "
         f"one step along {order[0]}.": tuple(outer_first[axis] for axis in GRID),
     }
+
+
+def _unreduced(rank, grid, order):
+    """{axis: the coordinates, with a quotient for this one}, of the two axes in the middle."""
+    sizes, found = dict(zip(GRID, grid)), {}
+    right = dict(zip(GRID, _coords(grid, order, rank)))
+    for inner, axis in pairwise(order):
+        rank //= sizes[inner]
+        found[axis] = right | {axis: rank}
+    return found
 
 
 def _coords_wrong(question, got):
@@ -152,6 +173,11 @@ def _piece_mistakes(weight, shape, grid, rank):
         'in order "xyz" ranks 0 and 1 are neighbours along x; you let another axis run fastest.': (
             _cut(shape, grid, dict(zip(GRID, _coords(grid, "yxz", rank))), first)
         ),
+        **{
+            f"{axis} begins again from 0 when the next axis counts on: take the quotient modulo "
+            f"the size of {axis}.": _cut(shape, grid, at, first)
+            for axis, at in _unreduced(rank, grid, "xyz").items()
+        },
     }
 
 

@@ -221,9 +221,10 @@ def between_nodes(
 def _draw_between(rng):
     """Gradients and activations are near each other, where a factor of two decides, and far."""
     # tokens of a step over 6 layers hidden
-    for more in rng.permutation([0.1, 0.3, 0.55, 0.7, 0.85, 1.18, 1.4, 1.8, 3, 8]).tolist():
+    for more in rng.permutation([0.1, 0.3, 0.55, 0.7, 0.85, 1.18, 1.4, 1.8, 3, 5, 8]).tolist():
         layers, hidden = 2 * int(rng.integers(2, 9)), 256 * int(rng.integers(2, 9))
-        microbatches = _one_of(rng, 2, 4, 8)
+        # those that tell a forgotten count of microbatches from a factor of 2 or 4
+        microbatches = {3: 2, 5: 8}.get(more) or _one_of(rng, 2, 4, 8)
         tokens = max(1, round(6 * layers * hidden * more / microbatches))
         inside = int(rng.integers(150, 450)) * GIGA
         yield layers, hidden, tokens, microbatches, inside, inside / _one_of(rng, 8, 12, 16)
@@ -252,12 +253,10 @@ def _between_mistakes(layers, hidden, tokens, microbatches, inside, between):
         words: sends | {axis: sends[axis] * by[axis] for axis in by}
         for words, by in _BETWEEN.items()
     }
-    wrong["The stages send in each microbatch: you seem to have counted one of them."] = sends | {
-        "pp": sends["pp"] / microbatches
-    }
-    wrong["Gradients are sent once a step, not in each microbatch."] = sends | {
-        "dp": sends["dp"] * microbatches
-    }
+    wrong[
+        "You seem to have counted one microbatch over pp (the stages send in each), or gradients "
+        "in each microbatch (they are sent once a step)."
+    ] = sends | {"pp": sends["pp"] / microbatches}
     wrong["The axis that sends most is the one to keep inside."] = {
         axis: -size for axis, size in sends.items()
     }

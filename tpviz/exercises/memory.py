@@ -173,6 +173,7 @@ def scaled_run(
     halve: bool = True,
     restart: bool = True,
     again: bool = True,
+    each: bool = False,
     divide: bool = True,
 ) -> tuple[float, float, int]:
     """(weight, scale, steps taken) of dynamic loss scaling; Micikevicius et al. 2018 (arXiv
@@ -184,8 +185,8 @@ def scaled_run(
             continue
         weight -= gradient if divide else gradient * scale
         good, taken = good + 1, taken + 1
-        if good == interval:
-            scale, good = 2 * scale, 0 if again else good
+        if good == interval or (each and good > interval):
+            scale, good = 2 * scale, 0 if again and not each else good
     return weight, scale, taken
 
 
@@ -222,6 +223,8 @@ def _scale_mistakes(gradients, scale, interval):
         "after the scale was doubled, the count starts again from 0.": scaled_run(
             gradients, scale, interval, again=False
         ),
+        "your scale doubles in every step from then on: the count starts again from 0 when it has "
+        "doubled.": scaled_run(gradients, scale, interval, each=True),
         "the scale never grew: double it after `interval` good steps in a row.": scaled_run(
             gradients, scale, 10**9
         ),

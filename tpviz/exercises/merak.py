@@ -187,16 +187,24 @@ def by_rule(
 
 
 def _draw_keep(rng):
-    for name, p, layers in (("1f1b", 4, 12), (SCP, 4, 12), (SCP, 8, 10), (SCP, 2, 16)):
-        keep = int(rng.integers(8, 20)) / 100
+    for name, p, layers in (
+        ("1f1b", 4, 12),
+        (SCP, 4, 12),
+        (SCP, 8, 10),
+        (SCP, 2, 16),
+        ("1f1b", 8, 10),
+    ):
+        least, most = (8, 20) if (name, p) != ("1f1b", 8) else (30, 60)  # k reaches 1 there
+        keep = int(rng.integers(least, most)) / 100
         while not _clear(p, layers, keep):
-            keep = int(rng.integers(8, 20)) / 100
+            keep = int(rng.integers(least, most)) / 100
         yield name, p, layers, keep
 
 
 def _clear(p, layers, keep):
     """Whether no stage is so near a whole number of layers that rounding decides."""
-    kept = (layers * keep * (p - 1) / (p - 1 - s) for s in range(p - 1))
+    parts = (keep * (p - 1) / (p - 1 - s) for s in range(p - 1))
+    kept = (layers * part for part in parts if part < 1)
     return all(abs(count - round(count)) > 0.01 for count in kept)
 
 

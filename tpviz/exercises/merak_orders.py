@@ -49,9 +49,20 @@ def order_errors(got: Any, ranks: int = RANKS, microbatches: int = MICROBATCHES)
     wrong = schedule_errors(mine)
     if wrong:
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
-        return f"it cannot run: {'; '.join(wrong[:3])}{more}."
+        return f"it cannot run: {'; '.join(wrong[:3])}{more}.{_mirrored(got)}"
     return _too_much(
         timeline(mine), timeline(schedule("1f1b", ranks, microbatches, recompute=False))
+    )
+
+
+def _mirrored(lines):
+    """A remark where the last rank runs more forwards before its first backward than the first."""
+    first, last = (line[: line.find("B")].count("F") for line in (lines[0], lines[-1]))
+    if first >= last:
+        return ""
+    return (
+        f" Before its first backward rank 0 runs {first} of the forwards, rank {len(lines) - 1} "
+        f"{last}: the other way round, as rank 0 waits longest for a gradient."
     )
 
 

@@ -40,6 +40,8 @@ def _mistakes(compute, communication):
         "hides what runs beside it.": _lengths(communication),
         "the difference of two sums assumes that every kernel hides something, but a kernel hides "
         "only what runs at the same time.": _lengths(communication) - _lengths(compute),
+        "you subtracted all kernels from all collectives; a kernel beside which none runs hides "
+        "nothing.": max(0.0, length(_merged(communication)) - _lengths(compute)),
         "that is the hidden time: a kernel runs then.": (
             length(intersect(_merged(compute), _merged(communication)))
         ),
@@ -308,13 +310,14 @@ def used_early(program: Program) -> int:
 
 
 def _draw_programs(rng):
-    """One that never waits, one that waits too late, and one that waited in the step before; in
-    this order, as who accepts one of them accepts the next; and a right one in between."""
-    faults = ["never", "late", "again"]
-    faults.insert(int(rng.integers(1, 4)), "")
-    for fault in faults:
+    """One that never waits, two that wait too late, and one that waited in the step before; in
+    this order, as who accepts one of them accepts the next; and a right one in between. Which
+    tensor it is differs: the last one started, one before, the first."""
+    faults = [("never", 3), ("late", int(rng.integers(1, 3))), ("late", 3), ("again", 0)]
+    faults.insert(int(rng.integers(1, 5)), ("", 0))
+    for fault, which in faults:
         names = [f"g{number}" for number in rng.permutation(9)[:4]]
-        bad = names[int(rng.integers(1, 4))]
+        bad = names[which]
         program: Program = [("use", "x")]
         for step in range(2):
             program += [("start", name) for name in names]
@@ -332,20 +335,55 @@ def _draw_programs(rng):
         yield (program,)
 
 
+def _unseen(program):
+    """Words for an answer of -1 to a program that has such a use."""
+    answer = used_early(program)
+    wait = "wait", program[answer][1]
+    why = "the wait comes after it" if wait in program[answer:] else "nothing waits for it"
+    if wait in program[:answer]:
+        why = "the wait before it was for the collective of the step before"
+    return f"{wait[1]} is used at {answer} while its collective is in flight; {why}."
+
+
+def _place_mistakes(program):
+    """What simpler memories of what is in flight return."""
+    last, open_, started, waited = None, set(), set(), set()
+    first = {"last": -1, "all": -1, "ever": -1}
+    for place, (what, name) in enumerate(program):
+        if what == "start":
+            last = name
+            open_.add(name)
+            started.add(name)
+        elif what == "wait":
+            last = None if name == last else last
+            open_.clear()
+            waited.add(name)
+        else:
+            flying = name == last, name in open_, name in started - waited
+            for key in (key for key, now in zip(first, flying) if now and first[key] < 0):
+                first[key] = place
+    return {
+        "that is the first use of all. Its tensor was waited for, or no collective writes it.": 0,
+        "a use is unsafe only after a start without a wait between them.": next(
+            i for i, (what, name) in enumerate(program) if what == "use" and name != "x"
+        ),
+        "several collectives are in flight at once: you seem to know of the last one started "
+        "alone. Keep a set of names.": first["last"],
+        "a wait completes the collective of its own name; after yours nothing is in flight any "
+        "more.": first["all"],
+        "a wait in the step before was for the collective of that step: a start makes the tensor "
+        "unsafe again.": first["ever"],
+        _unseen(program): -1 if used_early(program) >= 0 else None,
+    }
+
+
 def _place_wrong(question, got) -> str:
     program, answer = question.arguments["program"], question.answer
     if answer < 0:
         return f"for {question}: every use comes after the wait, so the answer is -1, not {got:g}."
-    name = program[answer][1]
-    if got < 0:
-        wait = "wait", name
-        why = "the wait comes after it" if wait in program[answer:] else "nothing waits for it"
-        if wait in program[:answer]:
-            why = "the wait before it was for the collective of the step before"
-        return (
-            f"for {question}: {name} is used at {answer} while its collective is in flight; {why}."
-        )
-    return f"for {question}: the first such use is at {answer}, of {name}, not {got:g}."
+    return (
+        f"for {question}: the first such use is at {answer}, of {program[answer][1]}, not {got:g}."
+    )
 
 
 USED_EARLY = Formula(
@@ -365,11 +403,6 @@ USED_EARLY = Formula(
     "On a busy machine it does not: look for the missing wait, not for wrong numbers.",
     draw=_draw_programs,
     solution=used_early,
-    mistakes=lambda program: {
-        "that is the first use of all. Its tensor was waited for, or no collective writes it.": 0,
-        "a use is unsafe only after a start without a wait between them.": next(
-            i for i, (what, name) in enumerate(program) if what == "use" and name != "x"
-        ),
-    },
+    mistakes=_place_mistakes,
     wrong=_place_wrong,
 )

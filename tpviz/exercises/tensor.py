@@ -366,7 +366,8 @@ def _activation_mistakes(tokens, hidden, itemsize, tp):
 
 
 _COUNTED = {
-    8: "q, k, v and the output of attention are four tensors beside the MLP's.",
+    8: "you have eight units between the cuts: q, k, v and the output of attention are four, and "
+    "the MLP's inner activations eight, four before GELU and four after.",
     8.5: "the MLP keeps eight units, four times the hidden size before GELU and four after it.",
     9: "q, k and v are three tensors, not one.",
     10: "the MLP's two tensors are four times as wide as the hidden size each: eight units.",

@@ -350,7 +350,8 @@ SENT = Formula(
         "stage 3 gathers the parameters twice, for forward and for backward.": (
             2 * (dp - 1) / dp * size if zero == 3 else None
         ),
-        "before stage 3 no rank gathers parameters for its backward pass.": (
+        "before stage 3 no rank gathers parameters for its backward pass, and sharded gradients "
+        "are not gathered: of their all-reduce the reduce-scatter is enough.": (
             3 * (dp - 1) / dp * size if zero < 3 else None
         ),
         "sharded gradients are reduced over all ranks all the same; only parameters are gathered "
