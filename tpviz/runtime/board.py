@@ -56,7 +56,8 @@ class Board:
     def __init__(self, path: str | os.PathLike[str], world_size: int):
         self.path = os.fspath(path)
         with open(self.path, "w+b") as file:
-            file.truncate(world_size * SLOT)
+            # All of it now: on a full disk a part without a place kills whoever looks at it.
+            os.posix_fallocate(file.fileno(), 0, world_size * SLOT)
             self._map = mmap.mmap(file.fileno(), 0)
 
     def read(self, rank: int) -> tuple[str, float]:

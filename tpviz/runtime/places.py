@@ -182,7 +182,7 @@ class Places:
     def __init__(self, path: str | os.PathLike[str], world_size: int):
         self._size = world_size if world_size <= _MOST_RANKS else 0
         with open(path, "w+b") as file:
-            file.truncate(8 * _WORDS * world_size)
+            os.posix_fallocate(file.fileno(), 0, 8 * _WORDS * world_size)  # as of the board
             self._map = mmap.mmap(file.fileno(), 0)
 
     def read(self) -> list[Place]:

@@ -8,6 +8,7 @@ the rendezvous: with TCP, some starts of 8 ranks stalled for 5 s, with a file no
 `launch` keeps one for each world size. ``docs/adr/0001`` has the measurements.
 """
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -25,6 +26,7 @@ from tpviz.runtime.board import Board, spoken
 from tpviz.runtime.output import Tail
 from tpviz.runtime.rank_errors import user_line
 
+_NO_SPACE = os.strerror(errno.ENOSPC)
 _TICK = 0.05  # seconds between two looks at what ranks print
 _START_LIMIT = 120.0  # seconds; a first start on a busy machine imports torch once
 _JOIN_LIMIT = 10.0  # seconds for a killed process to be gone
@@ -43,11 +45,13 @@ class Pool:
     device : "cuda", "cpu" or None (cuda where there is a GPU).
 
     Raises ``ValueError`` for a device or backend that is not here, ``RankError`` if a rank cannot
-    start.
+    start, ``RuntimeError`` if the disk for its files is full.
     """
 
     def __init__(self, world_size: int, backend: str = "tpviz", device: str | None = None):
         self.world_size, self.backend, self.device = world_size, backend, device
+        if full := server.full():
+            raise RuntimeError(full)
         self.folder = tempfile.mkdtemp(prefix="ranks-", dir=server.home())
         self.board = Board(os.path.join(self.folder, "board"), world_size)
         self._places = places.Places(os.path.join(self.folder, "places"), world_size)
@@ -229,13 +233,16 @@ class Pool:
         alike = [rank for rank, failure in failures.items() if _same(failure, failures[first])]
         first = min(alike)
         states.pop(first)
-        return rank_errors.raised(first, failures[first], states, self._clash())
+        full = server.full() if _NO_SPACE in failures[first]["message"] else ""
+        return rank_errors.raised(first, failures[first], states, self._clash() or full)
 
     def _death(self, rank, states):
         process = self._processes[rank]
         process.join(1.0)
         others = {r: s for r, s in states.items() if r != rank}
-        return rank_errors.died(rank, process.exitcode, others, self._clash())
+        # so end a rank that cannot write before it can say so, and one that cannot in shared memory
+        full = server.full() if process.exitcode in (1, -signal.SIGBUS) else ""
+        return rank_errors.died(rank, process.exitcode, others, self._clash() or full)
 
     def _clash(self):
         return rank_errors.clash({r: self.board.read(r)[0] for r in range(self.world_size)})

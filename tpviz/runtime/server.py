@@ -21,6 +21,7 @@ from tpviz.runtime import forkserver_hooks, worker_bootstrap
 _PRELOADED = [f"tpviz.runtime.{n}" for n in ("forkserver_hooks", "worker_bootstrap", "worker")]
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _LONGEST = 107  # bytes in the path of a Unix socket on Linux: sun_path has 108, and ends in 0
+_ROOM = 1 << 20  # bytes for what ranks share and print; a file with more is emptied between jobs
 _home = None  # (process id, path): a forked child must not use, nor remove, its parent's
 _life = None  # a pipe whose writing end closes when this process ends, and not before
 
@@ -41,6 +42,18 @@ def _fill_standard_streams():
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number free
+
+
+def full() -> str:
+    """Where the disk for temporary files has too little room for ranks: so in words; else ""."""
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    if free >= _ROOM:
+        return ""
+    return (
+        f"{folder} has {free:,} bytes free, and ranks need {_ROOM:,} there for what they share and "
+        "print (remove files, or set TMPDIR to another folder and start Python again)"
+    )
 
 
 def remove_home() -> None:
