@@ -88,7 +88,8 @@ def search(
     world_size : ranks to use, all devices unless said; single strategies keep their own.
     seconds : this thread's CPU time (so that other programs do not matter) after which the search
         simulates nothing more, and ranks no more once it has found something; where it simulates,
-        formulas take two thirds at most. None: no limit.
+        formulas take two thirds at most, and torch is loaded, if it is not yet, in what is left.
+        None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
     training : a `tv.Training`, what AdamW keeps of a model in 16 bits.
