@@ -146,7 +146,10 @@ def test_every_entry_is_short_and_says_where_it_is_shown():
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", [*NOTEBOOKS, ROOT / "README.md"], ids=lambda path: path.stem)
+PAGES = [ROOT / name for name in ("README.md", "docs/teaching.md", "docs/teacher/answers.md")]
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *PAGES], ids=lambda path: path.stem)
 def test_no_private_words(path):
     text = prose(path)
     found = {m[0]: use for word, use in PRIVATE.items() if (m := re.search(word, text, re.I))}

@@ -163,8 +163,8 @@ IN_FLIGHT = Formula(
     "a gradient arrives, each through one of two stages.",
     shape="Three cases of `name`; each is a count of microbatches times `size`, or half of "
     "that. One of the counts is the smaller of two numbers.",
-    success="For the first rank interleaving costs half as much memory again, nearly: 1.5 p - 0.5 "
-    "against p microbatches.",
+    success="On the first rank interleaving needs almost 1.5 times the memory: 1.5 p - 0.5 "
+    "microbatches, not p.",
     draw=_draw_in_flight,
     solution=held,
     mistakes=_in_flight_mistakes,

@@ -333,7 +333,7 @@ SENT = Formula(
     "one of each, stage 3 has a second all-gather.",
     shape="A product of three factors: a whole number that depends on the stage, a fraction of "
     "`dp`, and `size`.",
-    success="ZeRO-1 and ZeRO-2 cost no additional bytes; ZeRO-3 costs half as many again, and "
+    success="ZeRO-1 and ZeRO-2 cost no additional bytes; ZeRO-3 sends 1.5 times as many, and "
     "its all-gathers must be finished before each layer computes.",
     draw=_draw_stages,
     solution=sent,
