@@ -20,6 +20,8 @@ from typing import Any
 
 _MODEL = """of the model: "layers=2, hidden=64", or a preset: "llama3('8B', batch=8)\""""
 NOTEBOOKS = (Path(__file__).parent / "notebooks", Path(__file__).parents[1] / "notebooks")
+PAGES = ("glossary.md", "when-communication-limits.md")
+"""Of docs, to which notebooks link."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,13 +123,16 @@ def _lab(options):
     if source is None:
         raise ValueError("the notebooks are not installed: reinstall tpviz from its wheel")
     options.folder.mkdir(parents=True, exist_ok=True)
-    pages = source / "glossary.md", source.parent / "docs/glossary.md"  # installed, or in a clone
-    for file in (*sorted(source.glob("*.ipynb")), *[page for page in pages if page.is_file()][:1]):
+    folders = source, source.parent / "docs"  # installed, or in a clone
+    pages = [next(f / page for f in folders if (f / page).is_file()) for page in PAGES]
+    for file in (*sorted(source.glob("*.ipynb")), *pages):
         copy = options.folder / file.name
         print(f"{'kept' if copy.exists() else 'copied'} {copy}")
         if not copy.exists():  # beside each other there
-            text = file.read_text().replace("../docs/glossary", "glossary")
-            copy.write_text(text.replace("../notebooks/", ""))
+            text = file.read_text().replace("../notebooks/", "")
+            for page in PAGES:
+                text = text.replace(f"../docs/{page}", page)
+            copy.write_text(text)
     if options.no_open:
         return 0
     command = [sys.executable, "-m", "jupyterlab", options.folder / "00_start.ipynb"]

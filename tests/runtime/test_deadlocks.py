@@ -104,6 +104,7 @@ def test_a_certain_deadlock_is_told_before_the_time_out(quick, program):
 def test_ranks_that_wait_for_one_that_waits_for_another():
     def chain():
         rank = dist.get_rank()
+        dist.barrier()  # all are there when the first two are seen to wait
         if rank:
             dist.recv(torch.ones(1), rank - 1)
 

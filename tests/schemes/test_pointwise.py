@@ -6,7 +6,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.runtime.compute import KERNELS
-from tpviz.schemes.gpt.pointwise import Held, _gemms, collectives, passes
+from tpviz.schemes.gpt.pointwise import Held, collectives, gemms_of, passes
 from tpviz.strategy import Strategy
 
 BOX = tv.clusters.dgx("H100-SXM-80GB", 16)
@@ -109,7 +109,7 @@ def test_checks_of_collectives_hold_up_the_host_of_a_pipeline():
     plain, checked = (box(pointwise="eager", launch=1e-3, check=c) for c in (0.0, 2e-3))
     pipeline = tv.Merak(pp=2, tp=2, microbatches=2, schedule="1f1b")
     held = pipeline.held(w)
-    flops = sum(count * flops for count, flops, _ in _gemms(held))
+    flops = sum(count * flops for count, flops, _ in gemms_of(held))
     more = [pipeline.device(w, c).spread * flops for c in (plain, checked)]
     assert more[1] - more[0] == pytest.approx(2e-3 * 2 * collectives(held))
     alone = replace(pipeline, pp=1)

@@ -183,10 +183,11 @@ class TracedGroup(dist.ProcessGroup):
 
     @property
     def axis(self) -> str:
-        """This group's mesh axis: as `_naming_axes` saw, else by DeviceMesh's "mesh_<axis>"; of the
-        second group with equal members "<axis> (group 2)", as its order is its own."""
+        """This group's mesh axis: as `_naming_axes` saw, else by DeviceMesh's "mesh_<axis>"; of no
+        mesh "world", and for the second group with equal members "world (group 2)", as its order is
+        its own. A mesh that is made again, as for another model, has the same axes."""
         plain = self._axis or self._plain_axis
-        return plain if self.number == 1 else f"{plain} (group {self.number})"
+        return plain if self.number == 1 or plain != "world" else f"{plain} (group {self.number})"
 
     @property
     def _plain_axis(self):
