@@ -290,7 +290,7 @@ WRONG = {
     "overlap_used_early": [
         (early_nowhere, "is used at .* while its .* is in flight; nothing waits for it"),
         (early_if_never_waited, "the wait comes after it"),
-        (early_if_never_waited_before, "the wait before it was for the collective of the step"),
+        (early_if_never_waited_before, "a wait in the step before was for the collective of that"),
         (early_last, "the first such use is at"),
         (early_name, "not a number"),
     ],

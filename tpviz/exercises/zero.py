@@ -90,7 +90,7 @@ BUCKET = RankProgram(
             "once.",
         ),
         wasteful(
-            lambda a: "all_gather" in a.names(),
+            lambda a: "all_gather" in a.names() and "reduce_scatter" not in a.names(),
             "the numbers are right, but all_gather brings every rank the gradients of all ranks "
             "({a.sent:g} bytes sent per rank, {a.least:g} will do). Use a collective that reduces.",
         ),
