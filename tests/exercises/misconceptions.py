@@ -290,7 +290,6 @@ WRONG = {
         (early_of_the_last_start, "the last one started alone"),
         (early_until_any_wait, "a wait completes the collective of its own name"),
         (early_waited_once, "a wait in the step before"),
-        (constant(-1, "early_never"), "while its collective is in flight; nothing waits for it"),
     ],
     "beat_between": [(between_of_one_microbatch, "counted one microbatch over pp")],
 }

@@ -237,15 +237,6 @@ def early_if_never_waited(program):
     return next((i for i in uses if program[i][1] != "x"), -1)
 
 
-def early_if_never_waited_before(program):
-    waited = set()
-    for place, (what, name) in enumerate(program):
-        waited |= {name} if what == "wait" else set()
-        if what == "use" and name not in waited | {"x"}:
-            return place
-    return -1
-
-
 def early_last(program):
     return len(program) - 1
 
@@ -290,7 +281,6 @@ WRONG = {
     "overlap_used_early": [
         (early_nowhere, "is used at .* while its .* is in flight; nothing waits for it"),
         (early_if_never_waited, "the wait comes after it"),
-        (early_if_never_waited_before, "a wait in the step before was for the collective of that"),
         (early_last, "the first such use is at"),
         (early_name, "not a number"),
     ],
