@@ -166,9 +166,28 @@ def _wire_mistakes(d1, d2, order, tokens, hidden, itemsize):
         "qkv is three hidden sizes wide: its all-reduce in forward carries 3 h, not h.": (
             4 * unit / n * (2 * (i - 1) + 5 * (s - 1))
         ),
+        **{
+            words: 2 * unit / n * (light * (i - 1) + wide * (s - 1))
+            for (light, wide), words in _LEFT_OUT.items()
+        },
         "a GPT's MLP and attention have four all-reduces forward and four backward: you left out "
         "those of the wide tensors.": 8 * unit / n * (i - 1),
     }
+
+
+_LEFT_OUT = {
+    (4, 14): "you doubled forward. In backward qkv's input has h features, not 3 h: its wide "
+    "all-reduces carry h and 4 h.",
+    (4, 9): "the all-reduce of qkv's 3 h in forward is left out.",
+    (4, 8): "one all-reduce of 4 h is left out: up has one in forward, down in backward.",
+    (4, 11): "the all-reduce of h in backward, of the output projection, is left out.",
+    (3, 12): "one all-reduce over the light axis is left out: out and down have one each in "
+    "forward, qkv and up in backward.",
+    (2, 12): "over the light axis forward and backward have two all-reduces of h each.",
+    (4, 15): "one all-reduce of 3 h too many: in forward qkv's output has 3 h, in backward its "
+    "input h.",
+}
+"""{whole weights of the two axes, of 4 and 12: the words}."""
 
 
 def _wire(d1, d2, order, tokens, hidden, itemsize):

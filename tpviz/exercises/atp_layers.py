@@ -45,7 +45,14 @@ def _make_forward(rng, axes, tokens=None):
         [x @ w.T for x, w, _ in inputs], "d2", lambda rank, total: total + inputs[rank][2]
     )
     work = 2 * inputs[0][0].shape[0] * inputs[0][1].size
-    return Case(inputs, expected, flops=work, terms=terms)
+
+    def program(steps):
+        x, w, b = zip(*inputs)
+        x, w = steps.value("x", x), steps.value("W", w)
+        total = steps.sum("x Wᵀ", [a @ c.T for a, c in zip(x, w)], "d2")
+        return steps.value("y", steps.add("b", total, b))
+
+    return Case(inputs, expected, work, terms, program)
 
 
 # --- atp_column_linear ---
@@ -175,7 +182,15 @@ def _make_backward(rng, axes):
         lambda rank, total: np.concatenate([total, inputs[rank][2].T @ inputs[rank][0]]),
     )
     work = 4 * inputs[0][0].shape[0] * inputs[0][1].size
-    return Case(inputs, expected, flops=work, terms=terms)
+
+    def program(steps):
+        x, w, grad = zip(*inputs)
+        dy = steps.value("dY", grad)
+        dx = steps.sum("dX", [one @ own for one, own in zip(dy, w)], "d1")
+        dw = steps.value("dW", [one.T @ own for one, own in zip(dy, steps.value("x", x))])
+        return [np.concatenate(both) for both in zip(dx, dw)]
+
+    return Case(inputs, expected, work, terms, program)
 
 
 def _dw_summed(attempt):

@@ -60,8 +60,11 @@ def _coords_mistakes(rank, grid, order):
         f"neighbours along {order[0]}.": _coords(grid, other, rank),
         "these are the right numbers for other axes: x and y are exchanged. The order tells which "
         "axis runs fastest; the answer is always (x, y, z, data).": (
-            (*reversed(right[:2]), *right[2:]) if order == "yxz" else None
+            _turned(right) if order == "yxz" else None
         ),
+        f"you divided by the size of {other[0]} first, and exchanged the two results. In order "
+        f'"{order}" the number runs fastest along {order[0]}: divide by the size of {order[0]} '
+        "first.": (_turned(_coords(grid, other, rank)) if order == "yxz" else None),
         **{
             f"{axis} begins again from 0 when the next axis counts on: take the quotient modulo "
             f"the size of {axis}.": tuple(at.values())
@@ -70,6 +73,10 @@ def _coords_mistakes(rank, grid, order):
         "you let data run fastest. The order names the axis of neighbouring ranks first: rank 1 is "
         f"one step along {order[0]}.": tuple(outer_first[axis] for axis in GRID),
     }
+
+
+def _turned(coords):
+    return (*reversed(coords[:2]), *coords[2:])
 
 
 def _unreduced(rank, grid, order):

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ..mesh import Mesh
 from ..workload import GPT
 from .axonn import strategy_of
 from .checks import (
@@ -29,7 +30,7 @@ from .checks import (
     whole_numbers,
 )
 from .formula import Formula, Question, listed
-from .variants import Terms
+from .variants import Terms, Variants
 
 WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 3, "y": 2, "x": 1})
 BACK_WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 2, "y": 1, "x": 3})
@@ -60,7 +61,51 @@ def _make_forward(rng, axes):
     expected = [y for (y,) in parts(axes, (x @ w.T, "z", "x"))]
     inputs = list(zip(rows, _pieces(blocks, axes)))
     terms = Terms([own @ block.T for own, (block,) in zip(rows, blocks)], "y")
-    return Case(inputs, expected, flops=2 * rows[0].shape[0] * blocks[0][0].size, terms=terms)
+    width = rows[0].shape[1]
+
+    def program(steps):
+        flat = steps.gather("the block", steps.value("`piece`", _flat(inputs)), "z")
+        own = [one.reshape(-1, width) for one in flat]
+        return steps.sum("y", [a @ b.T for a, b in zip(steps.value("x", rows), own)], "y")
+
+    work = 2 * rows[0].shape[0] * blocks[0][0].size
+    return Case(inputs, expected, work, terms, program)
+
+
+def _flat(inputs):
+    return [piece for _, piece in inputs]
+
+
+def _block_variants(attempt):
+    """Blocks of shards that are joined otherwise than row by row."""
+    mesh, inputs, z = Mesh(attempt.axes), attempt.case.inputs, attempt.axes["z"]
+
+    def with_blocks(made):
+        terms = []
+        for rank, (x, _) in enumerate(inputs):
+            shards = [inputs[r][1] for r in mesh.group(rank, "z")]
+            terms.append(x @ made(shards, x.shape[1]).T)
+        return [sum(terms[r] for r in mesh.group(rank, "y")) for rank in range(len(inputs))]
+
+    joined = "the block was flattened row by row, so its shards stand one after another, by rows"
+    rows = inputs[0][1].size * z // inputs[0][0].shape[1]
+    if inputs[0][0].shape[1] % z == 0:
+        yield (
+            f"the shards are joined as columns of the block: {joined}",
+            with_blocks(
+                lambda of, width: np.concatenate([s.reshape(-1, width // z) for s in of], 1)
+            ),
+        )
+        yield (
+            f"each shard is reshaped to columns before they are joined: {joined}",
+            with_blocks(
+                lambda of, width: np.concatenate([s.reshape(width // z, -1).T for s in of], 1)
+            ),
+        )
+    yield (
+        f"the joined shards are read by columns: {joined}",
+        with_blocks(lambda of, width: np.concatenate(of).reshape(width, rows).T),
+    )
 
 
 LINEAR = RankProgram(
@@ -111,6 +156,7 @@ LINEAR = RankProgram(
             "the block is complete, but its product with x is a partial sum: a rank has only the "
             "input features of its y.",
         ),
+        Variants(_block_variants),
         right_numbers,
         fewest_bytes,
         own_share_of_work,
@@ -134,7 +180,17 @@ def _make_backward(rng, axes):
         "x",
         lambda rank, total: np.concatenate([total.flatten(), mine[rank]]),
     )
-    return Case(inputs, expected, flops=4 * inputs[0][0].shape[0] * inputs[0][1].size, terms=terms)
+
+    def program(steps):
+        x, block, grad = zip(*inputs)
+        dy = steps.value("dY", grad)
+        dx = steps.sum("dX", [one @ own for one, own in zip(dy, block)], "x")
+        dw = [(one.T @ own).ravel() for one, own in zip(dy, steps.value("x", x))]
+        pairs = zip(dx, steps.scatter("dW", dw, "z"))
+        return [np.concatenate([one.ravel(), shard]) for one, shard in pairs]
+
+    work = 4 * inputs[0][0].shape[0] * inputs[0][1].size
+    return Case(inputs, expected, work, terms, program)
 
 
 def _averaged(attempt):

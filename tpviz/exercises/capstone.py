@@ -132,7 +132,12 @@ def _levels_case(rng, axes):
     ranks = axes["node"] * axes["gpu"]
     inputs = [(whole_numbers(rng, 4 * axes["gpu"]),) for _ in range(ranks)]
     terms = [x for (x,) in inputs]
-    return Case(inputs, [np.sum(terms, axis=0)] * ranks, terms=Terms(terms, "all"))
+
+    def program(steps):
+        shards = steps.scatter("`x`", terms, "gpu")
+        return steps.gather("the sum", steps.sum("the shard", shards, "node"), "gpu")
+
+    return Case(inputs, [np.sum(terms, axis=0)] * ranks, None, Terms(terms, "all"), program)
 
 
 def _levels_sends(axes, case):

@@ -25,6 +25,7 @@ from . import (
     t3,
     t3_maps,
     t3_tiles,
+    t3_tracker,
     tensor,
     zero,
 )
@@ -142,7 +143,19 @@ COURSE = {
 """{notebook: {exercise: (topic, difficulty from 1 to 3, minutes)}}."""
 
 _MODULES = (start, costs, axes, atp, atp_layers, axonn, axonn_grids, axonn_layers, axonn_norm)
-_MODULES += (merak, merak_ranks, merak_orders, t3, t3_maps, t3_tiles, bugs, layouts, zero, tensor)
+_MODULES += (
+    merak,
+    merak_ranks,
+    merak_orders,
+    t3,
+    t3_maps,
+    t3_tiles,
+    t3_tracker,
+    bugs,
+    layouts,
+    zero,
+    tensor,
+)
 _MODULES += (pipelines, capstone, overlap, memory, regrets)
 _ALL = [value for module in _MODULES for value in vars(module).values()]
 _BY_NAME = {value.name: value for value in _ALL if isinstance(value, Exercise)}

@@ -108,7 +108,8 @@ def likeliest(
         right = [explains(*each) for each in there]
         wrong = [each for each, (given, _) in zip(right, there) if not same(given.got, given.want)]
         listed, full = key in first.listed, same(first.got, found[key].value)
-        return listed and full, all(wrong), listed, sum(right), full
+        entire = sum(same(given.got, cause.value) for given, cause in there)
+        return listed and full, all(wrong), listed, sum(right), entire, full
 
     best = max(found, key=agrees, default=None)
     # Many that are tried, and names, which are few, fit by chance.
@@ -147,9 +148,10 @@ def _of_order(want):
 
 def _of_form(want):
     yield "sign", Cause("the sign is wrong.", -want)
-    yield "percent", Cause("that is in per cent: a share of 1 is asked for.", 100 * want)
-    yield "rest", Cause("that is the rest: 1 minus the right answer.", 1 - want)
-    if want:
+    if 0 < want < 1:  # a share
+        yield "percent", Cause("that is in per cent: a share of 1 is asked for.", 100 * want)
+        yield "rest", Cause("that is the rest: 1 minus the right answer.", 1 - want)
+    if want and want != int(want):
         yield "inverse", Cause("that is the inverse: numerator and denominator.", 1 / want)
     if want != int(want):
         for how in (math.floor, math.ceil, round):

@@ -14,6 +14,8 @@ import numpy as np
 
 from ..mesh import Mesh
 from ..trace import Ledger, Trace
+from .mutants import Program
+from .shapes import joined_otherwise
 from .task import Exercise
 from .variants import Terms, Variants, general
 
@@ -23,13 +25,14 @@ class Case(NamedTuple):
     it must return.
 
     flops: one rank's share of the multiply-adds (2 per multiply-add), or None where nothing is
-    multiplied. terms: what the ranks add up, if they do.
+    multiplied. terms: what the ranks add up, if they do. program: the right one, for `mutants`.
     """
 
     inputs: list[tuple[np.ndarray, ...]]
     expected: list[np.ndarray]
     flops: int | None = None
     terms: Terms | None = None
+    program: Program | None = None
 
 
 def whole_numbers(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -241,7 +244,11 @@ def right_shape(attempt: Attempt) -> str | None:
     """Every rank returned the expected shape."""
     for rank, (got, want) in enumerate(zip(attempt.outputs, attempt.case.expected)):
         if got.shape != want.shape:
-            return f"rank {rank} returned shape {list(got.shape)}; it should be {list(want.shape)}."
+            why = joined_otherwise(attempt.outputs, attempt.case.expected, attempt.case.terms)
+            return (
+                f"rank {rank} returned shape {list(got.shape)}; it should be {list(want.shape)}."
+                f"{why}"
+            )
 
 
 def right_numbers(attempt: Attempt) -> str | None:
@@ -268,7 +275,19 @@ def _mixed(attempt):
     want = attempt.case.expected
     if attempt.equals(lambda rank: _in_order_of(attempt.outputs[rank], want[rank])):
         return "the right numbers are all present, in another order."
-    return "the numbers are wrong on every rank."
+    return f"the numbers are wrong on every rank{_partly(attempt.outputs, want)}."
+
+
+def _partly(outputs, want):
+    """Which part of a dim is right on all ranks, in words."""
+    right = [np.isclose(*both, rtol=1e-5, atol=1e-5) for both in zip(outputs, want)]
+    if len({one.shape for one in right}) == 1:
+        for dim in range(right[0].ndim):
+            others = tuple(k for k in range(right[0].ndim) if k != dim)
+            lines = np.flatnonzero(np.all([one.all(others) for one in right], axis=0)).tolist()
+            if lines and lines == [*range(lines[0], lines[-1] + 1)]:
+                return f", but {lines[0]} to {lines[-1]} along dim {dim} are right on all"
+    return ""
 
 
 def _in_order_of(got, want):

@@ -388,6 +388,48 @@ def _blocks(attempt):
         )
 
 
+def _ring_run(inputs, first=0, second=1, ops=("add", "copy"), into=-1):
+    """What ranks have after the two rounds; first, second: the block after its own with which a
+    rank begins each; into: the received block's place after the sent one's."""
+    n, blocks = len(inputs), [np.split(x.copy(), len(inputs)) for x in inputs]
+    for begin, op in zip((first, second), ops):
+        for step in range(n - 1):
+            sent = [blocks[r][(r - step + begin) % n].copy() for r in range(n)]
+            for r in range(n):
+                place = (r - step + begin + into) % n
+                blocks[r][place] = sent[r - 1] + (blocks[r][place] if op == "add" else 0)
+    return [np.concatenate(of) for of in blocks]
+
+
+def _ring_variants(attempt):
+    """Rounds that begin with another block, or add where they copy."""
+    inputs, n = [x for (x,) in attempt.case.inputs], attempt.size
+    copy = "you add in the second round too: what arrives there is complete, so overwrite"
+    for begin in range(n):
+        done = (begin + 1) % n
+        for second in range(n):
+            if second != done:
+                yield (
+                    f"the second round begins with block (rank + {second}) % {n}. After the first "
+                    f"one, rank r has the whole sum of block (r + {done}) % {n}: send that one",
+                    _ring_run(inputs, begin, second),
+                )
+            yield copy, _ring_run(inputs, begin, second, ("add", "add"))
+        yield (
+            "you copy in the first round too: there each rank adds its own block to what arrives",
+            _ring_run(inputs, begin, done, ("copy", "copy")),
+        )
+        yield (
+            "the rounds are exchanged: first add, then copy",
+            _ring_run(inputs, begin, done, ("copy", "add")),
+        )
+        yield (
+            "what arrives is taken as the block that was sent. The previous rank sends another "
+            "one: block (rank - i - 1)",
+            _ring_run(inputs, begin, done, into=0),
+        )
+
+
 def _partial_blocks(attempt):
     """Judge: of which ranks' blocks a wrong block is the sum."""
     n = attempt.size
@@ -442,6 +484,7 @@ RING = RankProgram(
             "the ring.",
         ),
         _blocks,
+        Variants(_ring_variants),
         Variants(general),
         _partial_blocks,
         right_numbers,

@@ -55,6 +55,11 @@ def _why(part, recipe, optimizer):
             if recipe.startswith("mixed")
             else "Only mixed precision has a second copy of the weights."
         )
+    if part == "moments" and recipe.startswith("mixed"):
+        return (
+            f"{optimizer} has {MOMENTS[optimizer]}, and they belong to the master weights, which "
+            "the optimizer updates: 4 bytes each, not the 2 of the working weights."
+        )
     if part == "moments":
         return (
             f"{optimizer} has {MOMENTS[optimizer]}, each in the precision of the weights that it "

@@ -43,6 +43,13 @@ def _in_flight_wrong(question, got):
             f"{words} Look at rank p-2 of the shifted critical path: it runs one more forward "
             "before its first backward."
         )
+    if name == SCP and same(got, p - s + 1):
+        return (
+            f"{words} The shifted critical path has one more in flight on rank p-2 alone: rank "
+            f"{s} holds as many as in 1F1B, p - s."
+        )
+    if name == SCP and s == p - 1:
+        return f"{words} The last rank runs each backward right after its forward: it holds one."
     if same(got, p - s - 1):
         return f"{words} Ranks are counted from 0: the last, p-1, starts backward after one."
     if same(got, p - s + 1):
@@ -106,6 +113,13 @@ def _bubble_wrong(question, got):
     number = next(i for i in range(3) if not same(got[i], right[i]))
     mine, want = got[number], right[number]
     words = f"for {question}: {THREE[number]} takes {want:g} on the clock, your {mine:g}"
+    if number == 1 and same(mine, right[0] - r) and p > 2:
+        return (
+            f"{words}. The last backward has to pass p - 1 = {p - 1} ranks, and each of them has "
+            "recomputed while it waited: p - 1 recomputations less, not one."
+        )
+    if number == 2 and same(mine, right[1] - r):
+        return f"{words}. All m recomputations of the last rank are gone, not one."
     if same(mine, (m + p - 1) * (f + b)) or same(mine, m * (f + b) + (p - 1) * each):
         return f"{words}. It lacks the recomputation of all m microbatches on a rank."
     if number == 0 and same(mine, right[1]):
@@ -131,7 +145,24 @@ def _bubble_wrong(question, got):
             "row; the last rank's forward and backward of microbatch m-1 take longer than the "
             "first of them."
         )
-    return None
+    return _off_by_times(question, words, mine - want)
+
+
+def _off_by_times(question, words, more):
+    """How many forwards, recomputations or backwards too many or too few explain the difference;
+    None where several do."""
+    p, m, *each = question.arguments.values()
+    names = "forward", "recomputation", "backward"
+    found = [
+        (round(more / time), name)
+        for name, time in zip(names, each)
+        if same(more, round(more / time) * time) and 0 < abs(round(more / time)) <= m + p
+    ]
+    if len(found) != 1:
+        return None
+    [(count, name)] = found
+    one = f"{abs(count)} {name}{'s' * (abs(count) > 1)}"
+    return f"{words}: {one} too {'many' if count > 0 else 'few'} on the longest path."
 
 
 BUBBLE = Formula(

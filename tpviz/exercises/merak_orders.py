@@ -354,6 +354,25 @@ def two_streams() -> "tuple[nn.Module, torch.Tensor]":
     return Two(), torch.zeros(2, 4)
 
 
+def with_late_input(place: int, length: int) -> "tuple[nn.Module, torch.Tensor]":
+    """Linear layers in a chain; the model's input is added once more before layer ``place``."""
+    import torch
+    from torch import nn
+
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(length))
+
+        def forward(self, x):
+            h = x
+            for number, layer in enumerate(self.layers):
+                h = layer(h + x if number == place else h).tanh()
+            return h
+
+    return Late(), torch.zeros(2, 4)
+
+
 def _graph(module, example):
     """(operations as (name, takes) up to the last with parameters, {name: the tensors that cross
     after it}, names after which a cut is legal)."""
@@ -382,11 +401,18 @@ def _draw_cuts(rng):
     start, length = int(rng.integers(0, 3)), int(rng.integers(6, 9))
     stop = int(rng.integers(start + 2, length))
     # The first has gaps that one, two and more tensors cross.
-    asked = ((transformer,), (with_skip, start, stop, length), (two_streams,))
+    late = int(rng.integers(2, 5))
+    asked = (
+        (transformer,),
+        (with_skip, start, stop, length),
+        (two_streams,),
+        (with_late_input, late, 5),
+    )
     words = (
         "a transformer layer",
         f"a chain with a skip from layer {start} to {stop}",
         "two streams",
+        f"a chain that takes its input once more before layer {late}",
     )
     for what, called in zip(asked, words):
         operations, crosses, legal = graph_of(*what)
@@ -414,17 +440,27 @@ def _cuts_verdict(question, got):
     missing = [name for name in crosses if name in legal and name not in got]
     if missing:
         [crossing] = crosses[missing[0]]
+        made = dict(question.arguments["operations"])
+        given = sorted({name for takes in made.values() for name in takes} - {*made})
+        late = [name for name in given if _uses_after(question, name, missing[0])]
+        why = f" {late[0]} is an input of the model: each stage can load it." if late else ""
         return (
             f"for {question}: a cut after {missing[0]} is missing. There only {crossing} crosses."
+            f"{why}"
         )
     return None
 
 
 def _user(question, name, cut):
     """The first operation after the cut that takes a tensor."""
+    return _uses_after(question, name, cut)[0]
+
+
+def _uses_after(question, name, cut):
+    """The operations after the cut that take a tensor."""
     operations = question.arguments["operations"]
     behind = [op for op, _ in operations].index(cut) + 1
-    return next(op for op, takes in operations[behind:] if name in takes)
+    return [op for op, takes in operations[behind:] if name in takes]
 
 
 CUTS = Formula(
@@ -434,7 +470,8 @@ CUTS = Formula(
     "takes are the names of the operations whose results it uses (any other name is an input of "
     "the model, which each stage can load itself). Return the names of all operations right after "
     "which a cut is legal: later operations use exactly one result of earlier ones. There are "
-    "three traced modules: a transformer layer, a chain with a skip, and two streams.",
+    "four traced modules: a transformer layer, a chain with a skip, two streams, and a chain that "
+    "takes its input once more.",
     starter="""def merak_cuts(operations):
     return [name for name, takes in operations[:-1]]  # everywhere?""",
     concept="Draw the list as a line, with an arc from each result to its last use. How many arcs "

@@ -20,6 +20,7 @@ from .checks import (
     silent,
     whole_numbers,
 )
+from .variants import Variants
 
 
 # --- merak_ties ---
@@ -29,6 +30,56 @@ def _make_ties(rng, axes):
     expected = [grads.mean(0) for grads in inputs]
     expected[0] = expected[-1] = expected[0] + expected[-1]
     return Case([(grads,) for grads in inputs], expected)
+
+
+def _ties_variants(attempt):
+    """Sums of other microbatches or stages."""
+    inputs = [grads for (grads,) in attempt.case.inputs]
+    want, last = attempt.case.expected, len(inputs) - 1
+    m, means = len(inputs[0]), [grads.mean(0) for grads in inputs]
+    at_ends = lambda end, other: [
+        end(rank) if rank in (0, last) else other(rank) for rank in range(len(inputs))
+    ]
+    own, right = means.__getitem__, want.__getitem__
+    yield (
+        "first and last have the gradient of their own copy alone: they are not added",
+        at_ends(own, own),
+    )
+    for k in range(m):
+        yield (
+            f"only microbatch {k} counts: take the mean over all {m}",
+            at_ends(
+                lambda rank, k=k: inputs[0][k] + inputs[last][k], lambda rank, k=k: inputs[rank][k]
+            ),
+        )
+    yield (
+        "the ranks in the middle return zeros: they have own weights",
+        at_ends(right, lambda rank: 0 * want[rank]),
+    )
+    yield (
+        "the ranks in the middle return the gradient of the shared weight",
+        at_ends(right, lambda rank: want[0]),
+    )
+    yield (
+        "first and last are added, and the ranks in the middle have sums",
+        at_ends(right, lambda rank: m * want[rank]),
+    )
+    yield (
+        f"first and last have {m} times the right gradient: the mean is over microbatches",
+        (at_ends(lambda rank: m * want[rank], right)),
+    )
+    yield f"the mean is divided by the {m} microbatches once more", [one / m for one in want]
+    yield (
+        f"the sum over all stages is divided by their number, {len(inputs)}",
+        [sum(means) / len(inputs)] * len(inputs),
+    )
+    for rank in range(1, last):
+        yield (
+            f"first and last are added to the gradient of rank {rank}",
+            at_ends(lambda end, rank=rank: want[0] + means[rank], own),
+        )
+    yield "the last stage is added to each rank", [one + means[last] for one in means]
+    yield "the first stage is added to each rank", [one + means[0] for one in means]
 
 
 def _by_microbatch(attempt):
@@ -116,6 +167,7 @@ TIES = RankProgram(
             "one end has the sum, and the other has not. Each copy has its own optimizer: with "
             "different gradients they diverge.",
         ),
+        Variants(_ties_variants),
         right_numbers,
         _for_each,
         Mistake(
@@ -151,6 +203,33 @@ def _block(row, skip=True):
     return y, y + h2 @ down2.T, skip * dy + (dy @ down1 * (h1 > 0)) @ up1
 
 
+def _program(inputs):
+    """The whole block, step by step."""
+    x, up1, down1, up2, down2, grad = zip(*inputs)
+
+    def part(steps, number, x, up, down):
+        h = steps.relu(f"h{number}", [a @ u.T for a, u in zip(x, up)])
+        partial = [a @ d.T for a, d in zip(h, down)]
+        return h, steps.sum(f"f{number}", partial, "tp")
+
+    def back(steps, number, h, up, down, grad):
+        inner = [g @ d for g, d in zip(grad, down)]
+        masked = steps.mask(f"h{number}", inner, h)
+        partial = [g @ u for g, u in zip(masked, up)]
+        return steps.sum(f"the gradient through f{number}", partial, "tp")
+
+    def program(steps):
+        h1, f1 = part(steps, 1, x, up1, down1)
+        y = steps.add("the residual x of y = x + f1(x)", f1, x)
+        h2, f2 = part(steps, 2, y, up2, down2)
+        z = steps.add("the residual y of z = y + f2(y)", f2, y)
+        dy = steps.add("the residual's grad in dy", back(steps, 2, h2, up2, down2, grad), grad)
+        dx = steps.add("the residual's dy in dx", back(steps, 1, h1, up1, down1, dy), dy)
+        return [np.concatenate(both) for both in zip(z, dx)]
+
+    return program
+
+
 def _make_halves(rng, axes):
     rows, width = 2 * int(rng.integers(2, 5)), int(rng.integers(2, 5))
     inner = axes["tp"] * int(rng.integers(2, 5))
@@ -168,7 +247,8 @@ def _make_halves(rng, axes):
     ]
     case = Case(inputs, [])
     whole = [_block(_row_of(case, axes, rank)) for rank in range(len(inputs))]
-    return case._replace(expected=[np.concatenate([z, dx]) for _, z, dx in whole])
+    expected = [np.concatenate([z, dx]) for _, z, dx in whole]
+    return case._replace(expected=expected, program=_program(inputs))
 
 
 def _stranger(attempt):

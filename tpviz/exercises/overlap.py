@@ -118,9 +118,25 @@ def _draw_sizes(rng):
 
 
 def _bucket_wrong(question, got):
-    if got < question.answer:
-        return "More buckets are faster: the last one is smaller, and the first starts earlier."
     size, backward, latency, bandwidth = question.arguments.values()
+    longer = size / bandwidth > backward
+    if got < question.answer and not longer:
+        other = (
+            " sqrt(backward / latency) is best where communication is the longer lane."
+            if abs(got - (backward / latency) ** 0.5) <= 1
+            else ""
+        )
+        return (
+            "More buckets are faster. Backward is the longer lane here: only the last bucket is "
+            "exposed, so the smaller it is the better, until the latencies of all of them take as "
+            f"long as what backward leaves.{other}"
+        )
+    if got < question.answer:
+        return (
+            "More buckets are faster. Communication is the longer lane here: it begins when the "
+            "first bucket is full, so a smaller first bucket gains more than one more latency "
+            "costs."
+        )
     fewer = "Fewer buckets are faster: each all-reduce adds a latency, and they run in order"
     if size / bandwidth > backward:
         return f"{fewer}. Communication is the longer lane here, so every latency counts."

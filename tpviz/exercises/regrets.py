@@ -85,6 +85,20 @@ REGRET = Formula(
             ...,
             max(measured) / min(measured) - 1,
         ),
+        "you divided the pick's measured step by its predicted one: that is the prediction's "
+        "error. Regret compares it with the fastest measured layout.": (
+            _pick(predicted, measured) / min(predicted) - 1,
+            ...,
+        ),
+        "you divided the predicted step by the measured one of the pick: that is the prediction's "
+        "error. Regret compares measured steps.": (
+            min(predicted) / _pick(predicted, measured) - 1,
+            ...,
+        ),
+        "the pick's step is compared with the mean or the median, not with the fastest.": (
+            _pick(predicted, measured) / mean(measured) - 1,
+            ...,
+        ),
         "both lists have the same layouts in the same order: do not sort them one by one.": (
             sorted(measured)[predicted.index(min(predicted))] / min(measured) - 1,
             ...,

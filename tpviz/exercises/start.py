@@ -73,7 +73,12 @@ def _make_rows(rng, axes):
     parts = [slice(r * inner, (r + 1) * inner) for r in range(n)]
     inputs = [(x[:, part], w[part]) for part in parts]
     terms = Terms([mine @ own for mine, own in inputs])
-    return Case(inputs, [x @ w] * n, flops=2 * batch * inner * out, terms=terms)
+
+    def program(steps):
+        xs, ws = (steps.value(f"`{name}`", one) for name, one in zip("xw", zip(*inputs)))
+        return steps.sum("the product", [a @ b for a, b in zip(xs, ws)], "world")
+
+    return Case(inputs, [x @ w] * n, 2 * batch * inner * out, terms, program)
 
 
 def _summed_too_early(attempt):
@@ -133,7 +138,11 @@ def _make_two(rng, axes):
     n = axes["world"]
     rows, columns = int(rng.integers(1, 4)) * n, int(rng.integers(2, 6))
     inputs = [whole_numbers(rng, rows, columns) for _ in range(n)]
-    return Case([(x,) for x in inputs], [sum(inputs)] * n, terms=Terms(inputs))
+
+    def program(steps):
+        return steps.gather("the sum", steps.scatter("`x`", inputs, "world"), "world")
+
+    return Case([(x,) for x in inputs], [sum(inputs)] * n, None, Terms(inputs), program)
 
 
 def _half_way(attempt):
@@ -215,7 +224,14 @@ def _make_mlp(rng, axes):
     inputs = [(xs[d], columns[t], rows[t]) for d in range(dp) for t in range(tp)]
     expected = [np.maximum(xs[d] @ w1, 0) @ w2 for d in range(dp) for _ in range(tp)]
     terms = Terms([np.maximum(x @ w1, 0) @ w2 for x, w1, w2 in inputs], "tp")
-    return Case(inputs, expected, flops=2 * (2 * batch * wide * hidden), terms=terms)
+
+    def program(steps):
+        x, w1, w2 = zip(*inputs)
+        h = steps.each("X W1", np.matmul, steps.value("X", x), w1)
+        h = steps.value("H", steps.relu("H", h))
+        return steps.sum("Y", [one @ down for one, down in zip(h, w2)], "tp")
+
+    return Case(inputs, expected, 4 * batch * wide * hidden, terms, program)
 
 
 def _row(attempt, rank, axis="tp"):

@@ -90,8 +90,21 @@ def _maps_verdict(question, got):
         more = f" (and {len(wrong) - FAULTS} more)" if len(wrong) > FAULTS else ""
         idea = next((f" {idea}" for words, idea in IDEAS.items() if words in wrong[0]), "")
         problem = f"this is not {WORDS[goal]}: {'; '.join(wrong[:FAULTS])}{more}.{idea}"
+    if goal == "ring_ag" and mine and (back := _came_back(mine)):
+        problem = back
     problem = problem or _links(mine, goal) or _played(mine, goal)
     return problem and f"for {question}: {problem}"
+
+
+def _came_back(mine):
+    """A chunk of a ring all-gather that is sent to the rank that computed it."""
+    for rank, row in enumerate(mine):
+        for chunk, rule in row:
+            if not isinstance(rule, Local) and rule.to == chunk:
+                return (
+                    f"rank {rank} sends chunk {chunk} to rank {chunk}, whose GEMM computed it. The "
+                    "last rank that gets a chunk keeps it and sends it no further: Local."
+                )
 
 
 def _played_words(answers):

@@ -31,6 +31,14 @@ def _make_gradient(rng, axes):
     cut = (None, "world")
     inputs = parts(axes, (grad_up, *cut), (up, *cut), (grad_gate, *cut), (gate, *cut))
     terms = [own[0] @ own[1].T + own[2] @ own[3].T for own in inputs]
+
+    def program(steps):
+        grads, weights = ((own[k:] for own in inputs) for k in (0, 1))
+        names = ("dU W_upᵀ", "dG W_gateᵀ")
+        products = [[one[k] @ other[k].T for one, other in zip(grads, weights)] for k in (0, 2)]
+        first = steps.value(names[0], products[0])
+        return steps.sum("dX", steps.add(names[1], first, products[1]), "world")
+
     return Case(
         inputs,
         [grad_up @ up.T + grad_gate @ gate.T] * n,
@@ -148,7 +156,15 @@ def _make_sequence(rng, axes):
         [np.maximum(x @ own, 0) @ down for _, own, down in inputs],
         finish=lambda rank, total: np.split(total, n)[rank],
     )
-    return Case(inputs, expected, flops=4 * tokens * n * hidden * inner, terms=terms)
+
+    def program(steps):
+        own, up, down = zip(*inputs)
+        all_of_x = steps.gather("X", own, "world")
+        h = steps.each("X W1", np.matmul, all_of_x, up)
+        h = steps.value("H", steps.relu("H", h))
+        return steps.scatter("Y", [one @ w for one, w in zip(h, down)], "world")
+
+    return Case(inputs, expected, 4 * tokens * n * hidden * inner, terms, program)
 
 
 def _own_of(whole, attempt, rank):
@@ -360,11 +376,36 @@ def _activation_mistakes(tokens, hidden, itemsize, tp):
             ...,
             (4 + 12 / tp) / tp * unit,
         ),
+        **{
+            f"{name} between a column cut and a row cut: a rank has 1/tp of {it}.": both(
+                4 + units + (12 - units) / tp, 16 / tp
+            )
+            for units, (name, it) in _BETWEEN.items()
+        },
+        **{
+            f"the norms keep four tensors, whole under tensor parallelism; you cut {units} of them "
+            "by tp.": both(4 - units + (12 + units) / tp, 16 / tp)
+            for units in (1, 2, 3)
+        },
+        **{
+            f"the norms keep four tensors, the input and the output of both; you have {units}.": (
+                both(units + 12 / tp, (units + 12) / tp)
+            )
+            for units in (1, 3)
+        },
         "what lies between a column cut and a row cut is sharded, what the norms keep is not: you "
         "have it the other way round.": both(12 + 4 / tp, 16 / tp),
     }
 
 
+_BETWEEN = {
+    1: ("the output of attention (or one of q, k and v) lies", "it"),
+    2: ("two of q, k, v lie", "them"),
+    3: ("q, k and v lie", "them"),
+    4: ("one of the MLP's two tensors, or q, k, v and the output of attention lie", "them"),
+    8: ("the MLP's two tensors lie", "them"),
+}
+"""{units: what is between the cuts, and is counted as whole}."""
 _COUNTED = {
     8: "you have eight units between the cuts: q, k, v and the output of attention are four, and "
     "the MLP's inner activations eight, four before GELU and four after.",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..mesh import Mesh
+from .mutants import mutants
 
 if TYPE_CHECKING:
     from .checks import Attempt
@@ -47,12 +48,17 @@ class Variants:
 
 
 def general(attempt: "Attempt") -> Iterator[Variant]:
-    """Mistakes that any exercise can have."""
-    if attempt.case.terms:
+    """Mistakes that any exercise can have, those of one step first."""
+    case = attempt.case
+    yield from _of_inputs(attempt)
+    if case.terms:
         yield from _of_terms(attempt)
+    if case.program:
+        yield from mutants(case.program, attempt.axes, together=1)
     yield from _of_factors(attempt)
     yield from _of_results(attempt)
-    yield from _of_inputs(attempt)
+    if case.program:
+        yield from mutants(case.program, attempt.axes, together=2)
 
 
 def _of_factors(attempt):
@@ -103,9 +109,15 @@ def _reordered(want, dim, parts):
 
 
 def _of_inputs(attempt):
-    inputs = attempt.case.inputs
+    inputs, want = attempt.case.inputs, attempt.case.expected
+    unused = ": collectives ran, but what they brought is not in it" if attempt.ledger else ""
     for number in range(len(inputs[0])):
-        yield f"input {number + 1} is returned as it came", [own[number] for own in inputs]
+        mine = [own[number] for own in inputs]
+        yield f"input {number + 1} is returned as it came{unused}", mine
+        if all(one.shape == right.shape for one, right in zip(mine, want)):
+            for times, how in ((1, "is in the result once too often"), (-1, "is missing in it")):
+                added = [right + times * one for one, right in zip(mine, want)]
+                yield f"the result is right but for input {number + 1}, which {how}", added
 
 
 def _of_terms(attempt):
@@ -123,7 +135,9 @@ def _of_terms(attempt):
         return found
 
     size = attempt.axes.get(terms.over, mesh.size)
-    yield "each rank has its own term of the sum: they are not added", by(lambda all_, me: all_[me])
+    unused = " in what is returned, although collectives ran" if attempt.ledger else ""
+    words = f"each rank has its own term of the sum: they are not added{unused}"
+    yield words, by(lambda all_, me: all_[me])
     yield (
         "you have the largest of the ranks' numbers, not their sum: ReduceOp.SUM",
         by(lambda all_, me: np.max(all_, axis=0)),
@@ -138,11 +152,21 @@ def _of_terms(attempt):
         over = f"the mean is divided by {size}, the number of ranks, once more"
         words = "you have the sum over the ranks, not the mean: divide by their number"
         yield words, by(lambda all_, me: _sum(all_) * size)
+        for other in (count for count in range(2, 9) if count != size):
+            words = f"the sum is divided by {other}; its mean is over {size} ranks"
+            yield words, by(lambda all_, me, other=other: _sum(all_) * size / other)
     yield over, by(lambda all_, me: _sum(all_) / size)
     yield (
         f"the sum is {size} times too large: what is reduced already is added once more",
         by(lambda all_, me: _sum(all_) * (size**2 if terms.mean else size)),
     )
+    for how, change in (
+        ("relu is taken", lambda x: np.maximum(x, 0)),
+        ("the absolute value is taken", np.abs),
+        ("the square is taken", np.square),
+    ):
+        words = f"{how} of each rank's term, before the sum"
+        yield words, by(lambda all_, me, change=change: _sum(change(one) for one in all_))
     yield "a rank's own term counts twice", by(lambda all_, me: _sum(all_) + all_[me])
     yield "a rank's own term is missing in its sum", by(lambda all_, me: _sum(all_) - all_[me])
     for place in range(size):

@@ -276,6 +276,16 @@ def _draw_stages(rng):
         yield int(rng.integers(1, 70)) * 10**9, int(2 ** rng.integers(2, 8)), zero
 
 
+_NAMES = "parameters", "gradients", "optimizer states"
+_OPTIMIZER = {
+    4: "you have the copy alone, or one moment",
+    8: "you have two of the three",
+    6: "you have them in 2 bytes",
+    16: "you have one too many",
+}
+"""{bytes of a parameter's optimizer states: what was counted}."""
+
+
 STATES = Formula(
     title="What a ZeRO stage shards",
     prompt="Adam in mixed precision keeps 2 bytes for each parameter, 2 for its gradient and 12 "
@@ -304,6 +314,28 @@ STATES = Formula(
         "the stages shard in this order: optimizer states, gradients, parameters.": tuple(
             n * parameters / (dp if zero >= stage else 1) for n, stage in zip((2, 2, 12), (1, 2, 3))
         ),
+        **{
+            f"stage 1 shards optimizer states, stage 2 gradients too, stage 3 parameters too; you "
+            f"have {' then '.join(_NAMES[k] for k in order)}.": tuple(
+                n * parameters / (dp if zero >= 1 + order.index(k) else 1)
+                for k, n in enumerate((2, 2, 12))
+            )
+            for order in permutations(range(3))
+            if order not in ((2, 1, 0), (2, 0, 1))
+        },
+        **{
+            f"optimizer states are a float32 copy of the weights and two moments, 4 bytes each: "
+            f"{why}.": (..., ..., size * parameters / (dp if zero else 1))
+            for size, why in _OPTIMIZER.items()
+        },
+        **{
+            f"{_NAMES[k]} are whole in stages before {3 - k} alone: from then on they are sharded, "
+            "like what earlier stages shard.": tuple(
+                n * parameters * (1 if i == k or zero < 3 - i else 1 / dp)
+                for i, n in enumerate((2, 2, 12))
+            )
+            for k in (0, 1, 2)
+        },
         "that is replicated: this stage keeps shards of 1/dp.": states(parameters, dp, 0),
     },
     parts=("parameters", "gradients", "optimizer states"),
@@ -338,6 +370,10 @@ SENT = Formula(
     draw=_draw_stages,
     solution=sent,
     mistakes=lambda size, dp, zero: {
+        f"stage {zero} reduce-scatters gradients, and then a rank has updated its shard of the "
+        "parameters alone: they are all-gathered, which sends as much again.": (
+            (dp - 1) / dp * size if zero in (1, 2) else None
+        ),
         "a ring sends (dp-1)/dp of the tensor in each half, not all of it.": _no_ring(
             size, dp, zero
         ),
