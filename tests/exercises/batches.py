@@ -7,6 +7,7 @@ import misconceptions
 import misconceptions_layers
 import misconceptions_ranks
 import misconceptions_schemes
+import misconceptions_told
 import numpy as np
 import otherwise
 import otherwise_ranks
@@ -27,6 +28,7 @@ TABLES = (
     misconceptions_layers,
     misconceptions,
     misconceptions_schemes,
+    misconceptions_told,
     otherwise,
     otherwise_ranks,
 )

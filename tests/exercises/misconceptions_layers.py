@@ -193,7 +193,7 @@ WRONG = {
     "atp_column_linear": [
         (column_averaged_over_d1, "only ranks along axis d2 hold .* on axis d1 is one too many"),
         (column_maximum, "you have the largest of the ranks. numbers"),
-        (column_of_summed_inputs, "the numbers are wrong on every rank|the bytes needed"),
+        (column_of_summed_inputs, "x is added over axis d2, .*; and x Wᵀ is not added|the bytes"),
     ],
     "atp_column_backward": [
         (back_averaged, "divided by 2, .* a sum is asked for, no mean"),
@@ -210,7 +210,7 @@ WRONG = {
         (grid_maximum, "you have the largest of the ranks. numbers"),
         (grid_averaged, "a sum is asked for, no mean"),
         (grid_summed_over_z, "added over axis z, where each is right by itself"),
-        (grid_pieces_summed, "your all_reduce ran on axis z|numbers are wrong|another order"),
+        (grid_pieces_summed, "`piece` is added over axis z, but"),
     ],
     "axonn_backward": [
         (grid_back_averaged, "divided by 2, .* a sum is asked for, no mean"),

@@ -47,8 +47,8 @@ def _pieces(blocks, axes):
 def _layer(rng, axes):
     """Whole arrays x (tokens, in), w (out, in), grad (tokens, out)."""
     tokens = axes["z"] * int(rng.integers(2, 5))
-    inside = axes["y"] * int(rng.integers(2, 5))
-    outside = axes["x"] * axes["z"] * int(rng.integers(1, 3))  # so that z divides the block
+    inside = axes["y"] * axes["z"] * int(rng.integers(1, 3))  # z divides each block's columns,
+    outside = axes["x"] * axes["z"] * int(rng.integers(1, 3))  # and its rows
     shapes = (tokens, inside), (outside, inside), (tokens, outside)
     return [whole_numbers(rng, *shape, dtype=np.float64) for shape in shapes]
 

@@ -118,6 +118,16 @@ def _bubble_wrong(question, got):
             f"{words}. The last backward has to pass p - 1 = {p - 1} ranks, and each of them has "
             "recomputed while it waited: p - 1 recomputations less, not one."
         )
+    if number == 1 and same(mine, right[0]):
+        return (
+            f"{words}, as without early recomputation. The last backwards recompute while their "
+            "rank waits: the path back over p - 1 ranks has p - 1 recomputations less."
+        )
+    if number == 2 and same(mine, right[1]):
+        return (
+            f"{words}, as if the last rank recomputed. It does not, and rank p-2, which does, is "
+            "the busy one now."
+        )
     if number == 2 and same(mine, right[1] - r):
         return f"{words}. All m recomputations of the last rank are gone, not one."
     if same(mine, (m + p - 1) * (f + b)) or same(mine, m * (f + b) + (p - 1) * each):

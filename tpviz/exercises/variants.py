@@ -53,12 +53,12 @@ def general(attempt: "Attempt") -> Iterator[Variant]:
     yield from _of_inputs(attempt)
     if case.terms:
         yield from _of_terms(attempt)
-    if case.program:
-        yield from mutants(case.program, attempt.axes, together=1)
+    yield from _with_inputs(attempt)
     yield from _of_factors(attempt)
     yield from _of_results(attempt)
     if case.program:
-        yield from mutants(case.program, attempt.axes, together=2)
+        for together in (1, 2):
+            yield from mutants(case.program, attempt.axes, together)
 
 
 def _of_factors(attempt):
@@ -109,11 +109,18 @@ def _reordered(want, dim, parts):
 
 
 def _of_inputs(attempt):
-    inputs, want = attempt.case.inputs, attempt.case.expected
+    inputs = attempt.case.inputs
     unused = ": collectives ran, but what they brought is not in it" if attempt.ledger else ""
     for number in range(len(inputs[0])):
         mine = [own[number] for own in inputs]
         yield f"input {number + 1} is returned as it came{unused}", mine
+
+
+def _with_inputs(attempt):
+    """An input, a residual say, that is left out or added twice."""
+    want = attempt.case.expected
+    for number in range(len(attempt.case.inputs[0])):
+        mine = [own[number] for own in attempt.case.inputs]
         if all(one.shape == right.shape for one, right in zip(mine, want)):
             for times, how in ((1, "is in the result once too often"), (-1, "is missing in it")):
                 added = [right + times * one for one, right in zip(mine, want)]

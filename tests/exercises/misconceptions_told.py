@@ -1,0 +1,261 @@
+"""Plausible wrong answers of an independent reader whose causes were not told, or that passed, with
+the words that they should get. Each was written before its message was known."""
+
+import math
+from dataclasses import replace
+
+import solutions_merak
+import solutions_t3
+import torch
+import torch.distributed as dist
+
+from tpviz.schemes.t3.hardware import Dma, Local, Remote, simulate
+
+
+def _all_reduced(tensor, **group):
+    dist.all_reduce(tensor, **group)
+    return tensor
+
+
+# -- ranks --
+def bucket_by_parameters(first, second, third):
+    gradients = [first, second, third]
+    return _all_reduced(torch.cat([one.flatten() for one in gradients])) / len(gradients)
+
+
+def _two(x):
+    blocks = list(x.chunk(dist.get_world_size()))
+    mine = torch.empty_like(blocks[0])
+    dist.reduce_scatter(mine, blocks)
+    gathered = [torch.empty_like(mine) for _ in blocks]
+    dist.all_gather(gathered, mine)
+    return blocks, gathered
+
+
+def two_old_blocks(x):
+    return torch.cat(_two(x)[0])
+
+
+def two_side_by_side(x):
+    return torch.cat(_two(x)[1], 1)
+
+
+def two_stacked(x):
+    return torch.stack(_two(x)[1])
+
+
+def ring_from_own_block(x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    blocks = list(x.chunk(n))
+    for add in (True, False):
+        for i in range(n - 1):
+            mine, theirs = (rank - i) % n, (rank - i - 1) % n
+            got = torch.empty_like(blocks[0])
+            works = dist.isend(blocks[mine], (rank + 1) % n), dist.irecv(got, (rank - 1) % n)
+            for work in works:
+                work.wait()
+            blocks[theirs].copy_(blocks[theirs] + got if add else got)
+    return torch.cat(blocks)
+
+
+def ring_adds_always(x):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    blocks = list(x.chunk(n))
+    for i in range(2 * (n - 1)):
+        got = torch.empty_like(blocks[0])
+        works = (
+            dist.isend(blocks[(rank - i) % n], (rank + 1) % n),
+            dist.irecv(got, (rank - 1) % n),
+        )
+        for work in works:
+            work.wait()
+        blocks[(rank - i - 1) % n] += got
+    return torch.cat(blocks)
+
+
+def mlp_of_summed_hidden(x, w1, w2, mesh):
+    return _all_reduced(torch.relu(x @ w1), group=mesh.get_group("tp")) @ w2
+
+
+def rows_with_relu(x, w):
+    return _all_reduced((x @ w).relu())
+
+
+def grid_of_columns(x, piece, mesh):
+    z = mesh.get_group("z")
+    pieces = [torch.empty_like(piece) for _ in range(z.size())]
+    dist.all_gather(pieces, piece, group=z)
+    block = torch.cat([one.view(-1, x.shape[1] // z.size()) for one in pieces], 1)
+    return _all_reduced(x @ block.t(), group=mesh.get_group("y"))
+
+
+def norm_of_norms(piece, bias, scale, mesh):
+    x, y, z = (mesh.get_group(axis).size() for axis in "xyz")
+    total = piece.norm() + bias.norm() / (y * z) + scale.norm() / (x * z)
+    for axis in "xyz":
+        dist.all_reduce(total, group=mesh.get_group(axis))
+    return total
+
+
+def halves_without_a_residual(x, up1, down1, up2, down2, grad, mesh):
+    group, weights = mesh.get_group("tp"), ((up1, down1), (up2, down2))
+    xs, grads, hidden = list(x.chunk(2)), list(grad.chunk(2)), [[], []]
+    for up, down in weights:
+        for half in (0, 1):
+            h = (xs[half] @ up.t()).relu()
+            hidden[half].append(h)
+            xs[half] = xs[half] + _all_reduced(h @ down.t(), group=group)
+    for number, (up, down) in ((1, weights[1]), (0, weights[0])):
+        for half in (0, 1):
+            through = (grads[half] @ down * (hidden[half][number] > 0)) @ up
+            own = 0 if number else grads[half]
+            grads[half] = own + _all_reduced(through, group=group)
+    return torch.cat([*xs, *grads])
+
+
+# -- numbers --
+def coords_remainders_by_x(rank, grid, order):
+    x, y, z, _ = grid
+    rest, a = divmod(rank, x)
+    rest, b = divmod(rest, y)
+    d, c = divmod(rest, z)
+    return (a, b, c, d) if order == "xyz" else (b, a, c, d)
+
+
+def activations_with_whole_attention(tokens, hidden, itemsize, tp):
+    unit = tokens * hidden * itemsize
+    return (5 + 11 / tp) * unit, 16 / tp * unit
+
+
+def flight_shifted_everywhere(name, p, m, s):
+    return min(m, p - s + (name == "shifted_critical_path" and s < p - 1))
+
+
+def order_other_way(rank, ranks):
+    return [(rank - 1 - j) % ranks for j in range(ranks)]
+
+
+def _shards(parameters, dp, zero, order, sizes=(2, 2, 12)):
+    return tuple(n * parameters / (dp if zero >= k else 1) for n, k in zip(sizes, order))
+
+
+def states_gradients_first(parameters, dp, zero):
+    return _shards(parameters, dp, zero, (3, 1, 2))
+
+
+def states_two_moments(parameters, dp, zero):
+    return _shards(parameters, dp, zero, (3, 2, 1), (2, 2, 8))
+
+
+def sent_gradients_only(size, dp, zero):
+    return {0: 2, 1: 2, 2: 1, 3: 3}[zero] * (dp - 1) / dp * size
+
+
+def states_of_half_moments(parameters, recipe, optimizer):
+    w, g, master = {
+        "float32": (4, 4, 0),
+        "mixed": (2, 2, 4),
+        "mixed, float32 gradients": (2, 4, 4),
+        "bfloat16": (2, 2, 0),
+    }[recipe]
+    moments = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
+    return w * parameters, g * parameters, master * parameters, w * moments * parameters
+
+
+def bucket_as_if_link_bound(size, backward, latency, bandwidth):
+    return min(1000, max(1, round(math.sqrt(backward / latency))))
+
+
+def regret_of_the_prediction(predicted, measured):
+    i = predicted.index(min(predicted))
+    return measured[i] / predicted[i] - 1, sum(measured) / len(measured) / min(measured) - 1
+
+
+def wire_forward_twice(d1, d2, order, tokens, hidden, itemsize):
+    if order == "row":
+        d1, d2 = d2, d1
+    unit, ring = tokens * hidden * itemsize, lambda d: 2 * (d - 1) / d
+    return 2 * (ring(d2) * 7 * unit / d1 + ring(d1) * 2 * unit / d2)
+
+
+def bubble_one_recomputation(p, m, f, r, b):
+    plain, _, third = solutions_merak.RIGHT["merak_bubble"][0](p, m, f, r, b)
+    return plain, plain - r, third
+
+
+def cuts_with_inputs(operations):
+    last = {name: i for i, (_, takes) in enumerate(operations) for name in takes}
+    made = {name: i for i, (name, _) in enumerate(operations)}
+    return [
+        name
+        for i, (name, _) in enumerate(operations[:-1])
+        if sum(made.get(t, -1) <= i < end for t, end in last.items()) == 1
+    ]
+
+
+def gather_sent_round(collective, ranks):
+    if collective != "ring_ag":
+        return _direct(collective, ranks)
+    return [
+        [((r + j) % ranks, Dma((r - 1) % ranks, "store", 1)) for j in range(ranks)]
+        for r in range(ranks)
+    ]
+
+
+def _direct(collective, ranks):
+    op, updates = ("update", ranks) if collective == "direct_rs" else ("store", 1)
+    others = [[(r + 1 + j) % ranks for j in range(ranks - 1)] for r in range(ranks)]
+    return [
+        [*((c, Remote(c, op)) for c in row), (r, Local(updates))] for r, row in enumerate(others)
+    ]
+
+
+def pays_with_hidden_gather(k, ranks, flops, link, itemsize):
+    x = 2 * k * link * ranks / ((ranks - 1) * flops * itemsize)
+    return x, (x + 2) / max(x, 2), 2 * k / x
+
+
+def tracker_by_peak(gemm, ranks, machine):
+    peak, sets = simulate(gemm, ranks, machine, "t3").tracker.peak, 1
+    while sets * machine.tracker_records < peak:
+        sets *= 2
+    counted = solutions_t3.RIGHT["t3_tracker"][0](gemm, ranks, replace(machine))[0]
+    return counted, sets
+
+
+RIGHT = {}
+WRONG = {
+    "zero_bucket": [(bucket_by_parameters, "the sum is divided by 3; its mean is over 4 ranks")],
+    "all_reduce_in_two": [
+        (two_old_blocks, "is returned as it came: collectives ran, but what they brought"),
+        (two_side_by_side, "joined along dim 1, but they are parts of dim 0"),
+        (two_stacked, r"stacked along a new dim: join them with `torch\.cat`"),
+    ],
+    "ring_all_reduce": [
+        (ring_from_own_block, r"begins with block \(rank \+ 0\) % 4\. .* \(r \+ 1\) % 4"),
+        (ring_adds_always, "you add in the second round too"),
+    ],
+    "mlp_on_mesh": [(mlp_of_summed_hidden, "H is added over axis tp, .* and Y is not added")],
+    "row_parallel": [(rows_with_relu, "relu is taken of each rank's term, before the sum")],
+    "axonn_linear": [(grid_of_columns, "the shards are joined as columns of the block")],
+    "axonn_norm": [(norm_of_norms, "norms do not add up; their squares do")],
+    "merak_halves": [(halves_without_a_residual, "the residual's grad in dy is left out")],
+    "axonn_coords": [(coords_remainders_by_x, "you divided by the size of x first")],
+    "tp_activations": [(activations_with_whole_attention, "the output of attention .* 1/tp of it")],
+    "merak_in_flight": [(flight_shifted_everywhere, "one more in flight on rank p-2 alone")],
+    "t3_order": [(order_other_way, "the ring runs the other way")],
+    "zero_states": [
+        (states_gradients_first, "you have gradients then optimizer states then parameters"),
+        (states_two_moments, "a float32 copy of the weights and two moments.* two of the three"),
+    ],
+    "zero_sent": [(sent_gradients_only, "stage 2 reduce-scatters gradients, and then .*gathered")],
+    "mem_states": [(states_of_half_moments, "they belong to the master weights")],
+    "overlap_bucket": [(bucket_as_if_link_bound, "Backward is the longer lane here.* sqrt")],
+    "beat_regret": [(regret_of_the_prediction, "that is the prediction's error")],
+    "atp_wire_bytes": [(wire_forward_twice, "you doubled forward")],
+    "merak_bubble": [(bubble_one_recomputation, "p - 1 recomputations less, not one")],
+    "merak_cuts": [(cuts_with_inputs, "x is an input of the model: each stage can load it")],
+    "t3_other_maps": [(gather_sent_round, "to rank 3, whose GEMM computed it")],
+    "t3_pays": [(pays_with_hidden_gather, "the best k is not where x = 2")],
+    "t3_tracker": [(tracker_by_peak, "records enough, but each part has its set")],
+}
