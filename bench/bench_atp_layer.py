@@ -15,9 +15,9 @@ from harness import interleaved, ratio, report, row, slowest, timing
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import tpviz as tv
-from tpviz.schemes.atp.layers import ATPLinear
-from tpviz.schemes.atp.operators import LinearSharding
 from tpviz.schemes.gpt.program import batch_of
+from tpviz.schemes.grid.layers import GridLinear
+from tpviz.schemes.grid.operators import LinearSharding
 
 WORKLOAD = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, tied=False)
 SIZES = {"tokens": 512, "hidden": 256, "wide": 1024}
@@ -48,8 +48,8 @@ def layers():
     mesh = tv.Mesh({"d1": 2, "d2": 2}).device_mesh()
     d1, d2 = mesh.get_group("d1"), mesh.get_group("d2")
     ours = [
-        ATPLinear(hidden, wide, LinearSharding(d2, d1), bias=False),
-        ATPLinear(wide, hidden, LinearSharding(d1, d2), bias=False),
+        GridLinear(hidden, wide, LinearSharding(d2, d1), bias=False),
+        GridLinear(wide, hidden, LinearSharding(d1, d2), bias=False),
     ]
     i, j = d1.rank(), d2.rank()
     with torch.no_grad():

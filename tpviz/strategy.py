@@ -349,7 +349,6 @@ class Strategy:
         self.check(workload)
         program = import_module(f"{self.scheme}.program")
         made = program.build(self, workload, mesh, dtype, device, **options)
-        made.accumulation = self.accumulation
         import_module("tpviz.schemes.gpt.model").recompute(made.module, self.recompute_in_blocks)
         return made
 

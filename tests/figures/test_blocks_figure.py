@@ -11,8 +11,8 @@ import tpviz as tv
 from tpviz.figures import blocks as figure
 from tpviz.figures.blocks import blocks_svg
 from tpviz.figures.blocks_matrix import plain
-from tpviz.schemes.atp.step import pieces
 from tpviz.schemes.gpt.step import BLOCK
+from tpviz.schemes.grid.step import pieces
 from tpviz.step import Kernel
 from tpviz.widgets.blocks import layout_of, story
 

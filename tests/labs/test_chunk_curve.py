@@ -9,7 +9,7 @@ from tpviz.cost import Clock
 from tpviz.labs import atp
 from tpviz.labs.study import Outcome
 from tpviz.schemes.atp.chunks import layer_of
-from tpviz.schemes.atp.step import pieces
+from tpviz.schemes.grid.step import pieces
 from tpviz.step import Chunks
 
 NODE = tv.clusters.nvswitch()

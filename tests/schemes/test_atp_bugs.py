@@ -11,7 +11,7 @@ from together import together, verifications
 import tpviz as tv
 from tpviz.exercises import atp_zoo as zoo
 from tpviz.exercises.zoo import examine
-from tpviz.schemes.atp.operators import Linear
+from tpviz.schemes.grid.operators import Linear
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
 

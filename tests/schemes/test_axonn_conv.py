@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import nn
 
 import tpviz as tv
-from tpviz.schemes.atp.operators import LinearSharding
 from tpviz.schemes.axonn.conv import GridConv2d
 from tpviz.schemes.axonn.weights import Depth
 from tpviz.schemes.gpt.program import gather
+from tpviz.schemes.grid.operators import LinearSharding
 
 GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 2)]
 OPTIONS = {"kernel_size": 3, "stride": 2, "padding": (1, 2), "dilation": (2, 1)}

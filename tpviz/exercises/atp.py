@@ -107,7 +107,7 @@ def block_bytes(strategy: ATP, workload: GPT) -> float:
     """Wire bytes of one block and rank from the strategy's ledger, without LayerNorm's statistics.
 
     The ledger of two blocks minus that of one. The statistics are two numbers per token, of two
-    norms, in forward and backward (see `tpviz.schemes.atp.step`).
+    norms, in forward and backward (see `tpviz.schemes.grid.step`).
     """
     one, two = (strategy.ledger(replace(workload, layers=n)).total()[2] for n in (1, 2))
     s, tokens = strategy.layout.s, workload.batch * workload.seq

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import torch
 
-from tpviz.schemes.atp.operators import Linear
 from tpviz.schemes.atp.strategy import ATP
+from tpviz.schemes.grid.operators import Linear
 from tpviz.workload import GPT
 
 from .zoo import Seeded, copies_not_summed, own_statistics

@@ -6,6 +6,7 @@ random, and replicas reduced before the two copies of a shared weight.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 from weakref import proxy
 
@@ -13,9 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tpviz.labels import current
-from tpviz.schemes.megatron.operators import ColumnLinear
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.schemes.operators import linear_gradients
 from tpviz.workload import GPT
 
 from .zoo import FIRST, SECOND, WRONG, Evidence, Seeded, bias_everywhere
@@ -99,14 +98,7 @@ def _sum_left_out(program, layer):
     """Forward omits the all-reduce that recomputation may omit."""
     plain = layer.forward
 
-    def forward(x):
-        skip_last_allreduce = layer.unsummed
-        layer.unsummed = skip_last_allreduce or current().phase == "forward"
-        y = plain(x)
-        layer.unsummed = skip_last_allreduce
-        return y
-
-    layer.forward = forward
+    layer.forward = lambda x, summed=True: plain(x, summed=summed and current().phase != "forward")
 
 
 @fault("copies that start apart", "head", grid=(_DEEP, _COPIED))
@@ -170,20 +162,24 @@ def _one_buffer(program, layer):
 @fault("gradient not summed", *FIRST, grid=(_SPLIT,))
 def _not_summed(program, layer):
     """The input's gradient is not all-reduced over tp."""
-    layer.bare = True
+    layer.forward = partial(layer.forward, alone=True)
 
 
-class Unwaited(ColumnLinear):
-    """A column-parallel layer that uses its input's gradient before the all-reduce has ended."""
+class Unwaited(torch.autograd.Function):
+    """x itself, whose gradient is used before its all-reduce has ended."""
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        """x, as another tensor."""
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         """The all-reduce is issued; the rank uses its partial sum. (In fact the all-reduce runs on
         another buffer, so that the result is deterministic.)"""
-        x, weight = ctx.saved_tensors
-        own = grad @ weight
-        in_flight.append(dist.all_reduce(own.clone(), group=ctx.group, async_op=True))
-        return own, *linear_gradients(x, grad.contiguous(), True), None
+        in_flight.append(dist.all_reduce(grad.clone(), group=ctx.group, async_op=True))
+        return grad, None
 
 
 in_flight = []
@@ -192,7 +188,8 @@ in_flight = []
 
 @fault("sum not waited for", *FIRST, grid=(_SPLIT,))
 def _not_waited(program, layer):
-    layer.operator = Unwaited
+    alone = partial(layer.forward, alone=True)
+    layer.forward = lambda x: alone(Unwaited.apply(x, layer.way.spread))
 
 
 @fault("microbatch overwritten", *FIRST, *SECOND, grid=(_DEEP, _COPIED))

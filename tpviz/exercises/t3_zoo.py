@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from tpviz.schemes.t3 import operators
 from tpviz.schemes.t3 import ring as rings
-from tpviz.schemes.t3.program import fuse, ring_of
+from tpviz.schemes.t3.program import ring_of
 from tpviz.schemes.t3.strategy import T3
 from tpviz.workload import GPT
 
@@ -162,7 +162,7 @@ def _give(program, layer, kind: type[rings.Ring] = Spoiled, **pieces):
     sound = ring_of(program.strategy, program.mesh)
     ring = kind(sound.group, sound.tiles)
     ring.pieces = pieces  # pyright: ignore[reportAttributeAccessIssue]
-    fuse(layer, ring, program.strategy.split)
+    layer.ring = ring
 
 
 def in_ring(cause: str, *layers: str, **options: Any) -> Callable[[type], type]:
@@ -291,10 +291,10 @@ in_flight = []
 def _gathered_early(program, layer):
     """The all-gather sends each rank's own product before the partial sum is added. The rank itself
     reads its own chunk later, when it is complete."""
-    plain, gather, rank = layer.fused, operators.gather_first, layer.group.rank()
+    plain, gather, rank = layer.forward, operators.gather_first, layer.ring.group.rank()
 
-    def fused(x, weight):
-        own = x.flatten(0, -2).chunk(TP)[rank] @ weight.t()
+    def forward(x):
+        own = x.flatten(0, -2).chunk(TP)[rank] @ layer.weight.t()
 
         def early(total, group):
             whole, work = gather(own, group)
@@ -303,9 +303,9 @@ def _gathered_early(program, layer):
             return whole, work
 
         with patch.object(operators, "gather_first", early):
-            return plain(x, weight)
+            return plain(x)
 
-    layer.fused = fused
+    layer.forward = forward
 
 
 fault("bias on every rank", *SECOND, gather=_BOTH)(bias_everywhere)
@@ -315,7 +315,7 @@ fault("bias on every rank", *SECOND, gather=_BOTH)(bias_everywhere)
 def _bias_summed(program, layer):
     """The bias's gradient, which each rank has whole, is all-reduced over tp."""
 
-    group = layer.group  # a tensor whose hook holds the tensor is never collected
+    group = layer.ring.group  # a tensor whose hook holds the tensor is never collected
 
     def total(grad):
         dist.all_reduce(grad := grad.clone(), group=group)

@@ -163,8 +163,8 @@ def own_statistics(program: Any, layer: Any) -> None:
 
 def bias_everywhere(program: Any, layer: Any) -> None:
     """Every rank along tp adds the bias to its partial sum."""
-    plain, more = layer.forward, layer.group.size() - 1
-    layer.forward = lambda x: plain(x) + more * layer.bias.detach()
+    plain, more = layer.forward, layer.way.contract.size() - 1
+    layer.forward = lambda x, **how: plain(x, **how) + more * layer.bias.detach()
 
 
 def copies_not_summed(program: Any, layer: Any) -> None:

@@ -8,14 +8,14 @@ hand. No torch.
 from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.schemes.atp.step import pieces
+from tpviz.schemes.grid.step import pieces
 from tpviz.step import Chunks, Collective, Overlapped, Pipeline
 
 from . import captions as say
 from .captions import Dim, Frame, Tensor, exchanged, multiplied, verb, words_of
 
 if TYPE_CHECKING:
-    from tpviz.schemes.atp.layout import Layout
+    from tpviz.schemes.grid.layout import Layout
     from tpviz.workload import GPT
 
 LIKE = 4

@@ -1,6 +1,6 @@
 """Which part of a linear layer's weight and bias a rank holds, and what the layer sends.
 
-i, s: sizes of the axes *inside* and *stream* of a `tpviz.schemes.atp.layout.Layout`. Weights in
+i, s: sizes of the axes *inside* and *stream* of a `tpviz.schemes.grid.layout.Layout`. Weights in
 formulas are (out, in).
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from tpviz.schemes.atp.layout import Layout
+from tpviz.schemes.grid.layout import Layout
 
 
 class Move(NamedTuple):
@@ -110,7 +110,7 @@ class Part:
     def moves(self, enters: bool | None = None, grad: bool = True, readers: int = 1) -> list[Move]:
         """Every `Move` of one call, forward and backward.
 
-        As in `tpviz.schemes.atp.step`, with the stream gathered after each pair and cut before.
+        As in `tpviz.schemes.grid.step`, with the stream gathered after each pair and cut before.
         enters : of a first layer, whether its input is cut here, for all ``readers`` of it; by
         default ``sends``. grad : whether the input needs a gradient. One reader sums that in its
         own backward, needed or not.

@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from tpviz.schemes.atp.operators import Linear, LinearSharding
+from tpviz.schemes.grid.operators import Linear, LinearSharding
 from tpviz.schemes.operators import ReduceScatter
 
 from .layers import Alone, Held

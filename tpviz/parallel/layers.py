@@ -12,27 +12,15 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from tpviz.schemes import operators
-from tpviz.schemes.atp.operators import Cut, Gather, Linear, LinearSharding, Products
 from tpviz.schemes.axonn.weights import Weight
-from tpviz.schemes.collectives import own_of
+from tpviz.schemes.collectives import Alone, own_of
+from tpviz.schemes.grid.operators import Cut, Gather, Linear, LinearSharding, Products
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from .cuts import Part
     from .grid import Grid
-
-
-class Alone:
-    """The group of an axis of one rank: there is nothing to send."""
-
-    def size(self) -> int:
-        """1"""
-        return 1
-
-    def rank(self) -> int:
-        """0"""
-        return 0
 
 
 class Groups(NamedTuple):

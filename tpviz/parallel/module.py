@@ -13,9 +13,9 @@ from torch import nn
 from tpviz.mesh import Mesh
 from tpviz.partition.leaves import tensors_of
 from tpviz.runtime.launch import in_torchrun
-from tpviz.schemes.atp.layout import Layout
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak
 

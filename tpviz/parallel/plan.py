@@ -29,7 +29,7 @@ from .watch import read_elsewhere
 if TYPE_CHECKING:
     from torch import nn
 
-    from tpviz.schemes.atp.layout import Layout
+    from tpviz.schemes.grid.layout import Layout
 
     from .rules import Pair
 

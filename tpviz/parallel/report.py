@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from tpviz.schemes.atp.layout import Layout
+from tpviz.schemes.grid.layout import Layout
 from tpviz.tables import html_table, table, text_table
 from tpviz.trace import Ledger
 

@@ -67,7 +67,7 @@ class ModuleStage(Stage):
         return self.parts.begin(received, inputs[0])
 
     def run(
-        self, values: tuple[torch.Tensor, ...], start: int, stop: int | None
+        self, values: tuple[torch.Tensor, ...], start: int, stop: int | None, summed: bool = True
     ) -> tuple[torch.Tensor, ...]:
         for layer, path in list(zip(self.layers, self.paths))[start:stop]:
             with label(layer=path):

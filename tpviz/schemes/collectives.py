@@ -25,6 +25,19 @@ class Group(Protocol):
     def rank(self) -> int: ...
 
 
+class Alone:
+    """The group of an axis of one rank: it is asked what a group of one rank would be asked, and
+    nothing else, since there is nothing to send."""
+
+    def size(self) -> int:
+        """1"""
+        return 1
+
+    def rank(self) -> int:
+        """0"""
+        return 0
+
+
 class GroupsByAxis(Protocol):
     """What schemes ask of a mesh: a ``DeviceMesh``, or its groups alone."""
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tpviz.figures import blocks as figure
 from tpviz.films.blocks import block_frames
 from tpviz.mesh import Mesh
-from tpviz.schemes.atp.layout import Layout
 from tpviz.schemes.atp.strategy import ATP
+from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.workload import GPT
 

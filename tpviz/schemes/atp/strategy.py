@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.memory import of_step
+from tpviz.schemes.grid.layout import Layout
+from tpviz.schemes.grid.memory import memory
+from tpviz.schemes.grid.step import step
 from tpviz.step import Step, accumulated
 from tpviz.strategy import (
     Strategy,
@@ -28,10 +31,7 @@ from tpviz.strategy import (
 )
 from tpviz.workload import GPT
 
-from .layout import Layout
-from .memory import memory
 from .paper import communication
-from .step import step
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -83,7 +83,7 @@ class ATP(Strategy):
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
 
-    alike = True
+    alike, scheme = True, "tpviz.schemes.grid"
 
     def __post_init__(self):
         object.__setattr__(self, "mesh", _pair(self.mesh))
@@ -96,7 +96,19 @@ class ATP(Strategy):
     @property
     def layout(self) -> Layout:
         """The `Layout`: the role of each axis."""
-        return Layout.of(self)
+        inside, stream = ("d1", "d2") if self.order == "column" else ("d2", "d1")
+        i, s = self.axes[inside], self.axes[stream]
+        return Layout(
+            inside,
+            stream,
+            i,
+            s,
+            self.chunks,
+            self.chunking,
+            a3=self.attention == "A3" and s > 1,
+            l2=self.norm == "L2" and s > 1,
+            sp=self.sp and i > 1,
+        )
 
     def check(self, workload: GPT) -> None:
         w, at = self.check_microbatches(workload), self.layout
@@ -151,15 +163,7 @@ class ATP(Strategy):
 
     def partial(self, workload: GPT) -> tuple[str, ...]:
         """Under ``sp``, what is not cut over that axis sees only a part of the sequence."""
-        at = self.layout
-        if not at.sp:
-            return ()
-        splits = self.splits(workload)
-        return tuple(
-            name
-            for name in workload.parameter_shapes()
-            if all(axis != at.inside for _, axis in splits.get(name, ()))
-        )
+        return self.layout.partial(workload)
 
     def step(self, workload: GPT) -> Step:
         made = step(self.layout, self.local(workload), self.recompute)

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from tpviz.checks import divides
-from tpviz.schemes.atp.operators import LinearSharding, both_gradients, summing
 from tpviz.schemes.collectives import own_of
+from tpviz.schemes.grid.operators import LinearSharding, both_gradients, summing
 
 from .weights import Depth, Weight
 
@@ -24,7 +24,7 @@ _backward = torch.ops.aten.convolution_backward
 class Conv(torch.autograd.Function):
     """y = conv(x, W) + b: summed over ``way.contract``; the input's gradient over ``way.spread``,
     under the weight's gradient if ``way.hidden``. Bias only where there is no sum; ``again`` as in
-    `tpviz.schemes.atp.operators.Linear`. steps: (stride, padding, dilation), each of two numbers.
+    `tpviz.schemes.grid.operators.Linear`. steps: (stride, padding, dilation), each of two numbers.
     """
 
     @staticmethod
@@ -59,7 +59,7 @@ class Conv(torch.autograd.Function):
 class GridConv2d(nn.Module):
     """``nn.Conv2d`` on the grid, zero padding, one group; options as there.
 
-    way : `tpviz.schemes.atp.operators.LinearSharding`; a normal layer contracts over y and spreads
+    way : `tpviz.schemes.grid.operators.LinearSharding`; a normal layer contracts over y and spreads
     over x, the next one the other way round, so that its input is the output of the one before.
     depth : the rank's `tpviz.schemes.axonn.weights.Depth`. The gradient of the bias, which is whole
     along z, is to be summed over z, as those of all parameters over data. Raises ``ValueError``

@@ -1,25 +1,25 @@
-"""The layers of AxoNN: those of ATP on x and y, with weights sharded over z."""
+"""The layers of AxoNN: those of the plane of x and y, with weights sharded over z."""
 
 from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from tpviz.schemes.atp.layers import ATPLinear
-from tpviz.schemes.atp.operators import LinearSharding, Products
-from tpviz.schemes.atp.program import ATPEmbedding
+from tpviz.schemes.grid.layers import GridLinear
+from tpviz.schemes.grid.operators import LinearSharding, Products
+from tpviz.schemes.grid.program import GridEmbedding
 
 from .weights import Depth, Weight
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
-    from .program import GridGroups
+    from .program import DepthGroups
     from .tuner import Tuner
 
 
-class GridLinear(ATPLinear):
-    """An `ATPLinear` whose weight is gathered over z when used; its products by a ``tuner``."""
+class DepthLinear(GridLinear):
+    """A `GridLinear` whose weight is gathered over z when used; its products by a ``tuner``."""
 
     def __init__(
         self,
@@ -33,14 +33,16 @@ class GridLinear(ATPLinear):
         super().__init__(features_in, features_out, way, **kw)
         self.pieces, self.products = Weight(self, depth), tuner or Products
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.through(x, self.pieces.whole(), self.pieces.again, self.products)
+    def forward(self, x: Tensor, alone: bool = False, summed: bool = True) -> Tensor:
+        assert not alone, "products alone are of layers that hold their whole block"
+        weight, again = self.pieces.whole(), self.pieces.again
+        return self.through(x, weight, again, self.products, summed)
 
 
-class GridEmbedding(ATPEmbedding):
-    """An `ATPEmbedding` whose table of tokens is gathered over z when used."""
+class DepthEmbedding(GridEmbedding):
+    """A `GridEmbedding` whose table of tokens is gathered over z when used."""
 
-    def __init__(self, w: "GPT", groups: "GridGroups", **kw: Any):
+    def __init__(self, w: "GPT", groups: "DepthGroups", **kw: Any):
         super().__init__(w, groups, **kw)
         self.pieces = Weight(self.token, groups.depth)
 

@@ -1,6 +1,6 @@
 """Bytes of a training step of AxoNN on one rank (derived; tests compare with tracked allocations).
 
-What autograd keeps of a microbatch is ATP's for the plane of x and y (`tpviz.schemes.atp.memory`),
+What autograd keeps of a microbatch is ATP's for the plane of x and y (`tpviz.schemes.grid.memory`),
 of its own rows; with ``recompute="full"`` the input of every block, and all of the one in backward.
 Where z > 1, blocks of weights and of their gradients are added, G those of a transformer block, 12
 H^2/(x y) by default:
@@ -23,8 +23,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.atp.memory import block_kept
 from tpviz.schemes.gpt.memory import core_kept, dropped, statistics
+from tpviz.schemes.grid.memory import block_kept
 
 from .step import num_local_parameters
 

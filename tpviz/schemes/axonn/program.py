@@ -1,4 +1,4 @@
-"""A rank's AxoNN program: the GPT of `tpviz.schemes.atp` on the plane of x and y, on its own rows
+"""A rank's AxoNN program: the GPT of `tpviz.schemes.grid` on the plane of x and y, on its own rows
 of the batch, its weights sharded over z.
 
 Parameters that are not sharded (biases, LayerNorm, positions) are the same along z and data, so
@@ -13,14 +13,14 @@ import torch
 
 from tpviz.labels import label
 from tpviz.mesh import Mesh
-from tpviz.schemes.atp.program import ATPGPT, Groups
 from tpviz.schemes.collectives import own_of, part_of
 from tpviz.schemes.gpt.initial import load_initial
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather_together, own_part
+from tpviz.schemes.grid.program import GridGPT, Groups
 
 from .bundle import Bundle
 from .clip import GRID, copies, norm_of, shrink
-from .layers import GridEmbedding, GridLinear
+from .layers import DepthEmbedding, DepthLinear
 from .tuner import Tuner
 from .weights import Depth
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .strategy import AxoNN
 
 
-class GridGroups(Groups):
+class DepthGroups(Groups):
     """The groups of the plane, and the depth axis that weights lie along."""
 
     def __init__(self, strategy: "AxoNN", mesh: "DeviceMesh", prefetch: "dist.ProcessGroup | None"):
@@ -42,17 +42,17 @@ class GridGroups(Groups):
         self.depth = Depth(mesh.get_group("z"), prefetch, "ors" in strategy.overlap, strategy.keep)
         axes = ("x", "y", "z", "data")
         self.tuner = Tuner([mesh.get_group(a) for a in axes]) if strategy.tune else None
-        self.linear = partial(GridLinear, depth=self.depth, tuner=self.tuner)
+        self.linear = partial(DepthLinear, depth=self.depth, tuner=self.tuner)
 
         if "oar" not in strategy.overlap:
-            for name in ("qkv", "out", "up", "down", "head"):
+            for name in ("qkv", "out", "up", "down", "last"):
                 setattr(self, name, getattr(self, name)._replace(hidden=False))
 
-    def embedding(self, w: "GPT", **kw: Any) -> GridEmbedding:
-        return GridEmbedding(w, self, **kw)
+    def embedding(self, w: "GPT", **kw: Any) -> DepthEmbedding:
+        return DepthEmbedding(w, self, **kw)
 
 
-class GridProgram(Program):
+class AxoNNProgram(Program):
     """One rank's step: microbatches, then the all-reduces over z and data."""
 
     mesh: "DeviceMesh"
@@ -67,7 +67,16 @@ class GridProgram(Program):
         pieces: Mapping[str, tuple[int, ...]],
         lr: float = LEARNING_RATE,
     ):
-        super().__init__(workload, module, mesh, strategy.splits(workload), lr=lr)
+        super().__init__(
+            workload,
+            module,
+            mesh,
+            strategy.splits(workload),
+            lr=lr,
+            accumulation=strategy.accumulation,
+            layout=strategy.layout,
+            rows=[(0, "z"), (0, "data")],
+        )
         self.strategy, self.depth, self.pieces = strategy, depth, pieces
 
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -119,13 +128,13 @@ def build(
     dtype: torch.dtype | None,
     device: str | torch.device,
     **options: Any,
-) -> GridProgram:
-    """This rank's `GridProgram`, on a ``DeviceMesh`` with the axes x, y, z and data."""
+) -> AxoNNProgram:
+    """This rank's `AxoNNProgram`, on a ``DeviceMesh`` with the axes x, y, z and data."""
     prefetch = None
     if "oag" in strategy.overlap and strategy.z > 1:
         prefetch = Mesh(strategy.axes).second_group("z", "z_ahead")
-    groups = GridGroups(strategy, mesh, prefetch)
-    module = ATPGPT(
+    groups = DepthGroups(strategy, mesh, prefetch)
+    module = GridGPT(
         strategy.local(workload),
         groups,
         device=device,
@@ -142,12 +151,9 @@ def build(
     _load(module, workload, strategy.splits(workload), blocks, mesh)
     if groups.tuner:
         local = strategy.local(workload)
-        layers = [layer for layer in module.modules() if isinstance(layer, GridLinear)]
+        layers = [layer for layer in module.modules() if isinstance(layer, DepthLinear)]
         groups.tuner.prepare(layers, local.batch * local.seq)
-    program = GridProgram(strategy, workload, module, mesh, groups.depth, blocks, **options)
-    rows = [(0, "z"), (0, "data")]
-    program.output_splits, program.input_splits = [(2, "x"), *rows], [(2, "y"), *rows]
-    return program
+    return AxoNNProgram(strategy, workload, module, mesh, groups.depth, blocks, **options)
 
 
 def _load(module, workload, splits, blocks, mesh):

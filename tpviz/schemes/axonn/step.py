@@ -1,6 +1,6 @@
 """AxoNN's training step as data: the plane's collectives, and those of the weights (derived).
 
-The plane's part is ATP's list of kernels and collectives (`tpviz.schemes.atp.step`) for the rows of
+The plane's part is the list of kernels and collectives of `tpviz.schemes.grid.step` for the rows of
 one microbatch; here the weights come in between. AR: all-reduce, AG: all-gather, RS:
 reduce-scatter. With A = m h elements of a rank's rows, per block and microbatch;
 ``recompute="full"`` does the forward column once more:
@@ -26,8 +26,8 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.schemes.atp.step import pieces as plane_pieces
 from tpviz.schemes.gpt.kernels import adamw
+from tpviz.schemes.grid.step import pieces as plane_pieces
 from tpviz.step import Collective, Issue, Overlapped, Part, Repeat, Step, Wait
 
 if TYPE_CHECKING:

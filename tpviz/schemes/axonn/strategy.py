@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
-from tpviz.schemes.atp.layout import Layout
+from tpviz.schemes.grid.layout import Layout
 from tpviz.strategy import (
     Strategy,
     accumulation_knob,
@@ -95,7 +95,7 @@ class AxoNN(Strategy):
     @property
     def layout(self) -> Layout:
         """The plane of x and y, as the `Layout` of ATP: heads over x alone."""
-        return Layout("x", "y", self.x, self.y, 1, "batch", a3=False, l2=False, sp=False)
+        return Layout("x", "y", self.x, self.y)
 
     def check(self, workload: GPT) -> None:
         w = workload

@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 if TYPE_CHECKING:
     from tpviz.schemes.collectives import Group
 
-    from .layers import GridLinear
+    from .layers import DepthLinear
 
 FORMS = ("NN", "NT", "TN")
 NATURAL = {"forward": "NT", "input": "NN", "weight": "TN"}
@@ -72,7 +72,7 @@ class Tuner:
         self.chosen: dict[Signature, str] = {}
         self.seconds: dict[Signature, dict[str, float]] = {}
 
-    def prepare(self, layers: "Iterable[GridLinear]", rows: int) -> None:
+    def prepare(self, layers: "Iterable[DepthLinear]", rows: int) -> None:
         """Time the products of linear ``layers`` (out, in) on ``rows`` tokens, on every rank at
         once; nothing where tensors have no numbers."""
         for layer in layers:
@@ -85,7 +85,7 @@ class Tuner:
                 if signature not in self.chosen and not isinstance(layer.weight, FakeTensor):
                     self._decide(signature, layer.weight.detach())
 
-    # -- the products, as `tpviz.schemes.atp.operators.Products` ----------------------------------
+    # -- the products, as `tpviz.schemes.grid.operators.Products` ----------------------------------
     def forward(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
     ) -> torch.Tensor:

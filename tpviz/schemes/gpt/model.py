@@ -182,14 +182,14 @@ class Residual(nn.Module):
     norm2: nn.Module
     mlp: Any
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
         # inside of the module: its hooks, such as those of ZeRO 3, see one forward
-        return recomputed(self.through, x) if self.again else self.through(x)
+        return recomputed(self.through, x) if self.again else self.through(x, **how)
 
-    def through(self, x: torch.Tensor) -> torch.Tensor:
-        """Both parts."""
+    def through(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
+        """Both parts; how : for the second."""
         x = x + self.join(self.attention(self.norm1(x)))
-        return x + self.join(self.mlp(self.norm2(x)))
+        return x + self.join(self.mlp(self.norm2(x), **how))
 
     def join(self, y: torch.Tensor) -> torch.Tensor:
         return y

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
+    from tpviz.schemes.grid.layout import Layout
     from tpviz.workload import GPT
 
 LEARNING_RATE = 1e-3
@@ -106,8 +107,9 @@ class Program:
     module : the rank's network; called with (inputs, targets) it returns the mean loss.
     splits : {parameter name: [(dim, axis)]}, inner axis first; empty where the rank holds the
     whole parameter.
-    partial : names of parameters whose gradient is complete only after `synchronise`, which sums
-    them over ``partial_axis``.
+    layout : of a tensor-parallel module: how its activations are cut, and which parameters'
+    gradients are complete only after `synchronise`, which sums them over an axis.
+    rows : (dim, axis) of the rows of activations, where the batch is shared inside this program.
     clip : largest norm of the gradient, 0 for any; for a module that is whole on this rank.
     accumulation : microbatches of a step.
     unkept : what of a step `verify` cannot compare: "input gradient", "gradient <name>" of a
@@ -115,14 +117,11 @@ class Program:
     reference lacks, as "parameter <name>" or "buffer <name>".
     """
 
-    output_splits: Sequence[tuple[int, str]] = ()
-    input_splits: Sequence[tuple[int, str]] = ()
     clip, accumulation = 0.0, 1
-    sequence_first = False
-    partial: Sequence[str] = ()
+    layout: "Layout | None" = None
+    rows: Sequence[tuple[int, str]] = ()
     unkept: Sequence[str] = ()
     extra: Sequence[str] = ()
-    partial_axis: str | None = None
 
     def __init__(
         self,
@@ -131,8 +130,14 @@ class Program:
         mesh: "DeviceMesh | None" = None,
         splits: Mapping[str, Sequence[tuple[int, str]]] | None = None,
         lr: float = LEARNING_RATE,
+        accumulation: int = 1,
+        clip: float = 0.0,
+        layout: "Layout | None" = None,
+        rows: Sequence[tuple[int, str]] = (),
     ):
         self.workload, self.module, self.mesh = workload, module, mesh
+        self.accumulation, self.clip, self.layout, self.rows = accumulation, clip, layout, rows
+        self.partial = layout.partial(workload) if layout else ()
         self.named = dict(module.named_parameters())
         self.splits = splits or {}
         self.optimizer = adamw(module.parameters(), lr)
@@ -178,10 +183,10 @@ class Program:
         return self.module(*batch)
 
     def synchronise(self) -> None:
-        """Complete the gradients of the parameters named in ``partial``, in one sum."""
-        if self.partial:
+        """Complete the gradients that are partial sums over an axis of the layout, in one sum."""
+        if self.layout and self.partial:
             with label(phase="sync"):
-                self.sum_gradients(self.partial_axis, [self.named[name] for name in self.partial])  # pyright: ignore[reportArgumentType]
+                self.sum_gradients(self.layout.inside, [self.named[name] for name in self.partial])
 
     def sum_gradients(self, axis: str, parameters: Sequence[torch.Tensor]) -> None:
         """Add up the gradients of all ranks along an axis, in one message."""
@@ -213,18 +218,22 @@ class Program:
 
     def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step."""
-        return self._of_batch(self.watched["logits"], self.output_splits)
+        cuts = self.layout.outputs if self.layout else []
+        return self._of_batch(self.watched["logits"], cuts)
 
     def input_gradient(self) -> torch.Tensor:
         """The loss's gradient by the first block's input (batch, seq, hidden)."""
-        return self._of_batch([x.grad for x in self.watched["input"]], self.input_splits)
+        cuts = self.layout.inputs if self.layout else []
+        return self._of_batch([x.grad for x in self.watched["input"]], cuts)
 
-    def _of_batch(self, microbatches, splits):
-        whole = torch.cat(microbatches, int(self.sequence_first))
-        return self._batch_first(gather(whole, splits, self.mesh))
-
-    def _batch_first(self, full):
-        return full.transpose(0, 1) if self.sequence_first else full
+    def _of_batch(self, microbatches, cuts):
+        """Batch first, from the parts of all microbatches; the batch's dim is the sequence's
+        neighbour."""
+        first = bool(self.layout and self.layout.sp)
+        whole = torch.cat(microbatches, int(first))
+        rows = [(int(first), axis) for _, axis in self.rows]
+        full = gather(whole, [*cuts, *rows], self.mesh)
+        return full.transpose(0, 1) if first else full
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """{name: full tensor} from this rank's parts."""
@@ -245,10 +254,9 @@ def reference_program(
     device: "str | torch.device" = "cpu",
     lr: float = LEARNING_RATE,
     clip: float = 0.0,
+    accumulation: int = 1,
 ) -> Program:
     """The whole model in one process, on one device; ``clip``: as of a `Strategy`."""
     module = ReferenceGPT(workload, dtype=dtype or getattr(torch, workload.dtype), device=device)
     load_initial(module, workload)
-    program = Program(workload, module, lr=lr)
-    program.clip = clip
-    return program
+    return Program(workload, module, lr=lr, clip=clip, accumulation=accumulation)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpviz.step import Kernel, Operation, Part
 
 from .kernels import adamw, attention, linear
-from .memory import num_local_parameters, num_whole_parameters
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -71,12 +70,10 @@ def kernels(w: "GPT", parts: int = 1) -> Kernels:
 
 
 class Payloads(NamedTuple):
-    """Bytes of an activation, of the loss's gathered pairs of numbers, and of the gradients that
-    sequence parallelism replicates."""
+    """Bytes of an activation, and of the loss's gathered pairs of numbers."""
 
     activation: int
     loss: int
-    replicated: int
 
 
 def payloads(w: "GPT", ranks: int) -> Payloads:
@@ -84,7 +81,6 @@ def payloads(w: "GPT", ranks: int) -> Payloads:
     return Payloads(
         w.batch * w.seq * w.hidden * w.itemsize,
         2 * ranks * w.batch * w.seq * max(w.itemsize, 4),  # every rank's two numbers a token
-        num_whole_parameters(w) * w.itemsize,
     )
 
 
@@ -126,7 +122,7 @@ def reference(w: "GPT", recompute: str = "none") -> tuple[Part, ...]:
         "head": k.head[:1],
         "core": k.core[:1],
         "core_back": k.core[1:],
-        "update": (update(w, num_local_parameters(w)),),
+        "update": (update(w, w.num_parameters),),
     }
     layers = ("head", "down", "up", "out", "qkv")
     return assemble(

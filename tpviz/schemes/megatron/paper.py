@@ -2,11 +2,23 @@
 
 Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053 (tensor parallelism, ``tp``); Korthikanti et
 al. 2022, https://arxiv.org/abs/2205.05198 (sequence parallelism, ``sp``). n = tp ranks, t in the
-second paper; A = B s h elements, e bytes each. The papers' operators f and g are in `operators`,
-their layers in `layers`; activation memory is in `tpviz.schemes.gpt.memory`.
+second paper; A = B s h elements, e bytes each. The papers' operators f and g are the two sums of
+`tpviz.schemes.grid.operators.Linear`, their layers `tpviz.schemes.grid.layers.GridLinear` on one
+axis, their step `tpviz.schemes.grid.step`; activation memory is in `tpviz.schemes.grid.memory`.
 
     V = 8 A (n-1)/n        (1)  elements that a rank sends for a layer; with sp 10 A (n-1)/n
     T = layers V e / B     (2)  seconds; B: bus bandwidth of the ring
+
+Times of a layer in that step (derived), g its forward GEMM, d and w those of its two gradients, r
+an all-reduce of A, or its reduce-scatter under sp, and a the all-gather that sp has:
+
+=========  ============================================  ==================
+layer      forward                                       backward
+=========  ============================================  ==================
+qkv, up,   g                                             d + max(r, w)
+head       sp: a + g                                     sp: max(a, d) + max(r, w)
+out, down  g + r; in chunks c: max(g + r_c, g_c + r)     d + w; sp: a + d + w
+=========  ============================================  ==================
 
 >>> from tpviz import GPT
 >>> w = GPT(batch=1, seq=1)

@@ -13,30 +13,22 @@ from typing import TYPE_CHECKING, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.memory import memory, of_step
+from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.gpt.pointwise import Held
+from tpviz.schemes.grid.layout import Layout
+from tpviz.schemes.grid.memory import memory
+from tpviz.schemes.grid.step import step
 from tpviz.step import Step, accumulated
 from tpviz.strategy import Strategy, accumulation_knob, knob, recompute_knob, register
 from tpviz.workload import GPT
 
 from .paper import communication
-from .step import step
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cost import Memory
 
 __all__ = ["GPT", "Megatron"]
-
-# First matrix of each pair by rows (out), second by columns (in), so one sum ends the pair.
-SPLIT_DIM = {
-    "attention.qkv.weight": 0,
-    "attention.qkv.bias": 0,
-    "attention.out.weight": 1,
-    "mlp.up.weight": 0,
-    "mlp.up.bias": 0,
-    "mlp.down.weight": 1,
-}
 
 
 @register
@@ -57,11 +49,16 @@ class Megatron(Strategy):
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
 
-    alike = True
+    alike, scheme = True, "tpviz.schemes.grid"
 
     @property
     def axes(self) -> dict[str, int]:
         return {"tp": self.tp}
+
+    @property
+    def layout(self) -> Layout:
+        """That of one axis."""
+        return Layout.of_one_axis("tp", self.tp, self.chunks, self.sp)
 
     def check(self, workload: GPT) -> None:
         w = self.check_microbatches(workload)
@@ -77,33 +74,22 @@ class Megatron(Strategy):
         divides("batch", w.batch, "chunks", self.chunks)
 
     def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
-        block = workload.block_shapes()
-        ends = ("embed.token.weight",) if workload.tied else ("embed.token.weight", "head.weight")
-        return {name: [(0, "tp")] for name in ends} | {
-            f"blocks.{i}.{name}": [(dim, "tp")]
-            for i in range(workload.layers)
-            for name, dim in SPLIT_DIM.items()
-            if name in block
-        }
+        return self.layout.splits(workload)
 
     def partial(self, workload: GPT) -> tuple[str, ...]:
         """Under ``sp`` replicated parameters see only the rank's part of the sequence."""
-        if not self.sp or self.tp == 1:
-            return ()
-        split = self.splits(workload)
-        return tuple(name for name in workload.parameter_shapes() if name not in split)
+        return self.layout.partial(workload)
 
     def step(self, workload: GPT) -> Step:
-        return accumulated(step(self, self.local(workload)), self.accumulation)
+        made = step(self.layout, self.local(workload), self.recompute)
+        return accumulated(made, self.accumulation)
 
     def held(self, workload: GPT, rank: int = 0) -> Held:
-        part, shards = 1 / self.tp, int(self.accumulation > 1)
-        stream = part if self.sp else 1.0
-        return Held(self.local(workload), self.tp, stream, part, workload.layers, shards=shards)
+        return self.layout.held(self.local(workload), int(self.accumulation > 1))
 
     def memory(self, workload: GPT) -> "Memory":
-        local, split = self.local(workload), self.sp and self.tp > 1
-        return of_step(memory(local, self.tp, split, self.recompute), workload, local)
+        local = self.local(workload)
+        return of_step(memory(self.layout, local, self.recompute), workload, local)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds by `paper.communication`: the bytes of a layer's all-reduces alone."""

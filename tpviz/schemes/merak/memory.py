@@ -1,7 +1,7 @@
 """Bytes of a training step of Merak on one rank (derived; tests compare with tracked allocations).
 
 What backward needs of a microbatch on a stage: its blocks' activations
-(`tpviz.schemes.gpt.memory`), of dropped blocks only the input of the first, of the last stage the
+(`tpviz.schemes.grid.memory`), of dropped blocks only the input of the first, of the last stage the
 head's and the loss's besides.
 The rank's row of the schedule says how many microbatches are held when; at the peak one of them is
 in memory whole, and of the others what is kept: M_s of `paper`, here counted action by action.
@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.memory import block_kept, core_kept, statistics
+from tpviz.schemes.gpt.memory import core_kept, statistics
+from tpviz.schemes.grid.memory import block_kept
 from tpviz.schemes.zero.paper import model_states
 
 from .p2p_plan import PREFETCH
@@ -165,7 +166,7 @@ class _Kept:
         stream = message_bytes(s, w)
         sp, n = s.sequence_parallel, s.tp if s.sequence_parallel else 1
         whole = n * stream  # gathered
-        block = block_kept(local, s.tp, sp)
+        block = block_kept(s.inside.layout, local)
         if s.recompute == "selective":
             block -= core_kept(local, s.tp, sp)
         logits = tokens * w.vocab // s.tp

@@ -4,15 +4,14 @@ Where the embedding and the head share their weight, first and last stage have a
 their gradients are added up before those of all replicas are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from tpviz.schemes.collectives import part_of
-from tpviz.schemes.gpt.model import Norm
 from tpviz.schemes.gpt.program import (
     LEARNING_RATE,
     Program,
@@ -21,9 +20,7 @@ from tpviz.schemes.gpt.program import (
     gather_together,
     load_parts,
 )
-from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
-from tpviz.schemes.megatron.layers import ColumnParallelLinear, RowParallelLinear
-from tpviz.schemes.megatron.program import ParallelBlock
+from tpviz.schemes.grid.program import GridBlock, Groups
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
 from . import subpipeline
@@ -45,7 +42,11 @@ if TYPE_CHECKING:
 
 class GPTStage(Stage):
     """Some blocks of a GPT, with the reference's names; the first stage embeds, the last one has
-    the loss. shards : of ZeRO from stage 2 on."""
+    the loss.
+
+    w : the workload of one microbatch. groups : how a block is split. shards : of ZeRO from stage 2
+    on, the flat buffers of its units.
+    """
 
     shards: "Shards | None" = None
 
@@ -55,32 +56,22 @@ class GPTStage(Stage):
         number: int,
         blocks: range,
         last: bool,
-        group: "dist.ProcessGroup",
+        groups: Groups,
         level: int = 0,
-        sp: bool = False,
         **kw: Any,
     ):
         super().__init__()
-        self.number, self.group, self.dtype = number, group, kw["dtype"]
-        self.level, self.sp = level if group.size() > 1 else 0, sp
-        shape = (w.seq // group.size(), w.batch) if sp else (w.batch, w.seq)
-        stream = Spec((*shape, w.hidden), kw["dtype"])
+        self.number, self.groups, self.dtype, self.level = number, groups, kw["dtype"], level
+        at = groups.layout
+        shape = (w.seq // at.i, w.batch) if at.sp else (w.batch, w.seq)
+        stream = Spec((*shape, w.hidden // (1 if at.l2 else at.s)), kw["dtype"])
         self.receives = [stream] if number else []
         self.sends = [stream] if not last else []
         if number == 0:
-            self.embed = ParallelEmbedding(w, group, sp, **kw)
-        halves = 2 if level == 1 and w.batch > 1 else 1
-        self.blocks = nn.ModuleDict(
-            {str(i): ParallelBlock(w, group, sp, halves, **kw) for i in blocks}
-        )
-        for layer in self.blocks.modules():
-            if isinstance(layer, ColumnParallelLinear):
-                layer.bare, layer.chunks = self.level > 1, halves
-            elif isinstance(layer, RowParallelLinear):
-                layer.bare = self.level > 1
+            self.embed = groups.embedding(w, **kw)
+        self.blocks = nn.ModuleDict({str(i): GridBlock(w, groups, **kw) for i in blocks})
         if last:
-            self.norm = Norm(w, **kw)
-            self.head = ColumnParallelLinear(w.hidden, w.vocab, group, sp, bias=False, **kw)
+            self.norm, self.head = groups.norm(w, **kw), groups.head(w, **kw)
 
     def shard(self, group: "dist.ProcessGroup", s: "Merak", w: "GPT") -> list[FlatBucket]:
         """Put all parameters into flat buffers over dp, for ZeRO."""
@@ -105,32 +96,23 @@ class GPTStage(Stage):
         return received if self.number else (self.embed(inputs[0]),)
 
     def run(
-        self, values: Sequence[torch.Tensor], start: int, stop: int | None
+        self, values: Sequence[torch.Tensor], start: int, stop: int | None, summed: bool = True
     ) -> Sequence[torch.Tensor]:
         (x,), blocks = values, list(self.blocks.values())[start:stop]
         if self.level == 3 and blocks:
-            return (subpipeline.run(blocks, x, self.paths_of),)  # pyright: ignore[reportArgumentType]
+            return (subpipeline.run(blocks, x, self.paths_of, summed),)  # pyright: ignore[reportArgumentType]
         for block in blocks:
-            x = subpipeline.run([block], x, self.paths_of) if self.level == 2 else block(x)  # pyright: ignore[reportArgumentType]
+            whole = summed or block is not blocks[-1]
+            if self.level == 2:
+                x = subpipeline.run([block], x, self.paths_of, whole)  # pyright: ignore[reportArgumentType]
+            else:
+                x = block(x) if whole else block(x, summed=False)
         return (x,)
-
-    @contextmanager
-    def skip_last_allreduce(self, layer: int) -> Iterator[None]:
-        last: RowParallelLinear = list(self.blocks.values())[layer].mlp.down  # pyright: ignore[reportAttributeAccessIssue, reportAssignmentType]
-        last.unsummed = True
-        try:
-            yield
-        finally:
-            last.unsummed = False
 
     def finish(self, values: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         if not hasattr(self, "head"):
             return values
-        logits = self.head(self.norm(*values))
-        if logits.dtype == torch.bfloat16:
-            logits = logits.float()
-        targets = inputs[1].t() if self.sp else inputs[1]
-        return (cross_entropy(logits, targets, self.group),)
+        return (self.groups.loss(self.head(self.norm(*values)), inputs[1]),)
 
 
 class MerakProgram(Program):
@@ -140,7 +122,7 @@ class MerakProgram(Program):
         strategy = pipeline.strategy
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
-        self.splits, self.sequence_first = strategy.splits(workload), strategy.sequence_parallel
+        self.splits, self.layout = strategy.splits(workload), strategy.inside.layout
         self.buckets = pipeline.buckets
         trained = [bucket.shard for bucket in self.buckets] or pipeline.parameters()
         # a group, since a rank may have no parameters
@@ -178,15 +160,15 @@ class MerakProgram(Program):
 
     def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step, on every rank."""
-        w, tp = self.workload, self.strategy.tp
-        owner, found = self.pipeline.schedule.rank_of[-1], self.watched.get("logits")
-        return self._whole_batch(found, (w.seq, w.vocab // tp), owner, [(2, "tp")])
+        w, at, found = self.workload, self.layout, self.watched.get("logits")
+        owner = self.pipeline.schedule.rank_of[-1]
+        return self._whole_batch(found, (w.seq, w.vocab // at.i), owner, at.outputs)
 
     def input_gradient(self) -> torch.Tensor:
-        w, tp = self.workload, self.strategy.tp if self.sequence_first else 1
+        w, at = self.workload, self.layout
         found = [x.grad for x in self.watched["input"]] if "input" in self.watched else None
-        cut = [(0, "tp")] if self.sequence_first else []
-        return self._whole_batch(found, (w.seq // tp, w.hidden), 0, cut)
+        shape = w.seq // (at.i if at.sp else 1), w.hidden // (1 if at.l2 else at.s)
+        return self._whole_batch(found, shape, 0, at.inputs)
 
     def gradients(self) -> dict[str, torch.Tensor]:
         return self._full(FlatBucket.full_gradients) if self.buckets else super().gradients()
@@ -199,10 +181,11 @@ class MerakProgram(Program):
 
     def _whole_batch(self, found, shape, owner, cut):
         """The parts of all microbatches and replicas, of the rank at ``owner``, batch first."""
-        dim, shape = int(self.sequence_first), list(shape)
+        dim, shape = int(self.layout.sp), list(shape)
         shape.insert(dim, self.workload.batch // self.strategy.dp)
         whole = self._everywhere(torch.cat(found, dim) if found else None, shape, owner)
-        return self._batch_first(gather(whole, [*cut, (dim, "dp")], self.mesh))
+        full = gather(whole, [*cut, (dim, "dp")], self.mesh)
+        return full.transpose(0, 1) if dim else full
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         parts, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule
@@ -229,14 +212,14 @@ def build(
     **options: Any,
 ) -> MerakProgram:
     """This rank's `MerakProgram`, on a ``DeviceMesh`` with the axes pp, dp and tp."""
-    schedule, group = strategy.schedule_of(workload), mesh.get_group("tp")
-    sp = strategy.sequence_parallel
+    schedule, level = strategy.schedule_of(workload), strategy.subpipeline * (strategy.tp > 1)
     kw = {"dtype": dtype or getattr(torch, workload.dtype), "device": device}
     local, splits = strategy.local(workload), strategy.splits(workload)
     place, last = mesh.get_local_rank("pp"), schedule.stages - 1
-    blocks = strategy.blocks(workload)
+    blocks, halves = strategy.blocks(workload), 2 if level == 1 and local.batch > 1 else 1
+    groups = Groups(strategy.inside.layout._replace(chunks=halves), mesh, halves)
     stages = {
-        s: GPTStage(local, s, blocks[s], s == last, group, strategy.subpipeline, sp, **kw)
+        s: GPTStage(local, s, blocks[s], s == last, groups, level, **kw)
         for s in schedule.stages_of(place)
     }
     for stage in stages.values():

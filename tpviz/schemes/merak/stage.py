@@ -8,7 +8,7 @@ them.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -50,16 +50,13 @@ class Stage(nn.Module):
         return ()
 
     def run(
-        self, values: Sequence[torch.Tensor], start: int, stop: int | None
+        self, values: Sequence[torch.Tensor], start: int, stop: int | None, summed: bool = True
     ) -> Sequence[torch.Tensor]:
-        """Values through the layers from ``start`` to ``stop``, None for the last."""
+        """Values through the layers from ``start`` to ``stop``, None for the last. summed : if not,
+        the last of them may leave out what only its output needs."""
         for layer in self.layers[start:stop]:
             values = layer(values)
         return values
-
-    def skip_last_allreduce(self, layer: int) -> AbstractContextManager[None]:
-        """Inside, layer ``layer`` leaves out what only its output needs."""
-        return nullcontext()
 
     def finish(self, values: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         """What the next stage receives; of the last stage a tuple of the loss alone."""
@@ -92,17 +89,16 @@ class Kept:
 class Runner:
     """Runs a `Stage`, microbatch by microbatch. drop : how many of its layers are recomputed.
 
-    split : whether backward is in two, the input's gradient and later the weights'. lean : whether
-    recomputation leaves out what backward does not need, the last sum of what is recomputed.
+    split : whether backward is in two, the input's gradient and later the weights'.
+    skip_last_allreduce : whether recomputation leaves out what backward does not need, the last sum
+    of what is recomputed.
     """
 
     def __init__(
         self, stage: Stage, drop: int = 0, split: bool = False, skip_last_allreduce: bool = False
     ):
         self.stage, self.drop, self.split = stage, drop, split
-        self.skip_last_allreduce = (
-            partial(stage.skip_last_allreduce, drop - 1) if skip_last_allreduce else nullcontext
-        )
+        self.skip_last_allreduce = skip_last_allreduce
         self.kept, self.later = {}, {}
 
     # -- forward ---------------------------------------------------------------------------------
@@ -127,17 +123,17 @@ class Runner:
         values = self._run(values, self.drop, None)
         return self.stage(self.stage.finish, values, inputs)
 
-    def _run(self, values, start, stop):
-        return self.stage(self.stage.run, values, start, stop)
+    def _run(self, values, start, stop, summed=True):
+        return self.stage(self.stage.run, values, start, stop, summed)
 
     # -- recomputation ---------------------------------------------------------------------------
     def recompute(self, microbatch: int) -> None:
         """Run the dropped layers once more, now with a graph."""
         kept = self.kept[microbatch]
         leaves = _leaves(kept.before, self.stage.trained(0))
-        around = self.stage.during("recompute", self.drop), self.skip_last_allreduce()
-        with with_random_state(kept.random), deferred_wgrad(kept.later), around[0], around[1]:
-            kept.again = leaves, self._run(leaves, 0, self.drop)
+        around, summed = self.stage.during("recompute", self.drop), not self.skip_last_allreduce
+        with with_random_state(kept.random), deferred_wgrad(kept.later), around:
+            kept.again = leaves, self._run(leaves, 0, self.drop, summed)
 
     # -- backward --------------------------------------------------------------------------------
     def backward(

@@ -27,22 +27,24 @@ from torch.autograd.graph import get_gradient_edge
 from tpviz.schemes.operators import WgradStash, deferred_wgrad, later, make_gradients
 
 if TYPE_CHECKING:
-    from tpviz.schemes.megatron.layers import RowParallelLinear
-    from tpviz.schemes.megatron.program import ParallelBlock
+    from tpviz.schemes.grid.layers import GridLinear
+    from tpviz.schemes.grid.program import GridBlock
 
 SUBS = 2
 """Halves: more are not in Merak."""
 
 
-def run(blocks: "Sequence[ParallelBlock]", x: torch.Tensor, paths: dict[int, str]) -> torch.Tensor:
-    """x (B, S, H) through transformer blocks whose tensor-parallel layers are bare. paths : {id of
-    a weight: its layer's name}."""
-    return Run.apply(x, blocks, torch.is_grad_enabled(), paths)
+def run(
+    blocks: "Sequence[GridBlock]", x: torch.Tensor, paths: dict[int, str], summed: bool = True
+) -> torch.Tensor:
+    """x (B, S, H) through transformer blocks. paths : {id of a weight: its layer's name}. summed :
+    whether the last sum is needed."""
+    return Run.apply(x, blocks, torch.is_grad_enabled(), paths, summed)
 
 
 def parts(
-    blocks: "Iterable[ParallelBlock]",
-) -> "Iterator[tuple[nn.Module, nn.Module, RowParallelLinear]]":
+    blocks: "Iterable[GridBlock]",
+) -> "Iterator[tuple[nn.Module, nn.Module, GridLinear]]":
     """(norm, part, its last layer) of each part of the blocks, in order."""
     for block in blocks:
         yield block.norm1, block.attention, block.attention.out
@@ -88,9 +90,10 @@ class Run(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: torch.Tensor,
-        blocks: "Sequence[ParallelBlock]",
+        blocks: "Sequence[GridBlock]",
         graph: bool,
         paths: dict[int, str],
+        summed: bool = True,
     ) -> torch.Tensor:
         ctx.parts, ctx.cuts = list(parts(blocks)), []
         xs, sums, bias = list(x.detach().chunk(SUBS)), {}, None
@@ -104,16 +107,17 @@ class Run(torch.autograd.Function):
                     normed = norm(leaf_x)
                     leaf, notes = normed.detach().requires_grad_(), []
                     with deferred_wgrad(notes):
-                        result = part(leaf)
+                        result = part(leaf, alone=True)
                 if graph:
                     ctx.cuts.append(Cut(leaf_x, normed, leaf, result, notes))
-                sums[sub] = Sum(result.detach(), None if last.unsummed else last.group)
+                sent = summed or part is not ctx.parts[-1][1]
+                sums[sub] = Sum(result.detach(), last.way.contract if sent else None)
             bias = last.bias
         ctx.subs = len(xs)
         return torch.cat([_added(x, sums[sub], bias) for sub, x in enumerate(xs)])
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
         sums: dict[int, tuple[Cut, Sum]]
         grads, sums = list(grad.contiguous().chunk(SUBS)), {}
         for number in reversed(range(len(ctx.parts))):
@@ -124,11 +128,11 @@ class Run(torch.autograd.Function):
                 _add_gradient(last.bias, grads[sub])
                 cut = ctx.cuts[number * ctx.subs + sub]
                 torch.autograd.backward(cut.result, grads[sub])
-                sums[sub] = cut, Sum(cut.leaf.grad, last.group)
+                sums[sub] = cut, Sum(cut.leaf.grad, last.way.contract)
                 _weights(cut.notes, ctx.later, ctx.paths)  # while the all-reduce is in flight
         for sub in reversed(range(ctx.subs)):
             grads[sub] = _through_norm(*sums.pop(sub), grads[sub])
-        return torch.cat(grads), None, None, None
+        return torch.cat(grads), None, None, None, None
 
 
 def _weights(notes, later, paths):

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import linear
 
 from tpviz.schemes.collectives import gather_first
-from tpviz.schemes.operators import linear_gradients
+from tpviz.schemes.operators import later, weight_gradients
 
 from .tiles import whole_chunk
 
@@ -30,6 +30,7 @@ class Row(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, ring: "Ring") -> torch.Tensor:
         ctx.save_for_backward(x, weight)
+        ctx.bias, ctx.later = None, later()
         whole, work = gather_first(ring.reduce_scatter(x.flatten(0, -2), weight.t()), ring.group)
         work.wait()
         return whole.view(*x.shape[:-1], -1)
@@ -38,7 +39,7 @@ class Row(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
-        return grad @ weight, linear_gradients(x, grad, False)[0], None
+        return grad @ weight, weight_gradients(ctx, x, grad, weight)[0], None
 
 
 class Column(torch.autograd.Function):
@@ -52,7 +53,7 @@ class Column(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ring: "Ring"
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.ring = ring
+        ctx.ring, ctx.bias, ctx.later = ring, bias, later()
         return linear(x, weight, bias)
 
     @staticmethod
@@ -63,7 +64,7 @@ class Column(torch.autograd.Function):
         grad = grad.contiguous()
         own = ctx.ring.reduce_scatter(grad.flatten(0, -2), weight)
         whole, work = gather_first(own, ctx.ring.group)
-        of_weight, of_bias = linear_gradients(x, grad, ctx.needs_input_grad[2])
+        of_weight, of_bias = weight_gradients(ctx, x, grad, weight)
         work.wait()
         return whole.view_as(x), of_weight, of_bias, None
 
@@ -74,7 +75,7 @@ class SplitRow(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, ring: "Ring") -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.ring = ring
+        ctx.ring, ctx.bias, ctx.later = ring, None, later()
         own = ring.reduce_scatter(x.flatten(0, -2), weight.t())
         return own.view(-1, *x.shape[1:-1], weight.shape[0])
 
@@ -85,7 +86,7 @@ class SplitRow(torch.autograd.Function):
         for rows, piece in ctx.ring.gathered(grad.flatten(0, -2)):
             whole.flatten(0, -2)[rows] = piece
             of_x.flatten(0, -2)[rows] = piece @ weight
-        return of_x, linear_gradients(x, whole, False)[0], None
+        return of_x, weight_gradients(ctx, x, whole, weight)[0], None
 
 
 class SplitColumn(torch.autograd.Function):

@@ -1,24 +1,52 @@
-"""A rank's T3 program: Megatron-LM's network with other linear layers in it."""
+"""A rank's T3 program: the network of one axis, with linear layers that fuse their collectives."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tpviz.mesh import Mesh
-from tpviz.schemes.megatron.layers import ColumnParallelLinear, RowParallelLinear
-from tpviz.schemes.megatron.program import MegatronGPT, program_of
+from tpviz.schemes.grid import program
+from tpviz.schemes.grid.layers import GridLinear
 
 from .operators import Column, Row, SplitColumn, SplitRow
 from .ring import Ring
 
 if TYPE_CHECKING:
-    from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
     from tpviz.schemes.gpt.program import Program
     from tpviz.workload import GPT
 
     from .strategy import T3
+
+
+class FusedLinear(GridLinear):
+    """A linear layer whose collective is part of its GEMM, on a ``ring``: backward's collective of
+    a pair's first layer, forward's of its second."""
+
+    def __init__(self, *args: Any, ring: Ring, **kw: Any):
+        super().__init__(*args, **kw)
+        self.ring, self.first = ring, self.way.contract.size() == 1
+        split = self.way.gather == 0 or self.way.scatter == 0
+        self.operator = (Row, SplitRow, Column, SplitColumn)[2 * self.first + split]
+
+    def forward(self, x: torch.Tensor, alone: bool = False, summed: bool = True) -> torch.Tensor:
+        """As `GridLinear`; the sum cannot be left out, since the GEMM makes it."""
+        if alone or self.ring.size == 1:
+            return super().forward(x, alone)
+        if self.first:
+            return self.operator.apply(x, self.weight, self.bias, self.ring)
+        y = self.operator.apply(x, self.weight, self.ring)
+        return y if self.bias is None else y + self.bias
+
+
+class RingGroups(program.Groups):
+    """Groups whose linear layers share one ring."""
+
+    def __init__(self, strategy: "T3", mesh: "DeviceMesh"):
+        super().__init__(strategy.layout, mesh)
+        self.linear = partial(FusedLinear, ring=ring_of(strategy, mesh))
 
 
 def build(
@@ -30,24 +58,8 @@ def build(
     **options: Any,
 ) -> "Program":
     """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
-    module = MegatronGPT(
-        workload,
-        mesh.get_group("tp"),
-        strategy.split,
-        dtype=dtype or getattr(torch, workload.dtype),
-        device=device,
-    )
-    fuse(module, ring_of(strategy, mesh), strategy.split)
-    return program_of(strategy, module, mesh, workload, **options)
-
-
-def fuse(module: "nn.Module", ring: Ring, split: bool) -> None:
-    """Give every parallel linear layer of Megatron-LM's its fused operator."""
-    column, row = (SplitColumn, SplitRow) if split else (Column, Row)
-    for layer in module.modules():
-        if isinstance(layer, (ColumnParallelLinear, RowParallelLinear)):
-            operator = column if isinstance(layer, ColumnParallelLinear) else row
-            layer.fused = lambda *tensors, operator=operator: operator.apply(*tensors, ring)  # pyright: ignore[reportAttributeAccessIssue]
+    groups = RingGroups(strategy, mesh)
+    return program.build(strategy, workload, mesh, dtype, device, groups, **options)
 
 
 def ring_of(strategy: "T3", mesh: "DeviceMesh") -> Ring:

@@ -24,8 +24,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.gpt.kernels import gemm
-from tpviz.schemes.gpt.memory import num_local_parameters
 from tpviz.schemes.gpt.step import assemble, completes, kernels, payloads, update
+from tpviz.schemes.grid.step import num_local_parameters, num_whole_parameters
 from tpviz.step import RING_SHIFT, Collective, Kernel, Operation, Operations, Overlapped, Part
 
 from .tiles import bands, sizes, whole_chunk
@@ -56,7 +56,8 @@ class Layers:
         h, f, v = w.hidden // s.tp, w.mlp_width // s.tp, w.vocab // s.tp
         qkv, up = w.qkv_features // s.tp, w.up_features // s.tp
         loss = Collective("tp", "all_gather", self.payloads.loss)
-        replicated = Collective("tp", "all_reduce", self.payloads.replicated)
+        whole = num_whole_parameters(s.layout, w) * w.itemsize
+        replicated = Collective("tp", "all_reduce", whole)
         return {
             "embed": [self.whole("reduce_scatter" if s.split else "all_reduce")],
             "attention": [*self.column("qkv", qkv), k.core[0], *self.row("out", h)],
@@ -71,7 +72,7 @@ class Layers:
             "qkv_back": self.column_back("qkv", qkv),
             "embed_back": [self.whole("all_gather")] if s.split else [],
             "sync": [replicated] if s.split else [],
-            "update": [update(w, num_local_parameters(w, s.tp))],
+            "update": [update(w, num_local_parameters(s.layout, w))],
         }
 
     def whole(self, collective: str) -> Collective:

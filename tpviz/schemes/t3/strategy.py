@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.schemes.gpt.memory import of_step
+from tpviz.schemes.grid.layout import Layout
+from tpviz.schemes.grid.memory import memory
+from tpviz.schemes.megatron.paper import communication
 from tpviz.step import Step, accumulated
 from tpviz.strategy import Strategy, accumulation_knob, knob, recompute_knob, register
 from tpviz.workload import GPT
@@ -88,10 +91,9 @@ class T3(Strategy):
         return cut(rows, cols, height or -(-rows // 4), width)
 
     @property
-    def _megatron(self):
-        return Megatron(
-            tp=self.tp, sp=self.split, accumulation=self.accumulation, recompute=self.recompute
-        )
+    def layout(self) -> Layout:
+        """Megatron-LM's."""
+        return Layout.of_one_axis("tp", self.tp, sp=self.split)
 
     def check(self, workload: GPT) -> None:
         w = self.check_microbatches(workload)
@@ -102,24 +104,25 @@ class T3(Strategy):
             divides(name, size, "tp", self.tp, also, within=within)
 
     def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
-        return self._megatron.splits(workload)
+        return self.layout.splits(workload)
 
     def partial(self, workload: GPT) -> tuple[str, ...]:
         """With gather="consumer", replicated parameters see the rank's part of the sequence."""
-        return self._megatron.partial(workload)
+        return self.layout.partial(workload)
 
     def step(self, workload: GPT) -> Step:
         return accumulated(step(self, self.local(workload)), self.accumulation)
 
     def held(self, workload: GPT, rank: int = 0) -> "Held":
-        return self._megatron.held(workload)
+        return self.layout.held(self.local(workload), int(self.accumulation > 1))
 
     def memory(self, workload: GPT) -> "Memory":
-        return self._megatron.memory(workload)
+        local = self.local(workload)
+        return of_step(memory(self.layout, local, self.recompute), workload, local)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds of a layer's all-reduces by bytes alone, nothing hidden: those of `Megatron`."""
-        return self._megatron.communication(workload, cluster, mesh)
+        return communication(self, workload, cluster, mesh)
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> "Iterator[T3]":

@@ -18,8 +18,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.memory import memory as whole_model
 from tpviz.schemes.gpt.memory import of_step
+from tpviz.schemes.grid.memory import ALONE
+from tpviz.schemes.grid.memory import memory as memory_of
 from tpviz.step import ready_order
 
 from .paper import model_states
@@ -68,7 +69,7 @@ def inner_memory(strategy: "DataParallel", local: "GPT") -> Memory:
 @lru_cache(maxsize=64)
 def _inner_memory_of(inner, recompute, local):
     """The same at every stage."""
-    return inner.memory(local) if inner else whole_model(local, recompute=recompute)
+    return inner.memory(local) if inner else memory_of(ALONE, local, recompute)
 
 
 def _in_use(buckets):

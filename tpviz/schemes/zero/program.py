@@ -6,6 +6,7 @@ use.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
@@ -39,6 +40,7 @@ class DataParallelProgram(Program):
         self.workload, self.mesh, self.inner = workload, mesh, inner
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
         self.group, self.zero = mesh.get_group("dp"), strategy.zero
+        self.accumulation = strategy.accumulation
         self.buckets = [
             FlatBucket(b, self.named, self.group, self.zero) for b in strategy.buckets(workload)
         ]
@@ -193,9 +195,13 @@ def build(
     lr: float = LEARNING_RATE,
 ) -> Program:
     """This rank's program for a `DataParallel` strategy; its inner program alone where dp = 1."""
-    local = strategy.local(workload)
-    if strategy.inner:
-        inner = strategy.inner.build(local, mesh, dtype, device, lr=lr)
+    inner, count, of_rank = strategy.inner, strategy.accumulation, strategy.local(workload)
+    if strategy.dp == 1:
+        if inner:
+            return replace(inner, accumulation=count).build(workload, mesh, dtype, device, lr=lr)  # pyright: ignore[reportCallIssue]
+        return reference_program(workload, dtype, device, lr, accumulation=count)
+    if inner:
+        made = inner.build(of_rank, mesh, dtype, device, lr=lr)
     else:
-        inner = reference_program(local, dtype, device, lr)
-    return inner if strategy.dp == 1 else DataParallelProgram(strategy, workload, inner, mesh, lr)
+        made = reference_program(of_rank, dtype, device, lr)
+    return DataParallelProgram(strategy, workload, made, mesh, lr)

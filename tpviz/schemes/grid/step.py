@@ -1,7 +1,7 @@
-"""ATP's training step as data: the kernels and collectives of each layer, in order (derived).
+"""The training step of a layout as data: the kernels and collectives of each layer, in order.
 
-AR: all-reduce, AG: all-gather, RS: reduce-scatter. With A = B s h elements, i and s the sizes of
-*inside* and *stream*, a block sends:
+Derived. AR: all-reduce, AG: all-gather, RS: reduce-scatter. With A = B s h elements, i and s the
+sizes of *inside* and *stream*, a block sends:
 
 =========  ================================  ===================================================
 layer      forward                           backward
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from tpviz.schemes.gpt.kernels import adamw, attention, gemm
 from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
 from tpviz.schemes.gpt.step import assemble, completes
-from tpviz.step import Chunks, Collective, Kernel, Operation, Overlapped, Part, Pipeline
+from tpviz.step import Chunks, Collective, Operation, Overlapped, Part, Pipeline
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -40,9 +40,13 @@ def step(at: "Layout", w: "GPT", recompute: str = "none") -> tuple[Part, ...]:
     return assemble(w, pieces(at, w), order(at), recompute)
 
 
-def pieces(at: "Layout", w: "GPT") -> dict[str, list[Operation]]:
-    """{part of the network, as in `tpviz.schemes.gpt.step.PIECES`: its operations in order}."""
-    return _Pieces(at, w).all()
+def pieces(at: "Layout", w: "GPT", split: bool = False) -> dict[str, list[Operation]]:
+    """{part of the network, as in `tpviz.schemes.gpt.step.PIECES`: its operations in order}.
+
+    split : gradients of weights are left for later: "weights" has those of a block, "head_weight"
+    the head's, and backward's parts are without them.
+    """
+    return _Pieces(at, w, split).all()
 
 
 def order(at: "Layout") -> dict[str, tuple[str, ...]]:
@@ -77,8 +81,9 @@ def num_whole_parameters(at: "Layout", w: "GPT") -> int:
 class _Pieces:
     """Collects the operations; tokens, features and bytes are those of one rank."""
 
-    def __init__(self, at, w):
+    def __init__(self, at, w, split=False):
         self.at, self.w, self.item = at, w, w.itemsize
+        self.split, self.later = split, []
         self.tokens = w.batch * w.seq
         self.h, self.f = w.hidden, w.mlp_width
         self.activation = self.tokens * w.hidden * self.item
@@ -117,7 +122,7 @@ class _Pieces:
             "embed_back": self.gather_inside(),
             "sync": self.replicated(),
             "update": [adamw(num_local_parameters(at, w) * self.item)],
-        }
+        } | {"head_weight": self.later[:1], "weights": self.later[1:]}
 
     # -- collectives -------------------------------------------------------------------------------
     def move(self, axis, collective, payload):
@@ -212,25 +217,27 @@ class _Pieces:
         gathered = self.over_stream("all_gather", features_out) if scattered else []
         again = self.gather_inside()  # the input, once more
         before = [Overlapped(again[0], of_input)] if again else [of_input]
-        return [*gathered, *before, *under(self.sum_inside("reduce_scatter"), of_weight)]
+        return [*gathered, *before, *self.under(self.sum_inside("reduce_scatter"), of_weight)]
 
     def second_back(self, features_in, features_out, halves=False):
         """Gradients of out and down."""
         k, n = features_in // self.at.i, features_out // self.at.s
         of_input, of_weight = self.gradients(k, n)
         moved = self.over_stream("reduce_scatter" if halves else "all_reduce", features_in)
-        return [*self.gather_inside(), of_input, *under(moved, of_weight)]
+        return [*self.gather_inside(), of_input, *self.under(moved, of_weight)]
 
     def gradients(self, k, n):
         """The GEMMs of the input's and the weight's gradient."""
         return gemm(self.tokens, n, k, self.item), gemm(n, self.tokens, k, self.item)
 
+    def under(self, moved, of_weight):
+        """The weight's gradient, over the collective if there is one; or noted for later."""
+        if not self.split:
+            return [Overlapped(moved[0], of_weight)] if moved else [of_weight]
+        self.later.append(of_weight)
+        return moved
+
 
 def part(moved: list[Collective], count: int) -> Collective | None:
     """One of ``count`` equal parts of a collective, None where there is none."""
     return moved[0]._replace(payload=moved[0].payload // count) if moved else None
-
-
-def under(moved: list[Collective], kernel: Kernel) -> list[Operation]:
-    """The kernel, over the collective if there is one."""
-    return [Overlapped(moved[0], kernel)] if moved else [kernel]

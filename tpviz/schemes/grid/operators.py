@@ -1,9 +1,13 @@
-"""ATP's layers as autograd functions on plain collectives.
+"""The linear layer of every tensor-parallel scheme, as autograd functions on plain collectives.
 
-One function serves both layouts: `Linear` contracts over one axis of the mesh and spreads over the
-other. Column-first is (contract d2, spread d1), row-first (contract d1, spread d2): layouts of the
-authors' released code; the attention variants A1 and A3 are those of its examples. Features are the
-last dim. n, m = ranks of the groups.
+One function serves all layouts: `Linear` contracts over one axis of the mesh and spreads over the
+other. A group of one rank sends nothing, which gives Megatron-LM's conjugate operators f and g
+(Shoeybi et al. 2019, arXiv 1909.08053): its first layers only spread, so backward sums the input's
+gradient (f), its second layers only contract, so forward sums the output (g). Under sequence
+parallelism (Korthikanti et al. 2022, arXiv 2205.05198) both sums become reduce-scatters, and
+all-gathers come before. ATP's column order is (contract d2, spread d1) for first layers, its row
+order (contract d1, spread d2): layouts of the authors' released code; the attention variants A1 and
+A3 are those of its examples. Features are the last dim. n, m = ranks of the groups.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +21,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from tpviz.labels import label
 from tpviz.schemes.collectives import Group, gather_first, own_of, scatter_first
-from tpviz.schemes.operators import linear_gradients
+from tpviz.schemes.operators import defer_wgrad, later, linear_gradients
 
 _Found = TypeVar("_Found")
 
@@ -30,6 +34,8 @@ class LinearSharding(NamedTuple):
     scatter : likewise for the output and ``contract``.
     chunks, dim : parts of the input, and along which dim; "tokens" for all but the last.
     hidden : whether the input gradient's all-reduce overlaps the weight's gradient.
+    back : parts of the batch in which the input's gradient is computed and all-reduced, each part's
+    all-reduce under the next one's GEMM; only without ``gather``.
     """
 
     contract: Group
@@ -39,6 +45,7 @@ class LinearSharding(NamedTuple):
     chunks: int = 1
     dim: int | Literal["tokens"] = 0
     hidden: bool = True
+    back: int = 1
 
 
 # -- collectives along any dim, started at once: each gives what to call for the result ------------
@@ -116,8 +123,10 @@ class Linear(torch.autograd.Function):
 
     With chunks the all-reduce of one part is in flight during the next part's GEMM; all are waited
     for at the end, and results are those without chunks. Backward: the input's gradient is
-    all-reduced over ``spread`` while the weight's is computed. ``again`` gives the weight anew for
-    that, else it is kept.
+    all-reduced over ``spread`` while the weight's is computed, which a pipeline may leave for later
+    (`tpviz.schemes.operators.deferred_wgrad`). ``again`` gives the weight anew for that, else it is
+    kept. summed : if not, nothing is sent forward and the result is this rank's partial sum, or its
+    part of that, where only the graph is needed.
     """
 
     @staticmethod
@@ -129,12 +138,17 @@ class Linear(torch.autograd.Function):
         way: LinearSharding,
         again: Callable[[], torch.Tensor] | None = None,
         products: Any = Products,
+        summed: bool = True,
     ) -> torch.Tensor:
-        ctx.way, ctx.again, ctx.products = way, again, products
+        ctx.way, ctx.again, ctx.products, ctx.bias = way, again, products, bias
+        ctx.later = later() if weight.is_leaf and weight.requires_grad else None
         whole = gathering(x, way.gather, way.spread)() if way.gather is not None else x
         ctx.save_for_backward(x if way.gather == 0 else whole, None if again else weight)
         if way.contract.size() == 1:
             return products.forward(whole, weight, bias)
+        if not summed:
+            y = products.forward(whole, weight)
+            return y if way.scatter is None else own_of(y, way.contract, way.scatter).clone()
         pieces, join = parts(whole, way)
         sums = []
         for number, piece in enumerate(pieces):
@@ -159,10 +173,19 @@ class Linear(torch.autograd.Function):
             x = again() if again else x
             return grad_x
 
-        grad_x, (grad_weight, grad_bias) = both_gradients(
-            way, of_input, lambda: products.weight(x, grad, ctx.needs_input_grad[2])
-        )
-        return grad_x, grad_weight, grad_bias, None, None, None
+        def of_weight():
+            if ctx.later is not None:
+                return defer_wgrad(ctx.later, x, grad, weight, ctx.bias)
+            return products.weight(x, grad, ctx.needs_input_grad[2])
+
+        if way.back > 1:
+            rows = grad.chunk(way.back)
+            sums = [summing(products.input(part, weight), None, way.spread) for part in rows]
+            grad_weight, grad_bias = of_weight()
+            grad_x = torch.cat([finish() for finish in sums])
+        else:
+            grad_x, (grad_weight, grad_bias) = both_gradients(way, of_input, of_weight)
+        return grad_x, grad_weight, grad_bias, None, None, None, None
 
 
 class PipelinedMLP(torch.autograd.Function):

@@ -1,14 +1,19 @@
-"""Bytes of a training step of ATP on one rank (derived; tests compare with tracked allocations).
+"""Bytes of a GPT's training step on one rank (derived; tests compare with tracked allocations).
 
-T tokens, H hidden, F MLP width, i and s the sizes of *inside* and *stream*, in elements. What
-autograd keeps of a block, without sequence parallelism:
+T tokens, H hidden, F MLP width, N heads, i and s the sizes of *inside* and *stream*, in elements.
+What autograd keeps of a block, without sequence parallelism (compare Korthikanti et al. 2022, arXiv
+2205.05198, equation 2, which has dropout and no fused attention):
 
-    both LayerNorms: input (normalised where the stream is cut) and output, 4 T H / s; L2 keeps the
-    gathered input, 2 T H + 2 T H / s; one or two statistics a token;
-    q, k, v and the output of attention, 4 T H / i; A3: / (i s), and the output gathered, T H / i
-    (grouped or turned queries, and gated MLPs: as in `tpviz.schemes.gpt.memory`);
-    before and after GELU, 2 T F / i: the s-fold copies that ATP pays for a thinner stream; of a
-    pipeline's only those before, those after are computed once more in backward.
+    both norms: input (normalised where the stream is cut) and output, 4 T H / s; L2 keeps the
+    gathered input, 2 T H + 2 T H / s; one or two statistics a token, one if "rms";
+    q, k, v and the output of attention, 4 T H / i; A3: / (i s), and the output gathered, T H / i;
+    other kinds of heads `attention_kept`; and one log-sum-exp a row and head;
+    before and after GELU, 2 T F / i: the s-fold copies that ATP pays for a thinner stream; gated:
+    up and gate, silu(gate) and the product, 4 T F / i; of a pipeline's chunks only those before,
+    those after are computed once more in backward.
+
+With sequence parallelism the norms are split by it too, and the output of attention is kept once
+more, in the order in which the sequence is scattered.
 """
 
 from typing import TYPE_CHECKING
@@ -16,12 +21,14 @@ from typing import TYPE_CHECKING
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import attention_kept, core_kept, dropped, mlp_kept, statistics
 
+from .layout import Layout
 from .step import num_local_parameters
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
-    from .layout import Layout
+ALONE = Layout.of_one_axis("", 1)
+"""The whole model on one rank."""
 
 
 def memory(at: "Layout", w: "GPT", recompute: str = "none") -> Memory:

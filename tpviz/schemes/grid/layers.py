@@ -1,16 +1,17 @@
-"""The layers of ATP: each holds its rank's part of the weight, cut along both dims.
+"""The layers of a rank, one of each kind for every layout: they hold its part of the weights.
 
 Shapes: B batch, S sequence, H hidden; i, s = ranks along the axes *inside* and *stream* of a
-`layout.Layout`. The residual stream is (B, S, H/s), with sequence parallelism (S/i, B, H/s).
+`layout.Layout`. The residual stream is (B, S, H/s), with sequence parallelism (S/i, B, H/s):
+sequence first, so that gathering and scattering are contiguous.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tpviz.schemes.gpt.model import Norm
+from tpviz.schemes.operators import linear
 
 from . import operators
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .layout import Layout
 
 
-class ATPLinear(nn.Module):
+class GridLinear(nn.Module):
     """y = x W^T + b: x cut over ``way.contract``, y over ``way.spread``, by their features."""
 
     def __init__(
@@ -40,8 +41,12 @@ class ATPLinear(nn.Module):
         if bias and way.scatter == -1:
             self.bias = nn.Parameter(own.bias[: features_out // (n * m)].detach().clone())
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.through(x, self.weight)
+    def forward(self, x: Tensor, alone: bool = False, summed: bool = True) -> Tensor:
+        """The layer. alone : this rank's products only: nothing is sent, now or in backward, and no
+        bias added to a partial sum; the rest is the caller's. summed : as of `operators.Linear`."""
+        if alone:
+            return linear(x, self.weight, self.bias if self.way.contract.size() == 1 else None)
+        return self.through(x, self.weight, summed=summed)
 
     def through(
         self,
@@ -49,12 +54,13 @@ class ATPLinear(nn.Module):
         weight: Tensor,
         again: Callable[[], Tensor] | None = None,
         products: Any = operators.Products,
+        summed: bool = True,
     ) -> Tensor:
         """The layer with this weight; ``again`` makes it anew for backward, so it is not kept."""
-        way, rest = self.way, (self.way, again, products)
+        way, rest = self.way, (self.way, again, products, summed)
         plain = again is None and products is operators.Products
         if way.contract.size() == way.spread.size() == 1 and plain:
-            return F.linear(x, weight, self.bias)
+            return linear(x, weight, self.bias)
         if way.contract.size() == 1 or self.bias is None:
             return operators.Linear.apply(x, weight, self.bias, *rest)
         return operators.Linear.apply(x, weight, None, *rest) + self.bias

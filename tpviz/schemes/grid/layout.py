@@ -1,0 +1,110 @@
+"""Which axis of the plane does what, and which part of each parameter a rank holds. No torch.
+
+*inside* is the axis over which features lie between the two layers of a pair (heads, MLP width);
+*stream* the one over which those of the residual stream lie. Every tensor-parallel scheme is a
+layout of these two: Megatron-LM's has tp inside and no stream; ATP's column order has d1 inside and
+d2 as stream, its row order the other way round; AxoNN's plane has x inside and y as stream. All
+else in this package is written with these two.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from tpviz.schemes.gpt.pointwise import Held
+
+if TYPE_CHECKING:
+    from tpviz.workload import GPT
+
+
+class Layout(NamedTuple):
+    """The two axes, their sizes i and s, and the knobs as far as they matter on this mesh."""
+
+    inside: str
+    stream: str
+    """"" where features of the stream are not cut"""
+    i: int
+    s: int
+    chunks: int = 1
+    chunking: str = "batch"
+    a3: bool = False
+    """heads over both axes: reduce-scatter and all-gather over the stream's"""
+    l2: bool = False
+    """LayerNorm on gathered features"""
+    sp: bool = False
+    """the stream cut by sequence over *inside*"""
+
+    @classmethod
+    def of_one_axis(cls, axis: str, ranks: int, chunks: int = 1, sp: bool = False) -> Self:
+        """Megatron-LM's: whole features between the pairs."""
+        return cls(axis, "", ranks, 1, chunks, sp=sp and ranks > 1)
+
+    @property
+    def l1(self) -> bool:
+        """LayerNorm on a part of the features, with summed statistics."""
+        return self.s > 1 and not self.l2
+
+    @property
+    def pipelined(self) -> bool:
+        """Chunks go through both layers of the MLP without a stop."""
+        return self.chunking == "pipelined" and self.chunks > 1 and self.i * self.s > 1
+
+    @property
+    def stream_parts(self) -> int:
+        """Parts that an activation between two pairs is cut into."""
+        return (self.i if self.sp else 1) * (1 if self.l2 else self.s)
+
+    @property
+    def outputs(self) -> list[tuple[int, str]]:
+        """(dim, axis) of the logits' cuts, of (batch, seq, vocab) or (seq, batch, vocab)."""
+        return [(2, self.inside)]
+
+    @property
+    def inputs(self) -> list[tuple[int, str]]:
+        """(dim, axis) of the cuts of what the first block takes."""
+        features = [(2, self.stream)] if self.l1 else []
+        return [(0, self.inside)] * self.sp + features
+
+    def held(self, workload: "GPT", shards: int = 0) -> Held:
+        """What a rank's memory-bound kernels pass over; a norm of gathered features (``l2``) counts
+        as if it were split. shards : as of `Held`."""
+        stream = 1 / (self.s * (self.i if self.sp else 1))
+        return Held(workload, self.i * self.s, stream, 1 / self.i, workload.layers, shards=shards)
+
+    def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
+        """{parameter: [(dim, axis)]}, inner cut first; weights are (out, in)."""
+        inside = [(0, self.inside)]
+        stream = [(0, self.stream)] if self.stream else []
+        across = [(1, self.stream)] if self.stream else []
+        first, second = inside + across, [*stream, (1, self.inside)]
+        norm = [] if self.l2 else stream
+        kinds = {
+            "attention.qkv.weight": first,
+            "attention.out.weight": second,
+            "attention.qkv.bias": stream + inside if self.a3 else inside,
+            "attention.out.bias": stream,
+            "mlp.up.weight": first,
+            "mlp.up.bias": inside,
+            "mlp.down.weight": second,
+            "mlp.down.bias": stream,
+        }
+        block = {name: kinds.get(name, norm) for name in workload.block_shapes()}
+        found = {"embed.token.weight": first}
+        if not workload.rotary:
+            found["embed.position.weight"] = across
+        for k in range(workload.layers):
+            found |= {f"blocks.{k}.{name}": cuts for name, cuts in block.items()}
+        found |= dict.fromkeys(workload.norm_shapes("norm"), norm)
+        if not workload.tied:
+            found["head.weight"] = first
+        return {name: cuts for name, cuts in found.items() if cuts}
+
+    def partial(self, workload: "GPT") -> tuple[str, ...]:
+        """Under ``sp``, parameters that see only a part of the sequence, since they are not cut
+        over *inside*: their gradients are summed over it at the end of backward."""
+        if not self.sp:
+            return ()
+        splits = self.splits(workload)
+        return tuple(
+            name
+            for name in workload.parameter_shapes()
+            if all(axis != self.inside for _, axis in splits.get(name, ()))
+        )

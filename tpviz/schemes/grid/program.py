@@ -1,0 +1,181 @@
+"""The GPT of a rank under any layout, module by module beside `tpviz.schemes.gpt.model`, and its
+program.
+
+Shapes as in `layers`; N' heads of a rank (N/i, under A3 N/(i s)), D = H/N. What a scheme does in
+its own way it gives as its own `Groups`: a linear layer or an embedding of another kind.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tpviz.schemes.collectives import Alone
+from tpviz.schemes.gpt.model import Heads, Residual, activation
+from tpviz.schemes.gpt.program import Program, load_parts
+from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
+
+from .layers import GridLinear, norm
+from .operators import Gather, LinearSharding, PipelinedMLP
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.strategy import Strategy
+    from tpviz.workload import GPT
+
+    from .layout import Layout
+
+
+class Groups:
+    """The two groups of a rank, the way of every linear layer, and the parts of a network that are
+    made of them. back : as of `LinearSharding`, for the layers of blocks."""
+
+    linear: Callable[..., GridLinear] = GridLinear
+
+    def __init__(self, layout: "Layout", mesh: "DeviceMesh", back: int = 1):
+        at = self.layout = layout
+        self.inside = mesh.get_group(at.inside)
+        self.stream = mesh.get_group(at.stream) if at.stream else Alone()
+        sequence, heads = 0 if at.sp else None, -1 if at.a3 else None
+        dim = int(at.sp) if at.chunking == "batch" else "tokens"
+        first = partial(LinearSharding, self.stream, self.inside, gather=sequence)
+        second = partial(
+            LinearSharding, self.inside, self.stream, scatter=sequence, chunks=at.chunks, dim=dim
+        )
+        self.qkv, self.up = (
+            first(scatter=scatter, chunks=at.chunks, dim=dim, back=back)
+            for scatter in (heads, None)
+        )
+        self.out, self.down = second(gather=heads), second()
+        self.last = first()
+
+    def join(self, y: Tensor) -> Tensor:
+        """What a pair of layers adds to the residual stream, in the stream's layout."""
+        return Gather.apply(y, self.stream) if self.layout.l2 else y
+
+    def embedding(self, w: "GPT", **kw: Any) -> "GridEmbedding":
+        """The module of tokens and positions."""
+        return GridEmbedding(w, self, **kw)
+
+    def norm(self, w: "GPT", **kw: Any) -> nn.Module:
+        """A norm of the stream."""
+        return norm(w, self.layout, self.stream, **kw)
+
+    def head(self, w: "GPT", **kw: Any) -> GridLinear:
+        """The layer that gives the logits."""
+        return self.linear(w.hidden, w.vocab, self.last, bias=False, **kw)
+
+    def loss(self, logits: Tensor, targets_BS: Tensor) -> Tensor:
+        """The mean cross-entropy of the rows, the same scalar on every rank of the plane."""
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        return cross_entropy(logits, targets_BS.t() if self.layout.sp else targets_BS, self.inside)
+
+
+class GridAttention(nn.Module):
+    """Causal attention with N' whole heads on each rank."""
+
+    def __init__(self, w: "GPT", groups: Groups, **kw: Any):
+        super().__init__()
+        self.heads, self.sp = Heads(w, **kw), groups.layout.sp
+        self.qkv = groups.linear(w.hidden, w.qkv_features, groups.qkv, bias=w.bias, **kw)
+        self.out = groups.linear(w.hidden, w.hidden, groups.out, bias=w.bias, **kw)
+
+    def forward(self, x: Tensor, **how: bool) -> Tensor:
+        """how : ``alone``, as of `GridLinear`."""
+        return self.out(self.heads(self.qkv(x, **how), self.sp), **how)
+
+
+class GridMLP(nn.Module):
+    """Up, the activation, down."""
+
+    def __init__(self, w: "GPT", groups: Groups, **kw: Any):
+        super().__init__()
+        self.pipelined, self.activation = groups.layout.pipelined, activation(w)
+        self.up = groups.linear(w.hidden, w.up_features, groups.up, bias=w.bias, **kw)
+        self.down = groups.linear(w.mlp_width, w.hidden, groups.down, bias=w.bias, **kw)
+
+    def forward(self, x: Tensor, summed: bool = True, **how: bool) -> Tensor:
+        """how : ``alone``, as of `GridLinear`, as is ``summed``, of the last layer."""
+        up, down = self.up, self.down
+        if not self.pipelined:
+            last = how if summed else how | {"summed": False}
+            return down(self.activation(up(x, **how)), **last)
+        ways = up.way, down.way
+        y = PipelinedMLP.apply(x, down.weight, up.weight, up.bias, *ways, self.activation)
+        return y if down.bias is None else y + down.bias
+
+
+class GridBlock(Residual):
+    """The block of a rank; the norms are of what it has of the stream."""
+
+    def __init__(self, w: "GPT", groups: Groups, **kw: Any):
+        super().__init__()
+        self.join = groups.join
+        self.norm1 = groups.norm(w, **kw)
+        self.attention = GridAttention(w, groups, **kw)
+        self.norm2 = groups.norm(w, **kw)
+        self.mlp = GridMLP(w, groups, **kw)
+
+
+class GridEmbedding(ParallelEmbedding):
+    """Tokens by vocabulary over *inside*, features over *stream*."""
+
+    def __init__(self, w: "GPT", groups: Groups, **kw: Any):
+        width = w.hidden // groups.layout.s
+        super().__init__(w, groups.inside, groups.layout.sp, width, **kw)
+        self.join = groups.join
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        return self.join(super().forward(tokens_BS))
+
+
+class GridGPT(nn.Module):
+    """The reference GPT on the plane; the same parameter names."""
+
+    def __init__(self, workload: "GPT", groups: Groups, **kw: Any):
+        super().__init__()
+        w = workload
+        self.groups = groups
+        self.embed = groups.embedding(w, **kw)
+        self.blocks = nn.ModuleList(GridBlock(w, groups, **kw) for _ in range(w.layers))
+        self.norm = groups.norm(w, **kw)
+        self.head = groups.head(w, **kw)
+        if w.tied:
+            self.head.weight = self.embed.token.weight
+
+    def forward(self, tokens_BS: Tensor, targets_BS: Tensor) -> Tensor:
+        """The mean cross-entropy of the batch, the same scalar on every rank of the plane."""
+        x = self.embed(tokens_BS)
+        for block in self.blocks:
+            x = block(x)
+        return self.groups.loss(self.head(self.norm(x)), targets_BS)
+
+
+def build(
+    strategy: "Strategy",
+    workload: "GPT",
+    mesh: "DeviceMesh",
+    dtype: torch.dtype | None,
+    device: str | torch.device,
+    groups: Groups | None = None,
+    **options: Any,
+) -> Program:
+    """This rank's `Program`, on a ``DeviceMesh`` that has the axes of the strategy's ``layout``.
+    groups : a scheme's own."""
+    groups = groups or Groups(strategy.layout, mesh)  # pyright: ignore[reportAttributeAccessIssue]
+    module = GridGPT(workload, groups, device=device, dtype=dtype or getattr(torch, workload.dtype))
+    splits = groups.layout.splits(workload)
+    load_parts(module, workload, splits, mesh)
+    return Program(
+        workload,
+        module,
+        mesh,
+        splits,
+        accumulation=strategy.accumulation,
+        layout=groups.layout,
+        **options,
+    )
