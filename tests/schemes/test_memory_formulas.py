@@ -2,6 +2,7 @@
 
 import gc
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 import pytest
@@ -12,11 +13,13 @@ from torch import nn
 import tpviz as tv
 from tpviz.exercises import axonn_zoo, merak_zoo, t3_zoo
 from tpviz.exercises.zoo import examine
+from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.memory import block_kept
 from tpviz.schemes.grid.step import num_local_parameters
 from tpviz.schemes.ownership import local_shapes
 
 W = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=4, vocab=512, tied=False)
+ONE_AXIS = partial(Layout.of_one_axis, "tp")
 AXONN = [
     ((2, 1, 1, 1), {}),
     ((1, 2, 1, 1), {"recompute": True}),
@@ -175,10 +178,9 @@ def test_held_parameters_are_the_local_shapes(tp, kind):
         **{"layers": 5, "hidden": 24, "heads": 4, "seq": 10, "vocab": 36, "mlp_ratio": 3} | kind
     )
     shapes = local_shapes(tv.Megatron(tp=tp), w)
-    assert num_local_parameters(Layout.of_one_axis("tp", tp), w) == sum(map(prod, shapes.values()))
+    assert num_local_parameters(ONE_AXIS(tp), w) == sum(map(prod, shapes.values()))
     counters = (
-        tv.Megatron(tp=tp).memory(w)["optimizer"]
-        - 2 * num_local_parameters(Layout.of_one_axis("tp", tp), w) * 4
+        tv.Megatron(tp=tp).memory(w)["optimizer"] - 2 * num_local_parameters(ONE_AXIS(tp), w) * 4
     )
     assert counters == 4 * len(shapes)
 
@@ -187,13 +189,10 @@ def test_a_block_keeps_by_hand():
     """T = 128, H = 64, F = 256, N = 4, float32."""
     norms, attention, gelu = 4 * 128 * 64, 4 * 128 * 64, 2 * 128 * 256
     rows = 4 * 128 + 4 * 128  # two statistics a token of two norms, one a head and token
-    assert block_kept(Layout.of_one_axis("tp", 1), W) == (norms + attention + gelu + rows) * 4
-    assert (
-        block_kept(Layout.of_one_axis("tp", 2), W)
-        == (norms + (attention + gelu) // 2 + 4 * 128 + 2 * 128) * 4
-    )
+    assert block_kept(ONE_AXIS(1), W) == (norms + attention + gelu + rows) * 4
+    assert block_kept(ONE_AXIS(2), W) == (norms + (attention + gelu) // 2 + 4 * 128 + 2 * 128) * 4
     split = norms // 2 + attention // 2 + 128 * 32 + gelu // 2 + 2 * 128 + 2 * 128
-    assert block_kept(Layout.of_one_axis("tp", 2, sp=True), W) == split * 4
+    assert block_kept(ONE_AXIS(2, sp=True), W) == split * 4
 
 
 def test_stages_by_hand():
