@@ -9,7 +9,7 @@ from tpviz.labs import merak
 from tpviz.labs.merak.trading import RULES, Uniform
 from tpviz.mesh import Mesh
 from tpviz.schedules import schedule, timeline
-from tpviz.schemes.merak.step import clock
+from tpviz.schemes.pipeline.step import clock
 
 W = tv.GPT(layers=16, hidden=2048, heads=16, seq=2048, batch=8, vocab=256)
 NODES = tv.clusters.perlmutter(1)

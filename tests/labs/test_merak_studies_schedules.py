@@ -10,9 +10,9 @@ from tpviz.labs.merak.claims import told
 from tpviz.labs.merak.ranks import mean, read
 from tpviz.mesh import Mesh
 from tpviz.schedules import formulas, schedule, timeline
-from tpviz.schemes.merak.memory import memory_of
+from tpviz.schemes.pipeline.memory import memory_of
 from tpviz.schemes.merak.paper import makespan_saved
-from tpviz.schemes.merak.step import clock
+from tpviz.schemes.pipeline.step import clock
 from tpviz.trace import Event, Trace
 
 W = tv.GPT(layers=8, hidden=2048, heads=16, seq=512, batch=8, vocab=256)

@@ -7,7 +7,7 @@ from torch import nn
 import tpviz as tv
 from tpviz.parallel.stages import ModuleStage
 from tpviz.partition import partition_of, trace
-from tpviz.schemes.merak.stage import Runner
+from tpviz.schemes.pipeline.stage import Runner
 
 
 def ran(model, named, loss, stop):

@@ -14,8 +14,8 @@ import tpviz as tv
 from tpviz.schedules import schedule
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.merak.budget import keeps
-from tpviz.schemes.merak.memory import memory_of
-from tpviz.schemes.merak.split import balanced, counts, written
+from tpviz.schemes.pipeline.memory import memory_of
+from tpviz.schemes.pipeline.split import balanced, counts, written
 
 DEEP = replace(TINY, layers=6)
 UNTIED = replace(DEEP, tied=False)

@@ -7,7 +7,7 @@ import pytest
 import tpviz as tv
 from tpviz.mesh import Mesh
 from tpviz.schemes.merak.budget import keeps
-from tpviz.schemes.merak.memory import memory_of
+from tpviz.schemes.pipeline.memory import memory_of
 
 W = tv.GPT(layers=8, hidden=64, heads=4, seq=64, batch=16, vocab=256)
 WIDE = tv.GPT(layers=4, hidden=128, heads=4, seq=32, batch=16, vocab=64, tied=False)

@@ -6,7 +6,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.schedules import SCHEDULES
-from tpviz.schemes.merak.stage import Runner
+from tpviz.schemes.pipeline.stage import Runner
 
 W = tv.GPT(layers=4, batch=8)
 CASES = [

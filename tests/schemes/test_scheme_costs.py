@@ -14,7 +14,7 @@ from tpviz.advice import fits
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import ALGORITHMS
 from tpviz.cost import by_axis, parts
-from tpviz.schemes.merak.step import stage_parts
+from tpviz.schemes.pipeline.step import stage_parts
 from tpviz.strategy import step_of
 from tpviz.verbs.compare import Comparison
 

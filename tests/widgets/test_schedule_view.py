@@ -5,8 +5,8 @@ import pytest
 import tpviz as tv
 from tpviz.figures.schedule_words import peak
 from tpviz.schedules import SCHEDULES, Schedule, formulas
-from tpviz.schemes.merak.memory import memory_of, of_microbatch
-from tpviz.schemes.merak.step import clock
+from tpviz.schemes.pipeline.memory import memory_of, of_microbatch
+from tpviz.schemes.pipeline.step import clock
 from tpviz.trace import Event, Trace
 from tpviz.widgets import ScheduleView
 

@@ -13,8 +13,8 @@ from tpviz.partition import Partition, partition_of, shard, trace
 from tpviz.partition.leaves import tensors_of
 from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.megatron.strategy import Megatron
-from tpviz.schemes.merak.pipeline import Pipeline
-from tpviz.schemes.merak.tied_weights import Tie
+from tpviz.schemes.pipeline.pipeline import Pipeline
+from tpviz.schemes.pipeline.tied_weights import Tie
 from tpviz.tables import html_table
 
 from .grid import cut_rows, has_rows

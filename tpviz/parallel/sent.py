@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import torch
 
 from tpviz.schemes.axonn.step import PREFETCH
-from tpviz.schemes.merak.p2p_plan import P2PPlan
+from tpviz.schemes.pipeline.p2p_plan import P2PPlan
 from tpviz.trace import Ledger
 
 from .cuts import Part

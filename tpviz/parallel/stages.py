@@ -7,7 +7,7 @@ from weakref import ref
 import torch
 
 from tpviz.labels import label
-from tpviz.schemes.merak.stage import Spec, Stage
+from tpviz.schemes.pipeline.stage import Spec, Stage
 
 from .parallelized import held_in
 from .structure import commonpath

@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.cost import Memory
 from tpviz.schemes.gpt.memory import statistics
-from tpviz.schemes.merak.sharding import unit_numels
-from tpviz.schemes.merak.step import num_local_parameters
+from tpviz.schemes.pipeline.sharding import unit_numels
+from tpviz.schemes.pipeline.step import num_local_parameters
 
 if TYPE_CHECKING:
     from tpviz.schemes.merak.strategy import Merak

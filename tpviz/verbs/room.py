@@ -25,8 +25,8 @@ from tpviz.clusters import GPUS
 from tpviz.cost import Memory, show_bytes
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.megatron.strategy import Megatron
-from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.pipeline.memory import memory_of
 from tpviz.schemes.zero.strategy import DataParallel
 
 from .peak import UNFUSED, Run, least_peak, peak, run_by, states

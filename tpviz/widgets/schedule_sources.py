@@ -11,9 +11,9 @@ from tpviz.figures.schedule_words import Panel
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES, Schedule, formulas, schedule, schedule_errors, timeline
 from tpviz.schedules.measured import in_flight
-from tpviz.schemes.merak.memory import memory_of, of_microbatch
-from tpviz.schemes.merak.step import clock
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.pipeline.memory import memory_of, of_microbatch
+from tpviz.schemes.pipeline.step import clock
 from tpviz.strategy import knob, settle_knobs
 from tpviz.verbs.predict import check
 from tpviz.workload import GPT

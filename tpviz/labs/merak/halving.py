@@ -1,7 +1,7 @@
 """``halves``: the share of the tp all-reduces that each level of sub-pipelining hides.
 
 The two halves of a microbatch go through the same layers; the all-reduces of one overlap the
-kernels of the other (`tpviz.schemes.merak.subpipeline`). With c the time of the all-reduce of a
+kernels of the other (`tpviz.schemes.pipeline.subpipeline`). With c the time of the all-reduce of a
 whole microbatch, and kernels as long as the all-reduces that they hide, kernels wait in a block and
 direction for 2c, c and c/2 at levels 0, 1 and 2, and at level 3 for c/2 in a whole stage (derived
 from the order of the phases).

@@ -21,9 +21,9 @@ from tpviz.labs.finding import Finding, vary
 from tpviz.labs.study import Study, ask
 from tpviz.mesh import Mesh
 from tpviz.schemes.merak.budget import keeps
-from tpviz.schemes.merak.microbatch import Microbatch
-from tpviz.schemes.merak.step import message_seconds
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.pipeline.microbatch import Microbatch
+from tpviz.schemes.pipeline.step import message_seconds
 from tpviz.step import Collective, Part
 from tpviz.strategy import divisors
 from tpviz.verbs.peak import Run, peak

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpviz.cost import parts
 from tpviz.mesh import Mesh
 from tpviz.schedules.measured import peaks_in_flight
-from tpviz.schemes.merak.step import clock, end_segments
+from tpviz.schemes.pipeline.step import clock, end_segments
 from tpviz.trace.analyses import breakdown, intersect, length, merge
 
 if TYPE_CHECKING:

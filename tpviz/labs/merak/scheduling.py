@@ -14,8 +14,8 @@ from tpviz.labs.study import GAIN, Outcome, Study, Variant, ask, outcome
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES
 from tpviz.schedules.formulas import bubble, makespan
-from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.pipeline.memory import memory_of
 from tpviz.tables import table
 from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.slow_motion import in_slow_motion

@@ -12,8 +12,8 @@ from tpviz.cost import show_bytes, show_seconds
 from tpviz.figures.charts import FROM_ZERO, axis, label, line, panel, unit_of
 from tpviz.labs.report import Report
 from tpviz.schemes.merak.budget import keeps
-from tpviz.schemes.merak.memory import memory_of
 from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.pipeline.memory import memory_of
 from tpviz.tables import table
 from tpviz.verbs.checks import check_cluster, check_fit
 from tpviz.verbs.predict import predict

@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.grid.layout import Layout
-from tpviz.schemes.grid.memory import memory
-from tpviz.schemes.grid.step import step
-from tpviz.step import Step, accumulated
+from tpviz.schemes.grid.strategy import TensorParallel
 from tpviz.strategy import (
     Strategy,
     accumulation_knob,
@@ -35,14 +32,12 @@ from .paper import communication
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory
-    from tpviz.schemes.gpt.pointwise import Held
 
 __all__ = ["ATP", "GPT"]
 
 
 @register
-class ATP(Strategy):
+class ATP(TensorParallel):
     """Shards every weight matrix along both dims over a (d1, d2) mesh. One all-reduce, over one of
     the axes, completes the output of each layer.
 
@@ -82,8 +77,6 @@ class ATP(Strategy):
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
-
-    alike, scheme = True, "tpviz.schemes.grid"
 
     def __post_init__(self):
         object.__setattr__(self, "mesh", _pair(self.mesh))
@@ -158,31 +151,16 @@ class ATP(Strategy):
             raise ValueError(f"{error}{instead}") from None
         return name
 
-    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
-        return self.layout.splits(workload)
-
-    def partial(self, workload: GPT) -> tuple[str, ...]:
-        """Under ``sp``, what is not cut over that axis sees only a part of the sequence."""
-        return self.layout.partial(workload)
-
-    def step(self, workload: GPT) -> Step:
-        made = step(self.layout, self.local(workload), self.recompute)
-        return accumulated(made, self.accumulation)
-
-    def held(self, workload: GPT, rank: int = 0) -> "Held":
-        return self.layout.held(self.local(workload), int(self.accumulation > 1))
-
-    def memory(self, workload: GPT) -> "Memory":
-        local = self.local(workload)
-        return of_step(memory(self.layout, local, self.recompute), workload, local)
+    def check_split_backward(self) -> None:
+        if self.layout.pipelined:
+            raise ValueError(
+                "chunking='pipelined' computes the gradients of both layers of the MLP in one "
+                "function, which cannot wait: use chunking='batch' or 'tokens'"
+            )
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds by `paper.communication`: the paper's estimate as we read it."""
         return communication(self, workload, cluster, mesh)
-
-    @property
-    def copies(self) -> int:
-        return self.layout.s
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:

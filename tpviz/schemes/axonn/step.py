@@ -22,11 +22,12 @@ what is not cut over z is all-reduced over z, and everything over data; to clip,
 y and x.
 """
 
-from functools import cache
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.schemes.gpt.kernels import adamw
+from tpviz.schemes.gpt.step import assemble, completes
 from tpviz.schemes.grid.step import pieces as plane_pieces
 from tpviz.step import Collective, Issue, Overlapped, Part, Repeat, Step, Wait
 
@@ -54,11 +55,16 @@ class Scatter(NamedTuple):
 def step(s: "AxoNN", w: "GPT") -> Step:
     """The parts of one step of a rank. In all microbatches but the last, the last kernels hide a
     gather of the next one."""
-    made = _Parts(s, w)
-    microbatch, overlaps = made.microbatch(), _Overlaps(s)
+    microbatch, overlaps = microbatch_of(s, w), _Overlaps(s)
     first = overlaps.of(microbatch, last=False)
-    last = overlaps.of([*microbatch, *made.end()], last=True)
+    last = overlaps.of([*microbatch, *end(s, w)], last=True)
     return (*overlaps.begin(microbatch), Repeat(first, s.accumulation - 1), *last)
+
+
+def lowered(s: "AxoNN", parts: Sequence[Part]) -> list[Part]:
+    """Parts of one pass of a pipeline's stage, whose first gather nothing hides."""
+    overlaps = _Overlaps(s)
+    return [*overlaps.begin(parts), *overlaps.of(parts, last=True)]
 
 
 class _Overlaps:
@@ -74,9 +80,10 @@ class _Overlaps:
 
     def begin(self, microbatch):
         """The first gather of all."""
-        if not self.ahead:
+        gathers = self._gathers(microbatch)
+        if not (self.ahead and gathers):
             return ()
-        phase, payload = self._gathers(microbatch)[0]
+        phase, payload = gathers[0]
         return (Part(phase, "", (Issue(Collective(PREFETCH, "all_gather", payload)),)),)
 
     def _gathers(self, parts):
@@ -130,14 +137,28 @@ class _Overlaps:
 def parts(s: "AxoNN", w: "GPT") -> list[Part]:
     """The `Part` list of a step of `AxoNN` s, in order, with `GatherWeight` and `Scatter` for what
     happens to weights; the update last."""
-    return _Parts(s, w).all()
+    return microbatch_of(s, w) * s.accumulation + end(s, w)
 
 
-class _Parts:
-    def __init__(self, s, w):
-        self.s, self.w, self.local = s, w, s.local(w)
-        plane = plane_pieces(s.layout, self.local)
-        self.plane = {name: tuple(operations) for name, operations in plane.items()}
+def microbatch_of(s: "AxoNN", w: "GPT") -> list[Part]:
+    """Those of one microbatch, without the end."""
+    local = s.local(w)
+    made = assemble(local, pieces(s, local), completes(), s.recompute)
+    return [p._replace(ready=()) for p in made if p.phase not in ("sync", "optimizer")]
+
+
+def pieces(s: "AxoNN", local: "GPT") -> dict[str, list[Any]]:
+    """{part of the network: its operations, with `GatherWeight` and `Scatter`}, of a rank's
+    microbatch."""
+    return _Pieces(s, local).all()
+
+
+class _Pieces:
+    """The plane's operations with those of the weights between."""
+
+    def __init__(self, s, local):
+        self.s, w = s, local
+        self.plane = plane_pieces(s.layout, w)
         blocks = s.blocks(w.one_layer)  # all are alike
         sizes = {name: prod(shape) * w.itemsize for name, shape in blocks.items()}
         one = {name.removeprefix("blocks.0."): size for name, size in sizes.items()}
@@ -150,7 +171,6 @@ class _Parts:
             "down": one["mlp.down.weight"],
         }
         self.first, self.last = self._messages("qkv"), self._messages("down")
-        self.asked, self.back = cache(self._asked), cache(self._back)  # alike in all blocks
 
     def _messages(self, layer):
         """{layer: bytes of its message}; if those of a block are one, ``layer`` has it."""
@@ -160,23 +180,18 @@ class _Parts:
         return rest | {layer: sum(self.of[n] for n in ("qkv", "out", "up", "down"))}
 
     def all(self):
-        return self.microbatch() * self.s.accumulation + self.end()
-
-    def microbatch(self):
-        return self.forward() + self.backward()
-
-    def forward(self):
-        found = [Part("forward", "embed", (GatherWeight(self.of["embed"]), *self.plane["embed"]))]
-        for k in range(self.w.layers):
-            found += self.block("forward", k)
-        return [*found, Part("forward", "head", self.asked("head", ("head",)))]
-
-    def block(self, phase, k):
-        """Forward of a block, or its repetition."""
-        return [
-            Part(phase, f"blocks.{k}.attention", self.asked("attention", ("qkv", "out"))),
-            Part(phase, f"blocks.{k}.mlp", self.asked("mlp", ("up", "down"))),
-        ]
+        forward = {
+            "embed": [GatherWeight(self.of["embed"]), *self.plane["embed"]],
+            "attention": self._asked("attention", ("qkv", "out")),
+            "mlp": self._asked("mlp", ("up", "down")),
+            "mlp_unsummed": self._asked("mlp_unsummed", ("up", "down")),
+            "head": self._asked("head", ("head",)),
+        }
+        backward = {
+            f"{layer}_back": self._back(layer) for layer in ("head", "down", "up", "out", "qkv")
+        }
+        embed = [*self.plane["embed_back"], Scatter(self.of["embed"])]
+        return self.plane | forward | backward | {"embed_back": embed}
 
     def _asked(self, part, layers):
         """A part's operations, each GEMM behind the gather of its weight, if it has its own.
@@ -190,45 +205,16 @@ class _Parts:
             if layer in self.first:
                 found.append(GatherWeight(self.first[layer]))  # pyright: ignore[reportArgumentType]
             found.append(operation)
-        return tuple(found)
+        return found
 
     def _gemms(self, part):
         """Places of the layers' GEMMs among the operations of a part of forward."""
         kernels = [n for n, o in enumerate(self.plane[part]) if not isinstance(o, Collective)]
         return [kernels[0], kernels[2]] if part == "attention" else kernels
 
-    def backward(self):
-        found = [
-            Part("backward", "head", self.back("head_back", "head")),
-            Part("backward", "norm", self.plane["norm_back"]),
-        ]
-        for k in reversed(range(self.w.layers)):
-            if self.s.recompute == "full":
-                found += self.block("recompute", k)
-            names = {
-                "down": "mlp.down",
-                "up": "mlp.up",
-                "norm2": "norm2",
-                "out": "attention.out",
-                "core": "attention",
-                "qkv": "attention.qkv",
-                "norm1": "norm1",
-            }
-            for part, layer in names.items():
-                if part == "core" and self.s.recompute == "selective":
-                    found.append(Part("recompute", f"blocks.{k}.{layer}", self.plane["core"]))
-                operations = (
-                    self.back(f"{part}_back", part)
-                    if part in self.of
-                    else self.plane[f"{part}_back"]
-                )
-                found.append(Part("backward", f"blocks.{k}.{layer}", operations))
-        operations = (*self.plane["embed_back"], Scatter(self.of["embed"]))
-        return [*found, Part("backward", "embed", operations)]
-
-    def _back(self, part, layer):
+    def _back(self, layer):
         """Backward of a layer: the input's gradient, the weight's, its scatter."""
-        operations = list(self.plane[part])
+        operations = self.plane[f"{layer}_back"]
         if "oar" not in self.s.overlap:
             operations = [
                 o
@@ -237,27 +223,22 @@ class _Parts:
             ]
         again = [GatherWeight(self.last[layer])] if layer in self.last and not self.s.keep else []
         scatter = [Scatter(self.first[layer])] if layer in self.first else []
-        return (*again, *operations, *scatter)
+        return [*again, *operations, *scatter]
 
-    def end(self):
-        """The all-reduces over z and data, of squares to clip by, and the optimizer."""
-        pieces, whole = num_local_parameters(self.s, self.w)
-        item = self.w.itemsize
-        norm = [
-            Collective(axis, "all_reduce", max(4, item)) for axis in ("z", "y", "x") if self.s.clip
-        ]
-        return [
-            Part(
-                "sync",
-                "",
-                (
-                    Collective("z", "all_reduce", whole * item),
-                    Collective("data", "all_reduce", (pieces + whole) * item),
-                    *norm,
-                ),
-            ),
-            Part("optimizer", "", (adamw((pieces + whole) * item),)),
-        ]
+
+def end(s: "AxoNN", w: "GPT") -> list[Part]:
+    """The all-reduces over z and data, of squares to clip by, and the optimizer."""
+    shards, whole = num_local_parameters(s, w)
+    item = w.itemsize
+    norm = [Collective(axis, "all_reduce", max(4, item)) for axis in ("z", "y", "x") if s.clip]
+    sums = [
+        Collective("z", "all_reduce", whole * item),
+        Collective("data", "all_reduce", (shards + whole) * item),
+    ]
+    return [
+        Part("sync", "", (*sums, *norm)),
+        Part("optimizer", "", (adamw((shards + whole) * item),)),
+    ]
 
 
 def num_local_parameters(s: "AxoNN", w: "GPT") -> tuple[int, int]:

@@ -10,7 +10,7 @@ derived.
 {'data': 2, 'z': 2, 'y': 1, 'x': 2}
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from math import gcd, prod
 from types import MappingProxyType
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
 from tpviz.schemes.grid.layout import Layout
+from tpviz.schemes.grid.strategy import TensorParallel
 from tpviz.strategy import (
-    Strategy,
     accumulation_knob,
     divisors,
     knob,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cost import Memory
     from tpviz.schemes.gpt.pointwise import Held
-    from tpviz.step import Step
+    from tpviz.step import Operation, Part, Step
 
 
 __all__ = ["GPT", "AxoNN"]
@@ -42,7 +42,7 @@ OVERLAPS = ("oar", "ors", "oag")
 
 
 @register
-class AxoNN(Strategy):
+class AxoNN(TensorParallel):
     """Shards every matrix product over a grid of x, y and z ranks, with ``data`` replicas of the
     grid. x and y move activations, z and data move weights and gradients.
 
@@ -79,7 +79,7 @@ class AxoNN(Strategy):
     tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
-    shares_batch, alike = "data", True
+    shares_batch, shares, scheme = "data", ("z",), "tpviz.schemes.axonn"
     parent_axis = MappingProxyType({"z_ahead": "z"})
 
     def __post_init__(self):
@@ -118,9 +118,6 @@ class AxoNN(Strategy):
         shards = self.z if self.accumulation > 1 else 0
         return self.layout.held(self.local(workload), shards)
 
-    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
-        return self.layout.splits(workload)
-
     def blocks(self, workload: GPT) -> dict[str, tuple[int, ...]]:
         """{weight: shape of the block that is cut over z}."""
         axes, splits, shapes = self.axes, self.splits(workload), workload.parameter_shapes()
@@ -151,6 +148,35 @@ class AxoNN(Strategy):
             for name, n in sizes.items()
         }
 
+    def summed(self, workload: GPT) -> dict[str, tuple[str, ...]]:
+        """What is not cut over z is the same on its ranks, each of which has other rows."""
+        blocks = self.blocks(workload) if self.z > 1 else workload.parameter_shapes()
+        whole = tuple(name for name in workload.parameter_shapes() if name not in blocks)
+        return {"z": whole} if whole else {}
+
+    def flat_shapes(self, workload: GPT) -> dict[str, tuple[int, ...]]:
+        blocks = self.blocks(workload)
+        flat = {name: (prod(shape) // self.z,) for name, shape in blocks.items()}
+        return super().flat_shapes(workload) | flat
+
+    def check_split_backward(self) -> None:
+        raise ValueError(
+            "AxoNN's gradients of weights are scattered over z as soon as they are there, so they "
+            f"cannot wait: use ATP(mesh=({self.x}, {self.y}), attention='A1'), or schedule='1f1b'"
+        )
+
+    def pieces(self, workload: GPT, split: bool = False) -> "dict[str, list[Operation]]":
+        from .step import pieces
+
+        if split:
+            self.check_split_backward()
+        return pieces(self, workload)
+
+    def lowered(self, parts: "Sequence[Part]") -> "Sequence[Part]":
+        from .step import lowered
+
+        return lowered(self, parts)
+
     def step(self, workload: GPT) -> "Step":
         from .step import step
 
@@ -166,10 +192,6 @@ class AxoNN(Strategy):
         from .paper import communication
 
         return communication(self, workload, cluster, mesh)
-
-    @property
-    def copies(self) -> int:
-        return self.y
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:

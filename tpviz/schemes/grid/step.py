@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from tpviz.schemes.gpt.kernels import adamw, attention, gemm
 from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
-from tpviz.schemes.gpt.step import assemble, completes
-from tpviz.step import Chunks, Collective, Operation, Overlapped, Part, Pipeline
+from tpviz.schemes.gpt.step import completes
+from tpviz.step import Chunks, Collective, Operation, Overlapped, Pipeline
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -35,16 +35,12 @@ if TYPE_CHECKING:
     from .layout import Layout
 
 
-def step(at: "Layout", w: "GPT", recompute: str = "none") -> tuple[Part, ...]:
-    """The parts of one step of a rank, for a `layout.Layout`; recompute : as of a `Strategy`."""
-    return assemble(w, pieces(at, w), order(at), recompute)
-
-
 def pieces(at: "Layout", w: "GPT", split: bool = False) -> dict[str, list[Operation]]:
     """{part of the network, as in `tpviz.schemes.gpt.step.PIECES`: its operations in order}.
 
-    split : gradients of weights are left for later: "weights" has those of a block, "head_weight"
-    the head's, and backward's parts are without them.
+    "mlp_unsummed" is the MLP whose result nobody needs. split : gradients of weights are left for
+    later: "weights" has those of a block, "head_weight" the head's, and backward's parts are
+    without them.
     """
     return _Pieces(at, w, split).all()
 
@@ -108,6 +104,7 @@ class _Pieces:
                 *self.join(),
             ],
             "mlp": [*norm, *self.mlp(up, down), *self.join()],
+            "mlp_unsummed": [*norm, *self.mlp(up, down, False), *self.join()],
             "head": [*norm, *self.first(*head, chunks=1), *self.loss()],
             "head_back": self.first_back(*head),
             "norm_back": self.norm_back(),
@@ -182,13 +179,13 @@ class _Pieces:
         bias = 0 if moved or chunks else n * self.w.bias  # of the head there is none
         return self.gather_inside() + self.summed(k, n, bias, moved, chunks or self.at.chunks)
 
-    def second(self, features_in, features_out, gather=False):
+    def second(self, features_in, features_out, gather=False, summed=True):
         """Contracts over *inside*: out, down. ``gather``: its input is cut over *stream* too."""
         k, n = features_in // self.at.i, features_out // self.at.s
         gathered = self.over_stream("all_gather", features_in) if gather else []
         moved = self.sum_inside("reduce_scatter")
         bias = 0 if moved else n * self.w.bias
-        return gathered + self.summed(k, n, bias, moved, self.at.chunks)
+        return gathered + self.summed(k, n, bias, moved if summed else [], self.at.chunks)
 
     def summed(self, k, n, bias, moved, chunks):
         """The GEMM and the all-reduce of its results, in chunks."""
@@ -198,11 +195,11 @@ class _Pieces:
             return [gemm(self.tokens, k, n, self.item), *moved]
         return [Chunks(gemm(self.tokens // chunks, k, n, self.item), part(moved, chunks), chunks)]  # pyright: ignore[reportArgumentType]
 
-    def mlp(self, up, down):
+    def mlp(self, up, down, summed=True):
         """Both layers, one after the other or as a pipeline."""
         at, count = self.at, self.at.chunks
         if not at.pipelined:
-            return self.first(*up) + self.second(*down)
+            return self.first(*up) + self.second(*down, summed=summed)
         tokens, (k, n), (inner, _) = self.tokens // count, up, down
         summed_up, summed = self.over_stream("all_reduce", n), self.sum_inside("")
         bias = 0 if summed_up else n // at.i * self.w.bias

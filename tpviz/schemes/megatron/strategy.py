@@ -13,26 +13,21 @@ from typing import TYPE_CHECKING, Self
 
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.memory import of_step
-from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.grid.layout import Layout
-from tpviz.schemes.grid.memory import memory
-from tpviz.schemes.grid.step import step
-from tpviz.step import Step, accumulated
-from tpviz.strategy import Strategy, accumulation_knob, knob, recompute_knob, register
+from tpviz.schemes.grid.strategy import TensorParallel
+from tpviz.strategy import accumulation_knob, knob, recompute_knob, register
 from tpviz.workload import GPT
 
 from .paper import communication
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory
 
 __all__ = ["GPT", "Megatron"]
 
 
 @register
-class Megatron(Strategy):
+class Megatron(TensorParallel):
     """Shards every pair of weight matrices over ``tp`` ranks, the first by columns and the second
     by rows. One all-reduce completes the output of each pair.
 
@@ -48,8 +43,6 @@ class Megatron(Strategy):
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
-
-    alike, scheme = True, "tpviz.schemes.grid"
 
     @property
     def axes(self) -> dict[str, int]:
@@ -72,24 +65,6 @@ class Megatron(Strategy):
                 "use chunks=1, or sp=False"
             )
         divides("batch", w.batch, "chunks", self.chunks)
-
-    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
-        return self.layout.splits(workload)
-
-    def partial(self, workload: GPT) -> tuple[str, ...]:
-        """Under ``sp`` replicated parameters see only the rank's part of the sequence."""
-        return self.layout.partial(workload)
-
-    def step(self, workload: GPT) -> Step:
-        made = step(self.layout, self.local(workload), self.recompute)
-        return accumulated(made, self.accumulation)
-
-    def held(self, workload: GPT, rank: int = 0) -> Held:
-        return self.layout.held(self.local(workload), int(self.accumulation > 1))
-
-    def memory(self, workload: GPT) -> "Memory":
-        local = self.local(workload)
-        return of_step(memory(self.layout, local, self.recompute), workload, local)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds by `paper.communication`: the bytes of a layer's all-reduces alone."""

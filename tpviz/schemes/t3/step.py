@@ -24,9 +24,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.gpt.kernels import gemm
-from tpviz.schemes.gpt.step import assemble, completes, kernels, payloads, update
+from tpviz.schemes.gpt.step import kernels, payloads, update
 from tpviz.schemes.grid.step import num_local_parameters, num_whole_parameters
-from tpviz.step import RING_SHIFT, Collective, Kernel, Operation, Operations, Overlapped, Part
+from tpviz.step import RING_SHIFT, Collective, Kernel, Operation, Operations, Overlapped
 
 from .tiles import bands, sizes, whole_chunk
 
@@ -36,18 +36,12 @@ if TYPE_CHECKING:
     from .strategy import T3
 
 
-def step(s: "T3", w: "GPT") -> tuple[Part, ...]:
-    """The parts of one step of a rank."""
-    made = Layers(s, w)
-    order = completes("inside", "after") if s.tp > 1 else completes()
-    return assemble(w, made.pieces(), order, s.recompute)
-
-
 class Layers:
-    """Operations of T3's layers, on tokens and features of one rank."""
+    """Operations of T3's layers, on tokens and features of one rank. split : gradients of weights
+    are left for later, as in `tpviz.schemes.grid.step.pieces`."""
 
-    def __init__(self, s: "T3", w: "GPT"):
-        self.s, self.w, self.rows = s, w, w.batch * w.seq // s.tp
+    def __init__(self, s: "T3", w: "GPT", split: bool = False):
+        self.s, self.w, self.rows, self.later = s, w, w.batch * w.seq // s.tp, split
         self.payloads, self.kernels = payloads(w, s.tp), kernels(w, s.tp)
 
     def pieces(self) -> dict[str, list[Operation]]:
@@ -61,7 +55,8 @@ class Layers:
         return {
             "embed": [self.whole("reduce_scatter" if s.split else "all_reduce")],
             "attention": [*self.column("qkv", qkv), k.core[0], *self.row("out", h)],
-            "mlp": [*self.column("up", up), *self.row("down", f)],
+            "mlp": (mlp := [*self.column("up", up), *self.row("down", f)]),
+            "mlp_unsummed": mlp,  # the sum is part of the GEMM
             "head": [*self.column("head", v), loss],
             "head_back": self.column_back("head", v),
             "down_back": self.row_back("down", f),
@@ -73,6 +68,10 @@ class Layers:
             "embed_back": [self.whole("all_gather")] if s.split else [],
             "sync": [replicated] if s.split else [],
             "update": [update(w, num_local_parameters(s.layout, w))],
+            "head_weight": k.head[2:] if self.later else [],
+            "weights": [getattr(k, n)[2] for n in ("down", "up", "out", "qkv")]
+            if self.later
+            else [],
         }
 
     def whole(self, collective: str) -> Collective:
@@ -91,6 +90,8 @@ class Layers:
         """Its gradients: the input's with its sum fused, the weight's."""
         _, of_input, of_weight = getattr(self.kernels, layer)
         summed = self.scattered(of_input, features)
+        if self.later:
+            return [*summed, self.whole("all_gather")]
         if not self.s.split:
             return [*summed, Overlapped(self.whole("all_gather"), of_weight)]
         h = self.w.hidden
@@ -106,7 +107,7 @@ class Layers:
         """Its gradients."""
         _, of_input, of_weight = getattr(self.kernels, layer)
         if not self.s.split:
-            return [of_input, of_weight]
+            return [of_input] if self.later else [of_input, of_weight]
         h = self.w.hidden
         return [
             *self.gathered(of_input, self.s.tiles, lambda rows: self.gemm(rows, h, features)),

@@ -16,27 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
-from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.grid.layout import Layout
-from tpviz.schemes.grid.memory import memory
+from tpviz.schemes.grid.strategy import TensorParallel
 from tpviz.schemes.megatron.paper import communication
-from tpviz.step import Step, accumulated
-from tpviz.strategy import Strategy, accumulation_knob, knob, recompute_knob, register
+from tpviz.strategy import accumulation_knob, knob, recompute_knob, register
 from tpviz.workload import GPT
 
-from .step import step
+from .step import Layers
 from .tiles import cut, whole_chunk
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory
-    from tpviz.schemes.gpt.pointwise import Held
+    from tpviz.step import Operation
 
 __all__ = ["GPT", "T3"]
 
 
 @register
-class T3(Strategy):
+class T3(TensorParallel):
     """Shards weights over ``tp`` ranks as Megatron-LM does, and fuses each GEMM with the
     reduce-scatter of its output: one tile is sent while the next is computed.
 
@@ -64,7 +61,7 @@ class T3(Strategy):
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
 
-    alike = True
+    scheme = "tpviz.schemes.t3"
 
     def __post_init__(self):
         tile = self.tile
@@ -103,22 +100,15 @@ class T3(Strategy):
         for name, (size, within) in sizes.items():
             divides(name, size, "tp", self.tp, also, within=within)
 
-    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
-        return self.layout.splits(workload)
+    def check_split_backward(self) -> None:
+        if self.split:
+            raise ValueError(
+                "gather='consumer' feeds an all-gather into the GEMM of the weight's gradient, which "
+                "cannot wait: use gather='after'"
+            )
 
-    def partial(self, workload: GPT) -> tuple[str, ...]:
-        """With gather="consumer", replicated parameters see the rank's part of the sequence."""
-        return self.layout.partial(workload)
-
-    def step(self, workload: GPT) -> Step:
-        return accumulated(step(self, self.local(workload)), self.accumulation)
-
-    def held(self, workload: GPT, rank: int = 0) -> "Held":
-        return self.layout.held(self.local(workload), int(self.accumulation > 1))
-
-    def memory(self, workload: GPT) -> "Memory":
-        local = self.local(workload)
-        return of_step(memory(self.layout, local, self.recompute), workload, local)
+    def pieces(self, workload: GPT, split: bool = False) -> "dict[str, list[Operation]]":
+        return Layers(self, workload, split).pieces()
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
         """Seconds of a layer's all-reduces by bytes alone, nothing hidden: those of `Megatron`."""

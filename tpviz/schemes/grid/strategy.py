@@ -1,0 +1,99 @@
+"""What every tensor-parallel strategy is: a layout of the same network, and its kernels in order.
+
+A scheme gives its knobs and its `layout.Layout`; the step, the ledger, the time, the memory and the
+program follow. What it does in its own way it overrides: T3 and AxoNN give other ``pieces``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpviz.schemes.gpt.memory import of_step
+from tpviz.schemes.gpt.step import assemble
+from tpviz.schemes.ownership import local_shapes
+from tpviz.step import Part, Step, accumulated
+from tpviz.strategy import Strategy
+
+from .layout import Layout
+from .memory import memory
+from .step import order, pieces
+
+if TYPE_CHECKING:
+    from tpviz.cost import Memory
+    from tpviz.schemes.gpt.pointwise import Held
+    from tpviz.step import Operation
+    from tpviz.workload import GPT
+
+
+class TensorParallel(Strategy):
+    """A strategy that cuts a block's matrices and activations by a ``layout``.
+
+    shares : axes of its own over which its ranks share the batch.
+    """
+
+    alike: Any = True
+    scheme = "tpviz.schemes.grid"
+    shares: Sequence[str] = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def layout(self) -> Layout:
+            """The role of each axis."""
+            ...
+
+    def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
+        return self.layout.splits(workload)
+
+    def partial(self, workload: "GPT") -> tuple[str, ...]:
+        """Under sequence parallelism, parameters that see only the rank's part of the sequence."""
+        return self.layout.partial(workload)
+
+    def summed(self, workload: "GPT") -> Mapping[str, tuple[str, ...]]:
+        """{axis: parameters whose gradients are added up over it once, when backward has ended}."""
+        found = self.layout.partial(workload)
+        return {self.layout.inside: found} if found else {}
+
+    def flat_shapes(self, workload: "GPT") -> dict[str, tuple[int, ...]]:
+        """{parameter: shape of what a rank keeps of it}."""
+        return local_shapes(self, workload)
+
+    def check_split_backward(self) -> None:
+        """Raises ``ValueError`` where gradients of weights cannot wait for later."""
+
+    def pieces(self, workload: "GPT", split: bool = False) -> "dict[str, list[Operation]]":
+        """The operations of each part of the network, as `step.pieces`, of one microbatch."""
+        return pieces(self.layout, workload, split)
+
+    def lowered(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Parts with kernels and collectives alone, of what `pieces` may have besides."""
+        return parts
+
+    def step(self, workload: "GPT") -> Step:
+        local = self.local(workload)
+        parts = assemble(local, self.pieces(local), order(self.layout), self.recompute)
+        return accumulated(parts, self.accumulation)
+
+    def held(self, workload: "GPT", rank: int = 0) -> "Held":
+        return self.layout.held(self.local(workload), int(self.accumulation > 1))
+
+    def memory(self, workload: "GPT") -> "Memory":
+        local = self.local(workload)
+        return of_step(memory(self.layout, local, self.recompute), workload, local)
+
+    @property
+    def copies(self) -> int:
+        return self.layout.s
+
+
+@dataclass(frozen=True)
+class Whole(TensorParallel):
+    """A block on one rank, without an axis of its own."""
+
+    @property
+    def axes(self) -> dict[str, int]:
+        return {}
+
+    @property
+    def layout(self) -> Layout:
+        return Layout.of_one_axis("", 1)
