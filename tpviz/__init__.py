@@ -25,6 +25,7 @@ _HOMES = {
     "tpviz.schemes.axonn.strategy": ["AxoNN"],
     "tpviz.schemes.merak.strategy": ["Merak"],
     "tpviz.schemes.t3.strategy": ["T3"],
+    "tpviz.schemes.pipeline.strategy": ["Pipeline"],
     "tpviz.schemes.zero.strategy": ["DataParallel"],
     "tpviz.schemes.custom": ["Custom"],
     "tpviz.schemes.gpt.own": ["reference_model"],

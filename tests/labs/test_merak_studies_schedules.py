@@ -10,8 +10,8 @@ from tpviz.labs.merak.claims import told
 from tpviz.labs.merak.ranks import mean, read
 from tpviz.mesh import Mesh
 from tpviz.schedules import formulas, schedule, timeline
-from tpviz.schemes.pipeline.memory import memory_of
 from tpviz.schemes.merak.paper import makespan_saved
+from tpviz.schemes.pipeline.memory import memory_of
 from tpviz.schemes.pipeline.step import clock
 from tpviz.trace import Event, Trace
 

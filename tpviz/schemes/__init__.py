@@ -3,5 +3,5 @@
 ``strategy`` has the knobs and the formulas, without torch; the rest is loaded when it is needed.
 """
 
-SCHEMES = ("atp", "axonn", "zero", "megatron", "merak", "t3")
+SCHEMES = ("atp", "axonn", "zero", "megatron", "merak", "t3", "pipeline")
 """In the order in which `tpviz.strategy.strategies` lists them."""

@@ -25,7 +25,6 @@ from .tuner import Tuner
 from .weights import Depth
 
 if TYPE_CHECKING:
-    import torch.distributed as dist
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -37,8 +36,12 @@ if TYPE_CHECKING:
 class DepthGroups(Groups):
     """The groups of the plane, and the depth axis that weights lie along."""
 
-    def __init__(self, strategy: "AxoNN", mesh: "DeviceMesh", prefetch: "dist.ProcessGroup | None"):
+    def __init__(self, strategy: "AxoNN", mesh: "DeviceMesh"):
         super().__init__(strategy.layout, mesh)
+        self.strategy, prefetch = strategy, None
+        if "oag" in strategy.overlap and strategy.z > 1:
+            axes = {axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names}  # pyright: ignore[reportOptionalIterable]
+            prefetch = Mesh(axes).second_group("z", "z_ahead", device_type=mesh.device_type)
         self.depth = Depth(mesh.get_group("z"), prefetch, "ors" in strategy.overlap, strategy.keep)
         axes = ("x", "y", "z", "data")
         self.tuner = Tuner([mesh.get_group(a) for a in axes]) if strategy.tune else None
@@ -50,6 +53,44 @@ class DepthGroups(Groups):
 
     def embedding(self, w: "GPT", **kw: Any) -> DepthEmbedding:
         return DepthEmbedding(w, self, **kw)
+
+    def load(self, module: "nn.Module", w: "GPT", mesh: Any, copies: Any = ()) -> None:
+        """Each parameter's part of its initial value; of a block this rank's shard. Weights know
+        their names from now on, and which of them travel together."""
+        splits, blocks = self.strategy.splits(w), self.strategy.blocks(w)
+
+        def own(name, full):
+            part = own_part(name, full, splits, mesh)
+            return own_of(part.flatten(), self.depth.group) if name in blocks else part
+
+        weights = {}
+        for name, layer in module.named_modules():
+            if hasattr(layer, "pieces"):
+                layer.pieces.layer = name  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+                weights.setdefault(".".join(name.split(".")[:2]), []).append(layer.pieces)
+        if self.strategy.gather == "block" and self.depth.size > 1:
+            for name, of_block in weights.items():
+                if name.startswith("blocks."):
+                    Bundle(of_block, name)
+        load_initial(module, w, own, copies)
+        if self.tuner:
+            layers = [layer for layer in module.modules() if isinstance(layer, DepthLinear)]
+            self.tuner.prepare(layers, w.batch * w.seq)
+
+    def blocks(
+        self, shards: Mapping[str, torch.Tensor], w: "GPT", mesh: Any
+    ) -> dict[str, torch.Tensor]:
+        """Gathered over z, in their shapes."""
+        shapes = self.strategy.blocks(w)
+        pieces = {name: t for name, t in shards.items() if name in shapes}
+        whole = gather_together(pieces, {name: [(0, "z")] for name in pieces}, mesh)
+        return {**shards, **{name: t.view(shapes[name]) for name, t in whole.items()}}
+
+    def begin(self, what: Any = None) -> None:
+        self.depth.begin(what)
+
+    def collect(self) -> None:
+        self.depth.collect()
 
 
 class AxoNNProgram(Program):
@@ -63,8 +104,7 @@ class AxoNNProgram(Program):
         workload: "GPT",
         module: "nn.Module",
         mesh: "DeviceMesh",
-        depth: Depth,
-        pieces: Mapping[str, tuple[int, ...]],
+        groups: DepthGroups,
         lr: float = LEARNING_RATE,
     ):
         super().__init__(
@@ -77,7 +117,8 @@ class AxoNNProgram(Program):
             layout=strategy.layout,
             rows=[(0, "z"), (0, "data")],
         )
-        self.strategy, self.depth, self.pieces = strategy, depth, pieces
+        self.strategy, self.groups, self.depth = strategy, groups, groups.depth
+        self.pieces = strategy.blocks(workload)
 
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         self.optimizer.zero_grad()
@@ -115,10 +156,13 @@ class AxoNNProgram(Program):
         shrink(gradients, self.norm, self.strategy.clip)  # pyright: ignore[reportArgumentType]
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        shards = {name: t for name, t in locals_by_name.items() if name in self.pieces}
-        whole = gather_together(shards, {name: [(0, "z")] for name in shards}, self.mesh)
-        blocks = {name: t.view(self.pieces[name]) for name, t in whole.items()}
-        return gather_together({**locals_by_name, **blocks}, self.splits, self.mesh)
+        blocks = self.groups.blocks(locals_by_name, self.workload, self.mesh)
+        return gather_together(blocks, self.splits, self.mesh)
+
+
+def groups(strategy: "AxoNN", mesh: "DeviceMesh", halves: int = 1) -> DepthGroups:
+    """The `DepthGroups` of this rank."""
+    return DepthGroups(strategy, mesh)
 
 
 def build(
@@ -130,39 +174,7 @@ def build(
     **options: Any,
 ) -> AxoNNProgram:
     """This rank's `AxoNNProgram`, on a ``DeviceMesh`` with the axes x, y, z and data."""
-    prefetch = None
-    if "oag" in strategy.overlap and strategy.z > 1:
-        prefetch = Mesh(strategy.axes).second_group("z", "z_ahead")
-    groups = DepthGroups(strategy, mesh, prefetch)
-    module = GridGPT(
-        strategy.local(workload),
-        groups,
-        device=device,
-        dtype=dtype or getattr(torch, workload.dtype),
-    )
-    for name, layer in module.named_modules():
-        if hasattr(layer, "pieces"):
-            layer.pieces.layer = name  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
-    if strategy.gather == "block" and strategy.z > 1:
-        for number, block in enumerate(module.blocks):
-            weights = [layer.pieces for layer in block.modules() if hasattr(layer, "pieces")]
-            Bundle(weights, f"blocks.{number}")  # pyright: ignore[reportArgumentType]
-    blocks = strategy.blocks(workload)
-    _load(module, workload, strategy.splits(workload), blocks, mesh)
-    if groups.tuner:
-        local = strategy.local(workload)
-        layers = [layer for layer in module.modules() if isinstance(layer, DepthLinear)]
-        groups.tuner.prepare(layers, local.batch * local.seq)
-    return AxoNNProgram(strategy, workload, module, mesh, groups.depth, blocks, **options)
-
-
-def _load(module, workload, splits, blocks, mesh):
-    """Each parameter's part of its initial value; of a block the shard of this rank."""
-
-    def own(name, full):
-        part = own_part(name, full, splits, mesh)
-        if name not in blocks:
-            return part
-        return own_of(part.flatten(), mesh.get_group("z"))
-
-    load_initial(module, workload, own)
+    parts, local = DepthGroups(strategy, mesh), strategy.local(workload)
+    module = GridGPT(local, parts, device=device, dtype=dtype or getattr(torch, workload.dtype))
+    parts.load(module, local, mesh)
+    return AxoNNProgram(strategy, workload, module, mesh, parts, **options)

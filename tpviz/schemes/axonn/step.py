@@ -22,7 +22,7 @@ what is not cut over z is all-reduced over z, and everything over data; to clip,
 y and x.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,9 +62,22 @@ def step(s: "AxoNN", w: "GPT") -> Step:
 
 
 def lowered(s: "AxoNN", parts: Sequence[Part]) -> list[Part]:
-    """Parts of one pass of a pipeline's stage, whose first gather nothing hides."""
+    """Parts of one pass of a pipeline's stage: nothing hides its first gather, and it ends when its
+    last scatter does."""
     overlaps = _Overlaps(s)
-    return [*overlaps.begin(parts), *overlaps.of(parts, last=True)]
+    made = [*overlaps.begin(parts), *overlaps.of(parts, last=True)]
+    if overlaps.later and any(isinstance(o, Scatter) for p in parts for o in p.operations):
+        made.append(Part(parts[-1].phase, "", (Wait("z"),)))
+    return made
+
+
+def without_weights(parts: Iterable[Part]) -> list[Part]:
+    """Parts with the plane's operations alone."""
+    kinds = GatherWeight, Scatter
+    return [
+        p._replace(operations=tuple(o for o in p.operations if not isinstance(o, kinds)))
+        for p in parts
+    ]
 
 
 class _Overlaps:

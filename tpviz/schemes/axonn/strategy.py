@@ -177,6 +177,22 @@ class AxoNN(TensorParallel):
 
         return lowered(self, parts)
 
+    def least_of(self, parts: "Sequence[Part]") -> "Sequence[Part]":
+        """Without the weights, which may be hidden."""
+        from .step import without_weights
+
+        return without_weights(parts)
+
+    def gathered(self, workload: GPT) -> tuple[int, int]:
+        """An upper bound: every gathered weight of a block where it is kept; two blocks, or tables,
+        for the one in use, its gradient and what is prefetched."""
+        if self.z == 1:
+            return 0, 0
+        blocks = self.blocks(workload.one_layer)
+        sizes = {name: prod(shape) * workload.itemsize for name, shape in blocks.items()}
+        block = sum(size for name, size in sizes.items() if name.startswith("blocks."))
+        return self.keep * block, 2 * max(block, *sizes.values())
+
     def step(self, workload: GPT) -> "Step":
         from .step import step
 

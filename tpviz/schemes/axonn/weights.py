@@ -42,18 +42,21 @@ class Depth:
         self.share = share
         self.order, self.asked, self.ahead, self.scattering = [], [], None, []
         self.misses, self.begun = 0, {}
+        self.what, self.orders = None, {}
 
     @property
     def size(self) -> int:
         return self.group.size()
 
-    def begin(self) -> None:
-        """A step begins: the order that the last one took is what this one is to take.
+    def begin(self, what: Any = None) -> None:
+        """A step begins, or ``what`` else repeats: the order that the last one of it took is what
+        this one is to take.
 
         Collectives left in flight by a failed step are discarded.
         """
-        self.order, self.asked, self.ahead, self.scattering = self.asked, [], None, []
-        self.begun = {}
+        self.orders[self.what], self.what = self.asked, what
+        self.order, self.asked, self.ahead = self.orders.get(what, []), [], None
+        self.scattering, self.begun = [], {}
 
     def forget(self) -> None:
         """Prefetched weights are not used: they are gathered again when needed."""

@@ -20,7 +20,7 @@ class Layout(NamedTuple):
 
     inside: str
     stream: str
-    """"" where features of the stream are not cut"""
+    """an axis is "" where features are not cut over one"""
     i: int
     s: int
     chunks: int = 1
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
     @property
     def outputs(self) -> list[tuple[int, str]]:
         """(dim, axis) of the logits' cuts, of (batch, seq, vocab) or (seq, batch, vocab)."""
-        return [(2, self.inside)]
+        return [(2, self.inside)] if self.inside else []
 
     @property
     def inputs(self) -> list[tuple[int, str]]:
@@ -71,10 +71,10 @@ class Layout(NamedTuple):
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """{parameter: [(dim, axis)]}, inner cut first; weights are (out, in)."""
-        inside = [(0, self.inside)]
+        inside = [(0, self.inside)] if self.inside else []
         stream = [(0, self.stream)] if self.stream else []
         across = [(1, self.stream)] if self.stream else []
-        first, second = inside + across, [*stream, (1, self.inside)]
+        first, second = inside + across, stream + [(1, axis) for _, axis in inside]
         norm = [] if self.l2 else stream
         kinds = {
             "attention.qkv.weight": first,

@@ -5,7 +5,7 @@ Shapes as in `layers`; N' heads of a rank (N/i, under A3 N/(i s)), D = H/N. What
 its own way it gives as its own `Groups`: a linear layer or an embedding of another kind.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ from .operators import Gather, LinearSharding, PipelinedMLP
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.strategy import Strategy
     from tpviz.workload import GPT
 
     from .layout import Layout
+    from .strategy import TensorParallel
 
 
 class Groups:
@@ -37,7 +37,7 @@ class Groups:
 
     def __init__(self, layout: "Layout", mesh: "DeviceMesh", back: int = 1):
         at = self.layout = layout
-        self.inside = mesh.get_group(at.inside)
+        self.inside = mesh.get_group(at.inside) if at.inside else Alone()
         self.stream = mesh.get_group(at.stream) if at.stream else Alone()
         sequence, heads = 0 if at.sp else None, -1 if at.a3 else None
         dim = int(at.sp) if at.chunking == "batch" else "tokens"
@@ -67,6 +67,21 @@ class Groups:
     def head(self, w: "GPT", **kw: Any) -> GridLinear:
         """The layer that gives the logits."""
         return self.linear(w.hidden, w.vocab, self.last, bias=False, **kw)
+
+    def load(self, module: nn.Module, w: "GPT", mesh: Any, copies: Any = ()) -> None:
+        """Fill each parameter with this rank's part of its initial value; copies: as of
+        `load_parts`."""
+        load_parts(module, w, self.layout.splits(w), mesh, copies)
+
+    def blocks(self, shards: Mapping[str, Tensor], w: "GPT", mesh: Any) -> Mapping[str, Tensor]:
+        """What a rank keeps of parameters, in the shapes of its parts of them; collective."""
+        return shards
+
+    def begin(self, what: Any = None) -> None:
+        """A step, or a pass of a stage, begins: ``what`` it is, since its like repeats."""
+
+    def collect(self) -> None:
+        """What backward has left in flight is waited for."""
 
     def loss(self, logits: Tensor, targets_BS: Tensor) -> Tensor:
         """The mean cross-entropy of the rows, the same scalar on every rank of the plane."""
@@ -155,27 +170,30 @@ class GridGPT(nn.Module):
         return self.groups.loss(self.head(self.norm(x)), targets_BS)
 
 
+def groups(strategy: "TensorParallel", mesh: "DeviceMesh", halves: int = 1) -> Groups:
+    """The `Groups` of a rank; halves : 2 where a pair's sums come in two halves of the rows."""
+    layout = strategy.layout
+    return Groups(layout._replace(chunks=halves) if halves > 1 else layout, mesh, halves)
+
+
 def build(
-    strategy: "Strategy",
+    strategy: "TensorParallel",
     workload: "GPT",
     mesh: "DeviceMesh",
     dtype: torch.dtype | None,
     device: str | torch.device,
-    groups: Groups | None = None,
     **options: Any,
 ) -> Program:
-    """This rank's `Program`, on a ``DeviceMesh`` that has the axes of the strategy's ``layout``.
-    groups : a scheme's own."""
-    groups = groups or Groups(strategy.layout, mesh)  # pyright: ignore[reportAttributeAccessIssue]
-    module = GridGPT(workload, groups, device=device, dtype=dtype or getattr(torch, workload.dtype))
-    splits = groups.layout.splits(workload)
-    load_parts(module, workload, splits, mesh)
+    """This rank's `Program`, on a ``DeviceMesh`` that has the axes of the strategy's ``layout``."""
+    parts = strategy.groups(mesh)
+    module = GridGPT(workload, parts, device=device, dtype=dtype or getattr(torch, workload.dtype))
+    parts.load(module, workload, mesh)
     return Program(
         workload,
         module,
         mesh,
-        splits,
+        strategy.splits(workload),
         accumulation=strategy.accumulation,
-        layout=groups.layout,
+        layout=strategy.layout,
         **options,
     )

@@ -6,6 +6,8 @@ program follow. What it does in its own way it overrides: T3 and AxoNN give othe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tpviz.schemes.gpt.memory import of_step
@@ -19,10 +21,14 @@ from .memory import memory
 from .step import order, pieces
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
     from tpviz.cost import Memory
     from tpviz.schemes.gpt.pointwise import Held
     from tpviz.step import Operation
     from tpviz.workload import GPT
+
+    from .program import Groups
 
 
 class TensorParallel(Strategy):
@@ -65,9 +71,27 @@ class TensorParallel(Strategy):
         """The operations of each part of the network, as `step.pieces`, of one microbatch."""
         return pieces(self.layout, workload, split)
 
+    def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
+        """What a rank's modules are made of, by ``groups`` of the scheme's ``program.py``."""
+        return import_module(f"{self.scheme}.program").groups(self, mesh, halves)
+
     def lowered(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Parts with kernels and collectives alone, of what `pieces` may have besides."""
         return parts
+
+    def least_of(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Parts that take no longer than `lowered` ones, alone or among others."""
+        return parts
+
+    def gathered(self, workload: "GPT") -> tuple[int, int]:
+        """Bytes that a microbatch holds of weights that are made for it: of a block from forward to
+        backward, and for a moment."""
+        return 0, 0
+
+    @property
+    def sharing(self) -> int:
+        """How many of its own ranks share the batch."""
+        return prod(self.axes[axis] for axis in self.shares)
 
     def step(self, workload: "GPT") -> Step:
         local = self.local(workload)

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpviz.cost import show_bytes
-
-from .memory import memory
+from tpviz.schemes.pipeline.memory import memory
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT

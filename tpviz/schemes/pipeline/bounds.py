@@ -22,7 +22,6 @@ from tpviz.mesh import Mesh
 from tpviz.schemes.gpt.bounds import NOTHING, bytes_seconds, kernels_of, sums
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import update
-from tpviz.schemes.ownership import local_shapes
 
 from .microbatch import Microbatch
 from .split import TOKENS, V_SHAPED, layers_of
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.workload import GPT
 
-    from .strategy import Merak
+    from .strategy import Staged
 
 SPLIT = ("zb_h1", "zb_v")
 """Schedules whose gradients of weights wait; in `V_SHAPED` ones too a rank may do others' last."""
@@ -52,12 +51,12 @@ class Times(NamedTuple):
     head_back: float
 
 
-def least_of_all(s: "Merak", w: "GPT", cluster: "Cluster") -> float:
+def least_of_all(s: "Staged", w: "GPT", cluster: "Cluster") -> float:
     """`Strategy.least_of_all`: the work of all stages, evenly spread, and no bubble."""
     return s.microbatches * _Bounds(s, w, cluster).whole() / s.pp
 
 
-def bounds(s: "Merak", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
+def bounds(s: "Staged", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
     """`Strategy.bounds`."""
     return _Bounds(s, w, cluster).of
 
@@ -65,7 +64,7 @@ def bounds(s: "Merak", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
 class _Bounds:
     """Of the choices of one layout and its microbatches."""
 
-    def __init__(self, s: "Merak", w: "GPT", cluster: "Cluster"):
+    def __init__(self, s: "Staged", w: "GPT", cluster: "Cluster"):
         self.s, self.w, self.cluster, self.mesh = s, w, cluster, Mesh(s.axes)
         self.local, self.message = s.local(w), message_seconds(s, w, cluster, Mesh(s.axes))
         self.times, self.micro = cache(self._times), cache(self._microbatch)
@@ -154,26 +153,27 @@ class _Bounds:
 
     def _microbatch(self, again, split):
         s = self.s
-        return Microbatch(self.local, s.tp, s.subpipeline, split, s.sp, again)
+        return Microbatch(s.inside, self.local, s.subpipeline, split, again)
 
     def _held(self, layers, ends, sharded):
         s = self.s
-        shards = (s.dp if sharded else 1) * (s.microbatches > 1)
-        held = s.inside.held(self.local)
+        shards = (s.dp if sharded else 1) * s.inside.sharing * (s.microbatches > 1)
+        held = s.inside.held(s.of_replica(self.w))
         return held._replace(layers=layers, ends=ends, shards=shards)
 
     def _clock(self, held):
         device = self.cluster.device
         if device.pointwise != "free":
-            hidden = self.s.pp == 1 and self.s.tp > 1  # the host launches while the device waits
+            # where there is no pipeline the host launches while the device waits
+            hidden = self.s.pp == 1 and self.s.inside.world_size > 1
             device = spread(replace(device, launch=0.0) if hidden else device, held)
-        return Clock.of(self.cluster, self.mesh, self.w.dtype, device=device)
+        return Clock.of(self.cluster, self.mesh, self.w.dtype, self.s.parent_axis, device)
 
     def _times(self, layers, ends, sharded, again, split):
         clock, m = self._clock(self._held(layers, ends, sharded)), self.micro(again, split)
 
         def seconds(parts):
-            return sum(segment.seconds for segment in clock.run(parts))
+            return sum(segment.seconds for segment in clock.run(self.s.inside.least_of(parts)))
 
         weights = m.weights([0], False) if split else []
         head = m.weights([], True) if split else []
@@ -194,15 +194,16 @@ class _Bounds:
         held = self._held(w.layers, (True, True), False)._replace(shards=0)
         free = replace(self.cluster.device, launch=0.0)
         clock = Clock.of(self.cluster, self.mesh, w.dtype, device=replace(free, pointwise="free"))
-        block = sums([*m.forward([0]), *m.backward([0])], clock)
-        more = sums(m.forward([0], "recompute", True), clock) if twice else NOTHING
+        least = self.s.inside.least_of
+        block = sums(least([*m.forward([0]), *m.backward([0])]), clock)
+        more = sums(least(m.forward([0], "recompute", True)), clock) if twice else NOTHING
         total = block.plus(more)
         return kernels_of(free, held, w.dtype) + w.layers * (total.waited + more.kernels * twice)
 
     def _numels(self):
         """(numbers of a rank's part of a block, of the embedding, of the head)."""
         w, found = self.w.one_layer, [0, 0, 0]
-        sizes = {name: prod(shape) for name, shape in local_shapes(self.s.inside, w).items()}
+        sizes = {name: prod(shape) for name, shape in self.s.inside.flat_shapes(w).items()}
         for name, size in sizes.items():
             part = name.partition(".")[0]
             found[0 if part == "blocks" else 1 if part == "embed" else 2] += size

@@ -1,4 +1,4 @@
-"""Bytes of a training step of Merak on one rank (derived; tests compare with tracked allocations).
+"""Bytes of a pipeline's training step on one rank (derived; tests compare with tracked ones).
 
 What backward needs of a microbatch on a stage: its blocks' activations
 (`tpviz.schemes.grid.memory`), of dropped blocks only the input of the first, of the last stage the
@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpviz.cost import Memory
-from tpviz.schemes.gpt.memory import core_kept, statistics
-from tpviz.schemes.grid.memory import block_kept
+from tpviz.schemes.gpt.memory import statistics
+from tpviz.schemes.grid.memory import block_kept, dropped_bytes
 from tpviz.schemes.zero.paper import model_states
 
 from .p2p_plan import PREFETCH
@@ -23,16 +23,16 @@ from .step import message_bytes, num_local_parameters, numels, units_at
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
-    from .strategy import Merak
+    from .strategy import Staged
 
 
-def memory(s: "Merak", w: "GPT") -> Memory:
+def memory(s: "Staged", w: "GPT") -> Memory:
     """The `Memory` of the rank that needs most, under AdamW: two moments, and 4 bytes a tensor to
     count steps."""
     return max((memory_of(s, w, place) for place in range(s.pp)), key=lambda m: m.total)
 
 
-def least(s: "Merak", w: "GPT") -> Memory:
+def least(s: "Staged", w: "GPT") -> Memory:
     """Weights, their gradients and moments of the first stage's rank or of the largest stage, and
     what the first keeps of the microbatches in flight."""
     numels, found = num_local_parameters(s, w), []
@@ -55,7 +55,7 @@ IN_FLIGHT: dict[str, Callable[[int, int], int]] = {
 flight}, where there are so many."""
 
 
-def least_activations(s: "Merak", w: "GPT") -> int:
+def least_activations(s: "Staged", w: "GPT") -> int:
     """Bytes that the first rank keeps of the microbatches that it has in flight, at least."""
     each = s.stages // s.pp
     flying = min(IN_FLIGHT[s.schedule](s.pp, each), s.microbatches * each)
@@ -66,7 +66,7 @@ def least_activations(s: "Merak", w: "GPT") -> int:
     return 16 * w.batch * w.seq // s.dp + flying * kept.after_forward + whole
 
 
-def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
+def memory_of(s: "Staged", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
     buckets = [numel for stage in stages for _, numel in numels(s, w, stage)]
@@ -96,14 +96,14 @@ def memory_of(s: "Merak", w: "GPT", place: int) -> Memory:
     )
 
 
-def of_microbatch(s: "Merak", w: "GPT") -> tuple[tuple[int, int], ...]:
+def of_microbatch(s: "Staged", w: "GPT") -> tuple[tuple[int, int], ...]:
     """Per stage (all bytes that backward needs of a microbatch, those that are kept from its
     forward on): the rest is dropped and recomputed."""
     parts = [_kept(s, w, *what) for what in _stages(s, w).values()]
     return tuple((part.after_forward + part.dropped, part.after_forward) for part in parts)
 
 
-def activations(s: "Merak", w: "GPT", place: int) -> int:
+def activations(s: "Staged", w: "GPT", place: int) -> int:
     """Bytes at the peak: beside all tokens and targets, which are int64."""
     schedule = s.schedule_of(w)
     kept = {
@@ -162,28 +162,30 @@ class _Kept:
 
     def __init__(self, s, w, count, drop, first, last):
         local, item, wide = s.local(w), w.itemsize, max(w.itemsize, 4)
-        tokens = local.batch * local.seq
+        tokens, at = local.batch * local.seq, s.inside.layout
         stream = message_bytes(s, w)
-        sp, n = s.sequence_parallel, s.tp if s.sequence_parallel else 1
-        whole = n * stream  # gathered
-        block = block_kept(s.inside.layout, local)
+        sp, n = at.sp, at.i if at.sp else 1
+        whole = tokens * w.hidden // at.s * item  # gathered
+        gathered, beside = s.inside.gathered(local)
+        block = block_kept(at, local) + gathered
         if s.recompute == "selective":
-            block -= core_kept(local, s.tp, sp)
-        logits = tokens * w.vocab // s.tp
+            block -= dropped_bytes(at, local, "selective")
+        logits = tokens * w.vocab // at.i
         self.dropped = drop * block
         self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))
-        self.in_forward = 0
-        width = w.mlp_width // s.tp * item
+        self.in_forward = beside
+        width = w.mlp_width // at.i * item
         self.noted = (count > 0) * tokens * width
-        ends = w.vocab // s.tp * w.hidden * item
-        inside = stream + tokens * width + sp * whole
-        self.in_backward = [(inside, w.hidden * width) if count else (0, first * ends)]
+        ends = w.vocab // at.i * w.hidden // at.s * item
+        inside = stream + tokens * width + sp * whole + beside
+        largest = w.hidden // at.s * width
+        self.in_backward = [(inside, largest) if count else (0, first * ends)]
         if last:
             head = (
                 2 * stream + statistics(w) * tokens // n * wide + logits * wide
             )  # gone when blocks go backward
             self.after_forward += head
-            self.in_forward = (2 if s.tp == 1 else 1) * logits * wide
+            self.in_forward += (2 if at.i == 1 else 1) * logits * wide
             self.in_backward = [
                 *((more - head, weight) for more, weight in self.in_backward if count),
                 (logits * item + stream + sp * 2 * whole, ends),

@@ -1,7 +1,8 @@
-"""One microbatch on one stage as data: its kernels and all-reduces (derived).
+"""One microbatch on one stage as data: its kernels and collectives (derived).
 
-With g a GEMM's forward, d and v those of its two gradients, r an all-reduce over tp, and of subs '
-and ":
+By itself it is what the factor inside has, cut at the stage's ends; a split backward leaves the
+weights' gradients for later. Merak's sub-pipeline changes the blocks of Megatron-LM's: with g a
+GEMM's forward, d and v those of its two gradients, r an all-reduce over tp, and of subs ' and ":
 
 level 0   g r                                     d max(r, v); split backward: d r, and v later
 level 1   g' (g" under r') r"                     d' (d" under r') (v under r"); split: v later
@@ -10,42 +11,35 @@ level 3   the same through all blocks that follow each other
 
 A is attention's kernels, M the MLP's. A part waits for the all-reduce of its own sub. Backward of a
 part is the inputs' gradients, then the weights' under the all-reduce.
-
-Sequence parallelism, at level 0: r is a reduce-scatter, and an all-gather comes before each g of a
-column-parallel layer and each d of a row-parallel one, and runs during the d of a column-parallel
-one, whose input is gathered again (`tpviz.schemes.megatron.step`).
 """
 
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from tpviz.schemes.gpt.step import Kernels, kernels, payloads
-from tpviz.step import Collective, Operation, Operations, Overlapped, Part
+from tpviz.schemes.gpt.step import AGAIN, BACKWARD, FORWARD, Kernels, kernels, payloads
+from tpviz.step import Collective, Operation, Operations, Part
 
 if TYPE_CHECKING:
+    from tpviz.schemes.grid.strategy import TensorParallel
     from tpviz.workload import GPT
 
 
 class Microbatch:
-    """Parts of a stage. w : the workload of one microbatch; level : of the sub-pipeline;
-    split : weights' gradients are left for later; sp : sequence parallelism; again : backward
-    recomputes attention's core."""
+    """Parts of a stage. inside : the factor by which it is cut; w : a rank's workload of one
+    microbatch; level : of the sub-pipeline; split : weights' gradients are left for later; again :
+    backward recomputes attention's core."""
 
     def __init__(
-        self,
-        w: "GPT",
-        tp: int,
-        level: int,
-        split: bool,
-        sp: bool = False,
-        again: bool = False,
+        self, inside: "TensorParallel", w: "GPT", level: int, split: bool, again: bool = False
     ):
-        self.w, self.tp, self.split, self.again = w, tp, split, again
-        self.level, self.sp = (level, sp) if tp > 1 else (0, False)
+        self.w, self.tp, self.split, self.again = w, inside.layout.i, split, again
+        self.level = level if self.tp > 1 else 0
+        made = inside.pieces(w, split)
+        self.of = {name: tuple(operations) for name, operations in made.items()}
         self._run, self._run_back = cache(self._run), cache(self._run_back)  # alike in all blocks
 
-    # -- kernels and all-reduces -------------------------------------------------------------------
+    # -- kernels and all-reduces of subs -----------------------------------------------------------
     @cached_property
     def whole(self) -> Kernels:
         """The kernels of the whole microbatch."""
@@ -59,46 +53,33 @@ class Microbatch:
     @cached_property
     def sums(self) -> list[Collective]:
         """The all-reduce of each sub's activations."""
-        return [self._sum(rows) for rows in halves(self.w.batch)]
-
-    def _sum(self, rows):
-        kind = "reduce_scatter" if self.sp else "all_reduce"
-        return Collective("tp", kind, payloads(self.w.with_batch(rows), self.tp).activation)
-
-    @cached_property
-    def _gather(self):
-        """(the all-gather of a sequence), or nothing without sequence parallelism."""
-        return (self._sum(self.w.batch)._replace(collective="all_gather"),) * self.sp
-
-    def _parts(self, whole):
-        """[(kernels, all-reduce)] of the subs that a layer's forward, or backward, has."""
-        if self.level == 0:
-            return [(whole, self._sum(self.w.batch))]
-        return list(zip(self.halves, self.sums))
+        return [
+            Collective("tp", "all_reduce", payloads(self.w.with_batch(rows), self.tp).activation)
+            for rows in halves(self.w.batch)
+        ]
 
     # -- both ends ---------------------------------------------------------------------------------
-    @cached_property
+    @property
     def embed(self) -> list[Part]:
         """The embedding's forward."""
-        return [Part("forward", "embed", (self._sum(self.w.batch),))]
+        return [Part("forward", "embed", self.of["embed"])]
 
-    @cached_property
+    @property
     def embed_back(self) -> list[Part]:
-        """Its backward, which sends something under sequence parallelism alone."""
-        return [Part("backward", "embed", self._gather)]
+        """Its backward."""
+        return [Part("backward", "embed", self.of["embed_back"])]
 
-    @cached_property
+    @property
     def head(self) -> list[Part]:
         """The last LayerNorm, the head and the loss."""
-        pairs = Collective("tp", "all_gather", payloads(self.w, self.tp).loss)
-        return [Part("forward", "head", (*self._gather, self.whole.head[0], pairs))]
+        return [Part("forward", "head", self.of["head"])]
 
-    @cached_property
+    @property
     def head_back(self) -> list[Part]:
         """Their backward."""
-        _, of_input, of_weight = self.whole.head
-        operations = self._column_back([(of_input, self._sum(self.w.batch))], of_weight)
-        return [Part("backward", "head", operations)]
+        norm = self.of["norm_back"]
+        parts = [Part("backward", "head", self.of["head_back"])]
+        return parts + [Part("backward", "norm", norm)] * bool(norm)
 
     # -- blocks ------------------------------------------------------------------------------------
     def forward(
@@ -113,14 +94,14 @@ class Microbatch:
                 )
                 for run in runs
             ]
+        layers = self._subs if self.level else self.of
         parts = [
-            Part(phase, f"blocks.{number}.{layer}", operations)
+            Part(phase, f"blocks.{number}{layer}", layers[name])
             for number in blocks
-            for layer, operations in (("attention", self._attention), ("mlp", self._mlp))
+            for name, layer in FORWARD.items()
         ]
         if skip_last_allreduce and parts:
-            up, down = self.whole.up[0], self.whole.down[0]
-            parts[-1] = parts[-1]._replace(operations=(*self._gather, up, down))
+            parts[-1] = parts[-1]._replace(operations=self.of["mlp_unsummed"])
         return parts
 
     def _runs(self, blocks):
@@ -128,17 +109,17 @@ class Microbatch:
         return [[number] for number in blocks] if self.level == 2 else [list(blocks)] * bool(blocks)
 
     @cached_property
-    def _attention(self):
-        return (*self._gather, self.whole.qkv[0], self.whole.core[0], *self._row("out"))
-
-    @cached_property
-    def _mlp(self):
-        return (*self._gather, self.whole.up[0], *self._row("down"))
+    def _subs(self):
+        """Level 1: {part of a block: its operations}, all-reduces under the next sub's GEMM."""
+        return {
+            "attention": (self.whole.qkv[0], self.whole.core[0], *self._row("out")),
+            "mlp": (self.whole.up[0], *self._row("down")),
+        }
 
     def _row(self, layer):
-        """A row-parallel layer: its all-reduces, at level 1 each under the next sub's GEMM."""
+        """A pair's second layer."""
         made, tickets = Operations(), []
-        for k, move in self._parts(self.whole):
+        for k, move in zip(self.halves, self.sums):
             made.append(getattr(k, layer)[0])
             tickets.append(made.issue(move))
         made.wait(tickets[-1])
@@ -163,40 +144,38 @@ class Microbatch:
                 Part("backward", _name(run), self._run_back(len(run)))
                 for run in reversed(self._runs(blocks))
             ]
+        layers, again = self.of | (self._subs_back if self.level else {}), []
+        if self.again:
+            again = AGAIN["selective"]["core_back"]
         return [
-            Part(phase, f"blocks.{number}.{layer}", operations)
+            part
             for number in reversed(blocks)
-            for phase, layer, operations in self._back
+            for name, layer in BACKWARD.items()
+            for part in (
+                *(
+                    Part("recompute", f"blocks.{number}{layer}", layers[core])
+                    for core in (again if name == "core_back" else ())
+                ),
+                Part("backward", f"blocks.{number}{layer}", layers[name]),
+            )
+            if part.operations
         ]
 
     @cached_property
-    def _back(self):
-        """[(phase, layer, operations)] of a block."""
-        made = []
-        for part, first, core, second in (
-            ("mlp", "up", (), "down"),
-            ("attention", "qkv", self.whole.core[1:], "out"),
-        ):
-            row = *self._gather, *getattr(self.whole, second)[1 : 2 + (not self.split)]
-            parts = [(getattr(k, first)[1], move) for k, move in self._parts(self.whole)]
-            column = self._column_back(parts, getattr(self.whole, first)[2])
-            made.append(("backward", f"{part}.{second}", row))
-            if core and self.again:
-                made.append(("recompute", part, self.whole.core[:1]))
-            made.append(("backward", f"{part}.{first}", (*core, *column)))
-        return made
-
-    def _column_back(self, parts, of_weight):
-        """A column-parallel layer: the input's gradient in parts, each one's all-reduce under what
-        comes after it."""
-        made = Operations()
-        for kernel, move in parts:
-            made += [Overlapped(again, kernel) for again in self._gather] or [kernel]
-            ticket = made.issue(move)
-        if not self.split:
-            made.append(of_weight)
-        made.wait(ticket)
-        return tuple(made)
+    def _subs_back(self):
+        """Level 1: backward of a pair's first layers, the input's gradient in parts, each one's
+        all-reduce under what comes after it."""
+        found = {}
+        for layer in ("up", "qkv"):
+            made = Operations()
+            for k, move in zip(self.halves, self.sums):
+                made.append(getattr(k, layer)[1])
+                ticket = made.issue(move)
+            if not self.split:
+                made.append(getattr(self.whole, layer)[2])
+            made.wait(ticket)
+            found[f"{layer}_back"] = tuple(made)
+        return found
 
     def _run_back(self, count):
         made, sent = Operations(), {}
@@ -214,15 +193,16 @@ class Microbatch:
 
     def weights(self, blocks: Sequence[int], head: bool) -> list[Part]:
         """The gradients of the weights, where they come later."""
-        last = [Part("backward", "head", self.whole.head[2:])] if head else []
+        last = [Part("backward", "head", self.of["head_weight"])] if head else []
         return last + [
             Part("backward", f"blocks.{number}", self._weights) for number in reversed(blocks)
         ]
 
     @cached_property
     def _weights(self):
-        per_block = [self.whole] if self.level < 2 else self.halves
-        return tuple(layer[2] for k in per_block for layer in (k.down, k.up, k.out, k.qkv))
+        if self.level < 2:
+            return self.of["weights"]
+        return tuple(layer[2] for k in self.halves for layer in (k.down, k.up, k.out, k.qkv))
 
 
 def halves(batch: int) -> list[int]:

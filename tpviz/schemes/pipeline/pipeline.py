@@ -3,6 +3,7 @@ all-reduces that come after.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,29 +26,29 @@ if TYPE_CHECKING:
     from tpviz.schedules import Schedule
     from tpviz.schemes.zero.flat_param import FlatBucket
 
-    from .strategy import Merak
+    from .strategy import Staged
 
 
 class Pipeline:
     """What a rank does in a step, but for the optimizer's update.
 
-    strategy : a `Merak`. schedule : whose stages these are. stages : {number: `Stage`} of this
-    rank. drops : layers of each stage of the pipeline that are recomputed. ties : `Tie`s of all
-    stages. mesh : a ``DeviceMesh`` over all ranks with the axes pp, dp and tp, perhaps with others
-    around them. replicated : parameters of this rank whose gradients tp adds up at the end.
-    buckets : of ZeRO, over dp; none without. Where they reduce every microbatch's gradients, what
-    is added up at the end are shares.
+    strategy : a `Staged`. schedule : whose stages these are. stages : {number: `Stage`} of this
+    rank. num_recomputed : layers of each stage of the pipeline that are recomputed. tied_weights :
+    `Tie`s of all stages. mesh : a ``DeviceMesh`` over all ranks with the strategy's axes, perhaps
+    with others around them. summed : {axis: parameters of this rank whose gradients it adds up at
+    the end}. buckets : of ZeRO, over dp; none without. Where they reduce every microbatch's
+    gradients, what is added up at the end are shares.
     """
 
     def __init__(
         self,
-        strategy: "Merak",
+        strategy: "Staged",
         schedule: "Schedule",
         stages: Mapping[int, Stage],
         num_recomputed: Sequence[int],
         tied_weights: Sequence[Tie],
         mesh: "DeviceMesh",
-        replicated: Sequence[str] = (),
+        summed: Mapping[str, Sequence[str]] = MappingProxyType({}),
         buckets: "Sequence[FlatBucket]" = (),
     ):
         self.strategy, self.schedule, self.stages, self.mesh = strategy, schedule, stages, mesh
@@ -68,14 +69,17 @@ class Pipeline:
         self.buckets = list(buckets)
         self.added_up = [bucket for bucket in self.buckets if bucket.zero == 1]
         shared = [bucket for bucket in self.buckets if bucket.zero > 1]
-        self.summed: dict[str, Any] = {n: b.shard for b in shared for n in b.names}
-        owned = [self.summed.get(name, self.named[name]) for name in replicated]
-        self.replicated = list({id(p): p for p in owned}.values())
-        self.share = 1 / (strategy.microbatches * strategy.dp)
+        sharded: dict[str, Any] = {n: b.shard for b in shared for n in b.names}
+        owned = self.named | sharded
+        self.summed = {
+            axis: list({id(owned[name]): owned[name] for name in names}.values())
+            for axis, names in summed.items()
+        }
+        self.share = 1 / (strategy.microbatches * strategy.dp * strategy.inside.sharing)
         self.executor = self._executor(schedule, stages, runners)
         self.tied_weights = TiedWeights(
             tied_weights,
-            {number: stage.own() | self.summed for number, stage in stages.items()},
+            {number: stage.own() | sharded for number, stage in stages.items()},
             schedule.rank_of,
             lambda places: whole.second_group("pp", "ends", places, kind),
         )
@@ -101,7 +105,7 @@ class Pipeline:
         losses = self.executor.step(microbatches)
         with label(phase="sync"):
             self.tied_weights.sum()
-            self._sum_replicated()
+            self._sum_once()
             self._sum_replicas()
         return _mean(losses)
 
@@ -114,12 +118,13 @@ class Pipeline:
         runners = {number: Forward(stage) for number, stage in stages.items()}
         return _mean(self._executor(self.schedule.forwards(), stages, runners).step(microbatches))
 
-    def _sum_replicated(self):
-        """Over tp, in one message."""
-        found = [p.grad for p in self.replicated if p.grad is not None]
-        if found:
-            for grad, total in zip(found, sum_together(found, self.mesh.get_group("tp"))):
-                grad.copy_(total)  # in place: it may be a part of a flat buffer
+    def _sum_once(self):
+        """What the factor inside adds up, in one message an axis."""
+        for axis, parameters in self.summed.items():
+            found = [p.grad for p in parameters if p.grad is not None]
+            if found:
+                for grad, total in zip(found, sum_together(found, self.mesh.get_group(axis))):
+                    grad.copy_(total)  # in place: it may be a part of a flat buffer
 
     def _sum_replicas(self):
         """Over dp: each bucket, or in one message of each dtype, where a gradient that no replica
@@ -128,11 +133,9 @@ class Pipeline:
             bucket.reduce()
         for bucket in self.added_up:
             bucket.reduced()
-        if self.buckets:
+        if self.buckets or self.strategy.dp == 1:
             return
         group = self.mesh.get_group("dp")
-        if group.size() == 1:
-            return
         learned = [p for p in self.parameters() if p.grad is not None]
         for dtype in dict.fromkeys(p.dtype for p in learned):
             alike = [p for p in learned if p.dtype == dtype]

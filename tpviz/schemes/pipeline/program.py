@@ -1,11 +1,12 @@
-"""A rank's Merak program: its stages of a GPT, split over tp as Megatron's, in microbatches.
+"""A rank's program of a pipeline: its stages of a GPT, cut by the factor inside, in microbatches.
 
 Where the embedding and the head share their weight, first and last stage have a copy each, and
 their gradients are added up before those of all replicas are.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,6 @@ from tpviz.schemes.gpt.program import (
     adamw,
     gather,
     gather_together,
-    load_parts,
 )
 from tpviz.schemes.grid.program import GridBlock, Groups
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tpviz.workload import GPT
 
-    from .strategy import Merak
+    from .strategy import Staged
 
 
 class GPTStage(Stage):
@@ -73,7 +73,7 @@ class GPTStage(Stage):
         if last:
             self.norm, self.head = groups.norm(w, **kw), groups.head(w, **kw)
 
-    def shard(self, group: "dist.ProcessGroup", s: "Merak", w: "GPT") -> list[FlatBucket]:
+    def shard(self, group: "dist.ProcessGroup", s: "Staged", w: "GPT") -> list[FlatBucket]:
         """Put all parameters into flat buffers over dp, for ZeRO."""
         first, last = hasattr(self, "embed"), hasattr(self, "head")
         named = self.own()
@@ -89,8 +89,12 @@ class GPTStage(Stage):
                 self.shards.hook_forward(unit, self.norm if unit == "head" else module, module)
         return buckets
 
-    def during(self, action: str, drop: int) -> AbstractContextManager[None]:
-        return self.shards.during(action, drop) if self.shards else nullcontext()
+    @contextmanager
+    def during(self, action: str, drop: int) -> Iterator[None]:
+        self.groups.begin((self.number, action))
+        with self.shards.during(action, drop) if self.shards else nullcontext():
+            yield
+            self.groups.collect()
 
     def begin(self, received: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         return received if self.number else (self.embed(inputs[0]),)
@@ -115,7 +119,7 @@ class GPTStage(Stage):
         return (self.groups.loss(self.head(self.norm(*values)), inputs[1]),)
 
 
-class MerakProgram(Program):
+class StagedProgram(Program):
     """One rank's step: the pipeline on its replica's rows, and the update."""
 
     def __init__(self, workload: "GPT", pipeline: Pipeline, lr: float = LEARNING_RATE):
@@ -123,6 +127,8 @@ class MerakProgram(Program):
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
         self.splits, self.layout = strategy.splits(workload), strategy.inside.layout
+        has_dp = "dp" in strategy.axes
+        self.shares = (*(("dp",) if has_dp else ()), *strategy.inside.shares)
         self.buckets = pipeline.buckets
         trained = [bucket.shard for bucket in self.buckets] or pipeline.parameters()
         # a group, since a rank may have no parameters
@@ -132,8 +138,12 @@ class MerakProgram(Program):
         if not self.buckets:
             self.optimizer.zero_grad()
         self.watched.clear()
-        s, replica = self.strategy, self.mesh.get_local_rank("dp")
-        rows = [part_of(whole, replica, s.dp).chunk(s.microbatches) for whole in batch]
+        share, shares = 0, 1
+        for axis in self.shares:
+            size = self.mesh.get_group(axis).size()
+            share, shares = share * size + self.mesh.get_local_rank(axis), shares * size
+        count = self.strategy.microbatches
+        rows = [part_of(whole, share, shares).chunk(count) for whole in batch]
         return self.pipeline.step(list(zip(*rows)))
 
     def optimizer_step(self) -> None:
@@ -182,13 +192,17 @@ class MerakProgram(Program):
     def _whole_batch(self, found, shape, owner, cut):
         """The parts of all microbatches and replicas, of the rank at ``owner``, batch first."""
         dim, shape = int(self.layout.sp), list(shape)
-        shape.insert(dim, self.workload.batch // self.strategy.dp)
+        sizes = self.strategy.axes
+        shape.insert(dim, self.workload.batch // prod(sizes[axis] for axis in self.shares))
         whole = self._everywhere(torch.cat(found, dim) if found else None, shape, owner)
-        full = gather(whole, [*cut, (dim, "dp")], self.mesh)
+        rows = [(dim, axis) for axis in reversed(self.shares)]
+        full = gather(whole, [*cut, *rows], self.mesh)
         return full.transpose(0, 1) if dim else full
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         parts, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule
+        groups = next(iter(self.pipeline.stages.values())).groups
+        locals_by_name = groups.blocks(locals_by_name, self.workload, self.mesh)
         for name, shape in self.workload.parameter_shapes().items():
             shape = list(shape)
             for dim, axis in self.splits.get(name, ()):
@@ -204,40 +218,42 @@ class MerakProgram(Program):
 
 
 def build(
-    strategy: "Merak",
+    strategy: "Staged",
     workload: "GPT",
     mesh: "DeviceMesh",
     dtype: torch.dtype | None,
     device: str | torch.device,
     **options: Any,
-) -> MerakProgram:
-    """This rank's `MerakProgram`, on a ``DeviceMesh`` with the axes pp, dp and tp."""
-    schedule, level = strategy.schedule_of(workload), strategy.subpipeline * (strategy.tp > 1)
-    kw = {"dtype": dtype or getattr(torch, workload.dtype), "device": device}
-    local, splits = strategy.local(workload), strategy.splits(workload)
-    place, last = mesh.get_local_rank("pp"), schedule.stages - 1
-    blocks, halves = strategy.blocks(workload), 2 if level == 1 and local.batch > 1 else 1
-    groups = Groups(strategy.inside.layout._replace(chunks=halves), mesh, halves)
+) -> StagedProgram:
+    """This rank's `StagedProgram`, on a ``DeviceMesh`` with the axes of the strategy."""
+    s, schedule, w = strategy, strategy.schedule_of(workload), workload
+    level = s.subpipeline * (s.inside.world_size > 1)
+    kw = {"dtype": dtype or getattr(torch, w.dtype), "device": device}
+    local, place, last = s.local(w), mesh.get_local_rank("pp"), schedule.stages - 1
+    blocks = s.blocks(w)
+    groups = s.inside.groups(mesh, 2 if level == 1 and local.batch > 1 else 1)
     stages = {
-        s: GPTStage(local, s, blocks[s], s == last, groups, level, **kw)
-        for s in schedule.stages_of(place)
+        n: GPTStage(local, n, blocks[n], n == last, groups, level, **kw)
+        for n in schedule.stages_of(place)
     }
     for stage in stages.values():
-        load_parts(stage, workload, splits, mesh, {HEAD: TOKENS} if workload.tied else {})
-    named = {name: p for stage in stages.values() for name, p in stage.own().items()}
-    replicated, buckets = set(strategy.inside.partial(workload)), []
-    if strategy.zero_stage:
+        groups.load(stage, w, mesh, {HEAD: TOKENS} if w.tied else {})
+    named = {name for stage in stages.values() for name in stage.own()}
+    buckets = []
+    if s.zero_stage:
         for stage in stages.values():
-            buckets += stage.shard(mesh.get_group("dp"), strategy, workload)
-    tied_weights = [Tie((TOKENS, HEAD), (0, last))] if workload.tied else []
+            buckets += stage.shard(mesh.get_group("dp"), s, w)
     pipeline = Pipeline(
-        strategy,
+        s,
         schedule,
         stages,
-        strategy.num_recomputed(workload),
-        tied_weights,
+        s.num_recomputed(w),
+        [Tie((TOKENS, HEAD), (0, last))] if w.tied else [],
         mesh,
-        [name for name in named if name in replicated],
+        {
+            axis: [name for name in names if name in named]
+            for axis, names in s.inside.summed(w).items()
+        },
         buckets,
     )
-    return MerakProgram(workload, pipeline, **options)
+    return StagedProgram(w, pipeline, **options)

@@ -10,7 +10,7 @@ backward, the next unit's meanwhile. Passes of a stage share nothing: each begin
 nothing in flight.
 
 What is added up once more at the end, from stage 2 on as shares, has buffers of its own: the weight
-that both ends share ("ends"), and what sequence parallelism leaves whole ("tp").
+that both ends share ("ends"), and what sequence parallelism leaves whole ("summed").
 
 Rajbhandari et al. 2020 (arXiv 1910.02054); with pipelines as DeepSpeed and PyTorch FSDP (derived).
 """
@@ -22,7 +22,6 @@ from math import prod
 from sys import maxsize
 from typing import TYPE_CHECKING
 
-from tpviz.schemes.ownership import local_shapes
 from tpviz.schemes.zero.buckets import Bucket, fill_buckets
 from tpviz.step import Collective, Operations, Part
 
@@ -31,7 +30,7 @@ from .split import HEAD, TOKENS
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
-    from .strategy import Merak
+    from .strategy import Staged
 
 
 def unit_of(name: str) -> str:
@@ -41,21 +40,21 @@ def unit_of(name: str) -> str:
 
 
 def groups(
-    s: "Merak", w: "GPT", shapes: Mapping[str, tuple[int, ...]]
+    s: "Staged", w: "GPT", shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
-    """{(unit, "ends", "tp" or ""): {parameter: shape}}, each one flat buffer; of a stage's
+    """{(unit, "ends", "summed" or ""): {parameter: shape}}, each one flat buffer; of a stage's
     parameters. At stage 1 there is one, ("", "")."""
     found = {("", ""): dict(shapes)} if shapes else {}
     if s.zero_stage > 1:
-        replicated, found = set(s.inside.partial(w)), {}
+        once, found = {name for names in s.inside.summed(w).values() for name in names}, {}
         for name, shape in shapes.items():
             ends = "ends" if w.tied and name in (TOKENS, HEAD) else ""
-            kind = ends or ("tp" if name in replicated else "")
+            kind = ends or ("summed" if name in once else "")
             found.setdefault((unit_of(name), kind), {})[name] = shape
     return dict(sorted(found.items()))
 
 
-def flat_buckets(s: "Merak", w: "GPT", shapes: Mapping[str, tuple[int, ...]]) -> list[Bucket]:
+def flat_buckets(s: "Staged", w: "GPT", shapes: Mapping[str, tuple[int, ...]]) -> list[Bucket]:
     """The `Bucket` of each of `groups`, in that order. shapes : of a rank's parameters."""
     made = (fill_buckets(of, s.dp, 1, maxsize, 1) for of in groups(s, w, shapes).values())
     return [bucket for (bucket,) in made]
@@ -79,7 +78,7 @@ def padded(numel: int, ranks: int) -> int:
     return -(-numel // ranks) * ranks
 
 
-def unit_numels(s: "Merak", w: "GPT", unit: str) -> dict[str, int]:
+def unit_numels(s: "Staged", w: "GPT", unit: str) -> dict[str, int]:
     """{kind of `groups`: numbers of the flat buffer} of a unit, from stage 2 on."""
     return _numels(s, w)["blocks.0" if unit.startswith("blocks") else unit]
 
@@ -88,7 +87,7 @@ def unit_numels(s: "Merak", w: "GPT", unit: str) -> dict[str, int]:
 def _numels(s, w):
     """The same by unit; all blocks are alike."""
     one = w.one_layer
-    shapes = local_shapes(s.inside, one)
+    shapes = s.inside.flat_shapes(one)
     if w.tied:
         shapes[HEAD] = shapes[TOKENS]
     found = {}
@@ -103,7 +102,7 @@ def units_of(blocks: Sequence[int], first: bool, last: bool) -> list[str]:
 
 
 def sharded(
-    s: "Merak", w: "GPT", units: Sequence[str], action: str, parts: list[Part], drop: int = 0
+    s: "Staged", w: "GPT", units: Sequence[str], action: str, parts: list[Part], drop: int = 0
 ) -> list[Part]:
     """The parts of a stage's "forward", "recompute" or "backward" of a microbatch, with what ZeRO
     sends from stage 2 on."""
@@ -145,7 +144,7 @@ def sharded(
     return found
 
 
-def most_whole(s: "Merak", w: "GPT", units: Sequence[str]) -> int:
+def most_whole(s: "Staged", w: "GPT", units: Sequence[str]) -> int:
     """Numbers that are whole at once, of a stage: those of a unit and of the next one. At stage 3
     the next one's parameters are in flight; from stage 2 on the gradients of the one before."""
     sizes = [0, *(sum(unit_numels(s, w, unit).values()) for unit in units)]

@@ -1,9 +1,9 @@
-"""Merak's step: parts of each stage's actions, what a rank sends, how long it takes (derived).
+"""A pipeline's step: parts of each stage's actions, what a rank sends, how long it takes (derived).
 
-Inside a stage a microbatch is Megatron-LM's: of A = B s h elements, a block has two all-reduces
-over tp forward and two backward, the embedding one forward, the head one backward, the loss gathers
-two numbers a token. Between ranks goes A forward and A backward for each cut; at the end the
-gradients of the weight that both ends share are added up over the two ("ends"), then all over dp.
+Inside a stage a microbatch is that of the factor inside. Between ranks goes what it has of an
+activation of A = B s h elements, forward and backward for each cut; at the end the gradients of the
+weight that both ends share are added up over the two ("ends"), then what the factor inside adds up
+once a step, then all over dp.
 
 The step's time is that of the schedule (`schedules.timeline`) with each stage's own seconds, and a
 message's latency between ranks; then the all-reduces at the end and the update, stage by stage.
@@ -17,7 +17,6 @@ from tpviz.cost import Clock, Segment
 from tpviz.mesh import Mesh
 from tpviz.schedules import Schedule, Timeline, timeline
 from tpviz.schemes.gpt.step import payloads, update
-from tpviz.schemes.ownership import local_shapes
 from tpviz.step import Collective, Part, Repeat, count, interned
 
 from .microbatch import Microbatch
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
     from tpviz.trace import Ledger
     from tpviz.workload import GPT
 
-    from .strategy import Merak
+    from .strategy import Staged
 
 
-def ledger(s: "Merak", w: "GPT", place: int) -> "Ledger":
+def ledger(s: "Staged", w: "GPT", place: int) -> "Ledger":
     """The `Ledger` of one step of a rank whose index along pp is ``place``."""
     schedule, actions = s.schedule_of(w), stage_parts(s, w)
     step: list[Part | Repeat] = [
@@ -48,7 +47,9 @@ def ledger(s: "Merak", w: "GPT", place: int) -> "Ledger":
                 payload = message_bytes(s, w)
                 step.append(Part(message.phase, "", (Collective("pp", name, payload),)))
     step += end_parts(s, w, place)
-    return count(step, s.axes | {"pp": 2, "ends": 2})  # a message has two ranks, wherever it goes
+    axes = s.axes
+    parents = {axis: axes[parent] for axis, parent in s.parent_axis.items()}
+    return count(step, axes | parents | {"pp": 2, "ends": 2})  # a message has two ranks
 
 
 def shares_ends(schedule: Schedule, place: int) -> bool:
@@ -58,48 +59,51 @@ def shares_ends(schedule: Schedule, place: int) -> bool:
 
 
 @lru_cache(maxsize=256)
-def num_local_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
+def num_local_parameters(s: "Staged", w: "GPT") -> tuple[int, ...]:
     """(numbers of a rank's parameters) by stage; of a shared weight both ends have a copy."""
     one = w.one_layer  # all blocks are alike
-    size = {name: prod(shape) for name, shape in local_shapes(s.inside, one).items()}
-    block = sum(number for name, number in size.items() if name.startswith("blocks."))
-    found = [block * len(blocks) for blocks in s.blocks(w)]
-    for name, number in size.items():
-        if not name.startswith("blocks."):
-            found[s.stage_of(name, w)] += number
+    sizes = {name: prod(shape) for name, shape in s.inside.flat_shapes(one).items()}
+    found = list(_by_stage(s, w, sizes, sizes))
     if w.tied:
-        found[-1] += size[TOKENS]
+        found[-1] += sizes[TOKENS]
     return tuple(found)
 
 
 @lru_cache(maxsize=256)
-def num_replicated_parameters(s: "Merak", w: "GPT") -> tuple[int, ...]:
-    """(numbers of those that tp does not split) by stage; sequence parallelism adds up their
-    gradients."""
+def num_summed_parameters(s: "Staged", w: "GPT") -> dict[str, tuple[int, ...]]:
+    """{axis: (numbers by stage)} of those whose gradients the factor inside adds up over it."""
     one = w.one_layer
-    shapes, block, ends = one.parameter_shapes(), 0, [0] * s.stages
-    for name in s.inside.partial(one):
+    sizes = {name: prod(shape) for name, shape in s.inside.flat_shapes(one).items()}
+    return {a: _by_stage(s, w, sizes, names) for a, names in s.inside.summed(one).items()}
+
+
+def _by_stage(s, w, sizes, names):
+    """The sum of sizes by stage; block 0 stands for all."""
+    block, ends = 0, [0] * s.stages
+    for name in names:
         if name.startswith("blocks."):
-            block += prod(shapes[name])
+            block += sizes[name]
         else:
-            ends[s.stage_of(name, w)] += prod(shapes[name])
+            ends[s.stage_of(name, w)] += sizes[name]
     return tuple(n + block * len(at) for n, at in zip(ends, s.blocks(w)))
 
 
 @lru_cache(maxsize=64)
-def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], tuple[Part, ...]]:
+def stage_parts(s: "Staged", w: "GPT") -> dict[tuple[str, int], tuple[Part, ...]]:
     """{(kind of action, stage): `Part`s} of one microbatch."""
     schedule, num_recomputed = s.schedule_of(w), s.num_recomputed(w)
     made, last, parts, operations = {}, s.stages - 1, {}, {}
 
     def with_zero(stage, action, of):
         found = sharded(s, w, units_at(s, w, stage), action, of, num_recomputed[stage])
-        return interned(found, operations)
+        return interned(s.inside.lowered(found), operations)
 
     again = s.recompute == "selective"
     for stage, mine in enumerate(s.blocks(w)):
         split = schedule.splits(schedule.rank_of[stage])
-        m = made.setdefault(split, Microbatch(s.local(w), s.tp, s.subpipeline, split, s.sp, again))
+        if split not in made:
+            made[split] = Microbatch(s.inside, s.local(w), s.subpipeline, split, again)
+        m = made[split]
         dropped, kept = list(mine)[: num_recomputed[stage]], list(mine)[num_recomputed[stage] :]
         forward = [
             *(m.embed if stage == 0 else ()),
@@ -125,12 +129,12 @@ def stage_parts(s: "Merak", w: "GPT") -> dict[tuple[str, int], tuple[Part, ...]]
 
 
 def stage_segments(
-    s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh"
+    s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh"
 ) -> dict[tuple[str, int], list[Segment]]:
     """{(kind of action, stage): `Segment`s} of one microbatch."""
     places = range(s.pp)
-    devices = [s.device(w, cluster, place * s.dp * s.tp) for place in places]
-    clocks = {d: Clock.of(cluster, mesh, w.dtype, device=d) for d in dict.fromkeys(devices)}
+    devices = [s.device(w, cluster, s.rank_at(place)) for place in places]
+    clocks = {d: clock_of(s, w, cluster, mesh, d) for d in dict.fromkeys(devices)}
     of_stage = [clocks[devices[place]] for place in s.schedule_of(w).rank_of]
     parts, found = stage_parts(s, w), {}
     for stage, mine in enumerate(of_stage):
@@ -141,10 +145,10 @@ def stage_segments(
     return found
 
 
-def seconds_waiting(s: "Merak", w: "GPT", cluster: "Cluster", device: "Device") -> float:
+def seconds_waiting(s: "Staged", w: "GPT", cluster: "Cluster", device: "Device") -> float:
     """Seconds that forward and backward of a microbatch wait for collectives, all stages on one
     rank. device : as its kernels find it."""
-    clock, parts = Clock.of(cluster, Mesh(s.axes), w.dtype, device=device), stage_parts(s, w)
+    clock, parts = clock_of(s, w, cluster, Mesh(s.axes), device), stage_parts(s, w)
     return sum(
         sum(segment.exposed.values())
         for stage in range(s.stages)
@@ -153,8 +157,13 @@ def seconds_waiting(s: "Merak", w: "GPT", cluster: "Cluster", device: "Device") 
     )
 
 
+def clock_of(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh", device: "Device") -> Clock:
+    """The `Clock` of a rank with this device."""
+    return Clock.of(cluster, mesh, w.dtype, s.parent_axis, device)
+
+
 def clock(
-    s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh"
+    s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh"
 ) -> tuple[Timeline, dict[tuple[str, int], list[Segment]]]:
     """The `schedules.Timeline` of a step, and the segments of each stage's actions."""
     parts = stage_segments(s, w, cluster, mesh)
@@ -172,7 +181,7 @@ def clock(
     ), parts
 
 
-def message_seconds(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> float:
+def message_seconds(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> float:
     """Seconds of an activation, or its gradient, from one rank of the pipeline to the next."""
     if s.pp == 1:
         return 0.0
@@ -181,12 +190,12 @@ def message_seconds(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> f
     return sum(cluster.collective_parts("send", message_bytes(s, w), 2, link))
 
 
-def message_bytes(s: "Merak", w: "GPT") -> int:
+def message_bytes(s: "Staged", w: "GPT") -> int:
     """Bytes of a rank's message to the next stage."""
-    return payloads(s.local(w), s.tp).activation // (s.tp if s.sp else 1)
+    return payloads(s.local(w), 1).activation // s.inside.layout.stream_parts
 
 
-def cost(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
+def cost(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
     """The segments of one step of rank 0, the first of the pipeline: what it does and waits for,
     until the last rank is done."""
     schedule = s.schedule_of(w)
@@ -207,24 +216,26 @@ def cost(s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment
     return [*found, *ends[0], *([Segment("", "", bubble=late)] if late > 0 else [])]
 
 
-def end_parts(s: "Merak", w: "GPT", place: int) -> list[Part]:
+def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
     """What a rank does behind its last backward: both ends add up the gradients of the weight they
-    share, tp those of what it does not split under sequence parallelism, dp all; the update."""
+    share, the factor inside those that it adds up once, dp all; the update."""
     schedule, item, dp = s.schedule_of(w), w.itemsize, s.dp
     stages = schedule.stages_of(place)
-    tied, replicated = w.vocab // s.tp * w.hidden, 0
-    if s.sequence_parallel:
-        replicated = sum(num_replicated_parameters(s, w)[stage] for stage in stages)
+    tied = prod(s.inside.flat_shapes(w.one_layer)[TOKENS])
+    once = {
+        axis: sum(numbers[stage] for stage in stages)
+        for axis, numbers in num_summed_parameters(s, w).items()
+    }
     of_stage = [numels(s, w, stage) for stage in stages]
     buckets = [numel for units in of_stage for _, numel in units]
     if s.zero_stage > 1:  # shares are added up
         tied = padded(tied, dp) // dp
-        replicated = sum(n for units in of_stage for kind, n in units if kind == "tp") // dp
+        shares = sum(n for units in of_stage for kind, n in units if kind == "summed") // dp
+        once = dict.fromkeys(once, shares)
     summed = []
     if w.tied and shares_ends(schedule, place):
         summed.append(Collective("ends", "all_reduce", tied * item))
-    if replicated:
-        summed.append(Collective("tp", "all_reduce", replicated * item))
+    summed += [Collective(axis, "all_reduce", n * item) for axis, n in once.items() if n]
     if not buckets:  # stages without blocks
         return [Part("sync", "", tuple(summed)), Part("optimizer", "", ())]
     if not s.zero_stage:
@@ -243,7 +254,7 @@ def end_parts(s: "Merak", w: "GPT", place: int) -> list[Part]:
     ]
 
 
-def numels(s: "Merak", w: "GPT", stage: int) -> list[tuple[str, int]]:
+def numels(s: "Staged", w: "GPT", stage: int) -> list[tuple[str, int]]:
     """[(kind, numbers)] of the flat buffers of a stage, as `sharding.groups` has them; without ZeRO
     one of its parameters."""
     if s.zero_stage < 2:
@@ -253,13 +264,13 @@ def numels(s: "Merak", w: "GPT", stage: int) -> list[tuple[str, int]]:
     return [item for unit in units for item in unit_numels(s, w, unit).items()]
 
 
-def units_at(s: "Merak", w: "GPT", stage: int) -> list[str]:
+def units_at(s: "Staged", w: "GPT", stage: int) -> list[str]:
     """The `sharding` units of a stage, in order."""
     return units_of(s.blocks(w)[stage], stage == 0, stage == s.stages - 1)
 
 
 def end_segments(
-    s: "Merak", w: "GPT", cluster: "Cluster", mesh: "Mesh", line: Timeline, place: int
+    s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh", line: Timeline, place: int
 ) -> list[Segment]:
     """`end_parts` on the cluster; a rank that shares a weight waits for the other end first."""
     sync, update_part = end_parts(s, w, place)
@@ -274,5 +285,5 @@ def end_segments(
         latency, sending = cluster.collective_parts(first.collective, first.payload, 2, link)
         found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
         sync = sync._replace(operations=tuple(rest))
-    device = s.device(w, cluster, place * s.dp * s.tp)
-    return found + Clock.of(cluster, mesh, w.dtype, device=device).run([sync, update_part])
+    device = s.device(w, cluster, s.rank_at(place))
+    return found + clock_of(s, w, cluster, mesh, device).run([sync, update_part])

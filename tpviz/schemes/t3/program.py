@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tpviz.mesh import Mesh
-from tpviz.schemes.grid import program
 from tpviz.schemes.grid.layers import GridLinear
+from tpviz.schemes.grid.program import Groups, build
 
 from .operators import Column, Row, SplitColumn, SplitRow
 from .ring import Ring
@@ -15,10 +15,10 @@ from .ring import Ring
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.schemes.gpt.program import Program
-    from tpviz.workload import GPT
-
     from .strategy import T3
+
+
+__all__ = ["build", "groups"]
 
 
 class FusedLinear(GridLinear):
@@ -41,7 +41,7 @@ class FusedLinear(GridLinear):
         return y if self.bias is None else y + self.bias
 
 
-class RingGroups(program.Groups):
+class RingGroups(Groups):
     """Groups whose linear layers share one ring."""
 
     def __init__(self, strategy: "T3", mesh: "DeviceMesh"):
@@ -49,17 +49,9 @@ class RingGroups(program.Groups):
         self.linear = partial(FusedLinear, ring=ring_of(strategy, mesh))
 
 
-def build(
-    strategy: "T3",
-    workload: "GPT",
-    mesh: "DeviceMesh",
-    dtype: torch.dtype | None,
-    device: torch.device | str,
-    **options: Any,
-) -> "Program":
-    """This rank's `Program`, on a ``DeviceMesh`` that has a tp axis."""
-    groups = RingGroups(strategy, mesh)
-    return program.build(strategy, workload, mesh, dtype, device, groups, **options)
+def groups(strategy: "T3", mesh: "DeviceMesh", halves: int = 1) -> RingGroups:
+    """The `RingGroups` of this rank."""
+    return RingGroups(strategy, mesh)
 
 
 def ring_of(strategy: "T3", mesh: "DeviceMesh") -> Ring:

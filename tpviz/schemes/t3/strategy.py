@@ -103,7 +103,7 @@ class T3(TensorParallel):
     def check_split_backward(self) -> None:
         if self.split:
             raise ValueError(
-                "gather='consumer' feeds an all-gather into the GEMM of the weight's gradient, which "
+                "gather='consumer' feeds an all-gather into the GEMM of a weight's gradient, which "
                 "cannot wait: use gather='after'"
             )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.checks import divides
 from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.ownership import local_shapes
-from tpviz.strategy import Strategy, accumulation_knob, knob, recompute_knob, register
+from tpviz.strategy import Strategy, accumulation_knob, knob, placed, recompute_knob, register
 
 from .buckets import MEGABYTE, Bucket, fill_buckets, kept_ranges
 from .memory import memory
@@ -62,9 +62,16 @@ class DataParallel(Strategy):
     inner: Strategy | None = None
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
+    placement: str = ""
 
     def __post_init__(self):
         super().__post_init__()
+        if hasattr(self.inner, "stages"):
+            name = type(self.inner).__name__
+            raise ValueError(
+                f"{name} is not inside of DataParallel but beside it: multiply them, "
+                f"{name}(...) * DataParallel(...), or use Merak(dp={self.dp})"
+            )
         if knob_of := getattr(self.inner, "shares_batch", ""):
             name = type(self.inner).__name__
             raise ValueError(
@@ -94,6 +101,15 @@ class DataParallel(Strategy):
         if inner != its:
             object.__setattr__(self, "inner", replace(self.inner, **{name: its}))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
+    def takes(self, other: Strategy) -> "Strategy | None":
+        """With a strategy inside; AxoNN's replicas are its own axis."""
+        plain = self.inner is None and not isinstance(other, DataParallel)
+        if not plain or hasattr(other, "stages"):
+            return None
+        if getattr(other, "data", None) == 1 and not self.zero:
+            return replace(other, data=self.dp)  # pyright: ignore[reportCallIssue]
+        return replace(self, inner=other)
+
     @property
     def alike(self) -> bool | tuple[str, ...]:
         """As the strategy inside."""
@@ -106,7 +122,7 @@ class DataParallel(Strategy):
 
     @property
     def axes(self) -> dict[str, int]:
-        return {"dp": self.dp} | (self.inner.axes if self.inner else {})
+        return placed({"dp": self.dp} | (self.inner.axes if self.inner else {}), self.placement)
 
     def check(self, workload: "GPT") -> None:
         axis, parts = "dp", self.dp
