@@ -138,8 +138,9 @@ class Weight:
 
     def whole(self) -> torch.Tensor:
         """The block, for the graph; without gradients gathered at once and not noted in the order,
-        which is that of training."""
-        if torch.is_grad_enabled() or self.depth.size == 1:
+        which is that of training, unless the pass that runs has an order of its own."""
+        ordered = torch.is_grad_enabled() or self.depth.what is not None
+        if ordered or self.depth.size == 1:
             return Whole.apply(self.shard, self)
         out, work = gather_first(self.shard.detach(), self.depth.group)
         work.wait()

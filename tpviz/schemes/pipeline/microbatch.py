@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from tpviz.schemes.gpt.step import AGAIN, BACKWARD, FORWARD, Kernels, kernels, payloads
+from tpviz.schemes.gpt.step import AGAIN, BACKWARD, FORWARD, PIECES, Kernels, kernels, payloads
 from tpviz.step import Collective, Operation, Operations, Part
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class Microbatch:
         self.w, self.tp, self.split, self.again = w, inside.layout.i, split, again
         self.level = level if self.tp > 1 else 0
         made = inside.pieces(w, split)
-        self.of = {name: tuple(operations) for name, operations in made.items()}
+        names = *PIECES, "mlp_unsummed", "head_weight", "weights"
+        self.of = {name: tuple(made.get(name, ())) for name in names}
         self._run, self._run_back = cache(self._run), cache(self._run_back)  # alike in all blocks
 
     # -- kernels and all-reduces of subs -----------------------------------------------------------

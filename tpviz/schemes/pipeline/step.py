@@ -239,7 +239,8 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
     if not buckets:  # stages without blocks
         return [Part("sync", "", tuple(summed)), Part("optimizer", "", ())]
     if not s.zero_stage:
-        summed.append(Collective("dp", "all_reduce", sum(buckets) * item))
+        if dp > 1:
+            summed.append(Collective("dp", "all_reduce", sum(buckets) * item))
         return [Part("sync", "", tuple(summed)), Part("optimizer", "", (update(w, sum(buckets)),))]
 
     def all_of(kind):

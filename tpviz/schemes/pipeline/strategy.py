@@ -88,7 +88,7 @@ class Staged(Strategy):
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Ranks of one stage run the same program."""
-        return ("dp", *self.inside.axes)
+        return tuple(axis for axis in self.axes if axis != "pp")
 
     @property
     def parent_axis(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -510,10 +510,6 @@ class Pipeline(Staged):
     def axes(self) -> dict[str, int]:
         around = self.data.axes if self.data else {}
         return placed({"pp": self.pp} | around | self.inside.axes, self.placement)
-
-    @property
-    def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return tuple(axis for axis in self.axes if axis != "pp")
 
     def __post_init__(self):
         for factor, name in ((self.inner, "accumulation"), (self.data, "accumulation")):
