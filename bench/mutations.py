@@ -80,9 +80,9 @@ MUTATIONS = [
     ),
     # schemes
     Mutation(
-        "schemes/megatron/operators.py",
-        "        for work in works:\n            work.wait()\n        grad_x = parts[0]",
-        "        grad_x = parts[0]",
+        "schemes/grid/operators.py",
+        "        found = of_weight()\n        return finish(), found",
+        "        found = of_weight()\n        return grad_x, found",
         "tests/schemes/test_megatron.py",
     ),
     Mutation(
@@ -98,8 +98,8 @@ MUTATIONS = [
         "tests/schemes/test_data.py",
     ),
     Mutation(
-        "schemes/atp/layout.py",
-        'strategy.norm == "L2" and s > 1',
+        "schemes/atp/strategy.py",
+        'self.norm == "L2" and s > 1',
         "False",
         "tests/schemes/test_atp.py",
     ),
@@ -116,7 +116,7 @@ MUTATIONS = [
         "tests/schemes/test_axonn_clip.py",
     ),
     Mutation(
-        "schemes/merak/tied_weights.py",
+        "schemes/pipeline/tied_weights.py",
         "(total,) = sum_together([total], group)",
         "sum_together([total.clone()], group)",
         "tests/schemes/test_merak.py",

@@ -37,6 +37,7 @@ from .schemes.custom import Custom as Custom
 from .schemes.gpt.own import reference_model as reference_model
 from .schemes.megatron.strategy import Megatron as Megatron
 from .schemes.merak.strategy import Merak as Merak
+from .schemes.pipeline.strategy import Pipeline as Pipeline
 from .schemes.t3.strategy import T3 as T3
 from .schemes.zero.strategy import DataParallel as DataParallel
 from .simulation.injected_faults import Faults as Faults

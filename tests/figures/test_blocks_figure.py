@@ -14,7 +14,7 @@ from tpviz.figures.blocks_matrix import plain
 from tpviz.schemes.gpt.step import BLOCK
 from tpviz.schemes.grid.step import pieces
 from tpviz.step import Kernel
-from tpviz.widgets.blocks import layout_of, story
+from tpviz.widgets.blocks import story
 
 W = tv.GPT(layers=1, hidden=64, heads=16, seq=32, batch=8)
 SHAPES = [(a, n // a) for n in (1, 2, 4, 8, 16) for a in (1, 2, 4, 8, 16) if a <= n]
@@ -78,7 +78,7 @@ def test_the_film_is_the_programs_own(shape):
         sent = figure.running(film)[-1]
         assert sent == pytest.approx(one_block(strategy), rel=1e-12), strategy
         tensors_have_the_sizes_of_kernels_and_collectives(film)
-        at = layout_of(strategy)
+        at = strategy.layout
         flops = sum(flops_of(op) for part in BLOCK for op in pieces(at, W)[part])
         assert sum(figure.work(frame)[0] for frame in film.frames) == flops, strategy
         it_ends_in_the_layout_in_which_it_began(at, film.frames)

@@ -79,7 +79,7 @@ def split_layers(inputs):
     layers of this rank)."""
     from unittest.mock import patch
 
-    from tpviz.schemes.merak import stage
+    from tpviz.schemes.pipeline import stage
 
     def made():
         torch.manual_seed(0)

@@ -151,7 +151,7 @@ class Blocking(Linear):
 
     @staticmethod
     def backward(ctx, grad):
-        from tpviz.schemes.atp import operators
+        from tpviz.schemes.grid import operators
 
         plain = operators.summing
 

@@ -213,7 +213,7 @@ def _many_layers():
     for name, scheme in tv.strategies().items():
         inner = [s for s in scheme.space(w, 4) if fits(s, w)][::7]
         yield from ((s, w) for s in inner)
-        if not scheme.shares_batch and name != "DataParallel":
+        if not scheme.shares_batch and name not in ("DataParallel", "Pipeline"):
             for zero, s in enumerate(inner[:4]):
                 yield s * tv.DataParallel(dp=2, zero=zero, bucket_mb=0.001), w
 

@@ -389,16 +389,12 @@ def layout_of(strategy: "Strategy") -> Layout:
             raise ValueError(
                 f"{name}={value!r} is not possible here: {instead}; use {name}={knob.default!r}"
             )
-    if isinstance(strategy, AxoNN):
-        return strategy.layout
-    if strategy.sp:
+    if strategy.layout.sp:
         raise ValueError(
             f"sp=True is not possible here: between pairs a foreign model needs the "
             f"whole sequence: use sp=False, not {strategy.short}"
         )
-    if isinstance(strategy, Megatron):
-        return Layout("tp", "", strategy.tp, 1, strategy.chunks, "batch", False, False, False)
-    if strategy.chunking == "pipelined" and strategy.chunks > 1:
+    if strategy.layout.pipelined:
         raise ValueError(
             "chunking='pipelined' needs the operations between the two layers: use "
             "chunking='batch' or 'tokens'"

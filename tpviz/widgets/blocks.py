@@ -10,7 +10,6 @@ from tpviz.figures import blocks as figure
 from tpviz.films.blocks import block_frames
 from tpviz.mesh import Mesh
 from tpviz.schemes.atp.strategy import ATP
-from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.workload import GPT
 
@@ -164,13 +163,5 @@ def story(strategy: "Strategy", workload: GPT) -> figure.Story:
         f"{type(strategy).__name__}({', '.join(named)})",
         Mesh(strategy.axes),
         local,
-        tuple(block_frames(layout_of(strategy), local)),
+        tuple(block_frames(strategy.layout, local)),
     )
-
-
-def layout_of(strategy: ATP | Megatron) -> Layout:
-    """The `Layout` of an ATP; Megatron's is that of one axis, for there is none of the stream."""
-    if isinstance(strategy, ATP):
-        return strategy.layout
-    tp = strategy.tp
-    return Layout("tp", "", tp, 1, strategy.chunks, "batch", False, False, strategy.sp and tp > 1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.checks import divides, whole_number
 from tpviz.mesh import Mesh
 from tpviz.schemes.grid.layout import Layout
-from tpviz.schemes.grid.strategy import TensorParallel
+from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.strategy import (
     Strategy,
     accumulation_knob,

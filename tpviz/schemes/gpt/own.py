@@ -153,7 +153,7 @@ class OwnProgram(Program):
                 "tv.reference_model(workload)"
             )
         dtype = getattr(torch, self.workload.dtype)
-        self.splits = self.layout(
+        self.splits = self.cuts_of(
             {n: (p, initial(self.workload, n, dtype)) for n, p in self.named.items()}
         )
 
@@ -166,7 +166,7 @@ class OwnProgram(Program):
         alike = {n: len({of[n] for of in everyone if n in of}) == 1 for n in mine}
         return [name if same else f"{name} (differs between ranks)" for name, same in alike.items()]
 
-    def layout(self, tensors: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, Cuts]:
+    def cuts_of(self, tensors: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> dict[str, Cuts]:
         """{name: `Cuts`} by which the ranks' tensors make up the whole. tensors : {name: (this
         rank's, the whole)}. Raises ``ValueError`` where there is no such way."""
         fit = {
@@ -225,7 +225,7 @@ class OwnProgram(Program):
         tokens = {"tokens": (mine["tokens"], self.batch[0].cpu())} if "tokens" in mine else {}
         [rows, *_] = [
             {c for c in cuts["tokens"] if not c[0]}
-            for cuts in gathered(self.layout(tokens))
+            for cuts in gathered(self.cuts_of(tokens))
             if cuts
         ]
         whole = self.workload.batch, self.workload.seq, self.workload.vocab

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tpviz.workload import GPT
 
     from .layout import Layout
-    from .strategy import TensorParallel
+    from .tensor import TensorParallel
 
 
 class Groups:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from tpviz.checks import divides
 from tpviz.mesh import Mesh
 from tpviz.schemes.grid.layout import Layout
-from tpviz.schemes.grid.strategy import TensorParallel
+from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.strategy import accumulation_knob, knob, recompute_knob, register
 from tpviz.workload import GPT
 

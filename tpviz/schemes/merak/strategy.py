@@ -18,10 +18,9 @@ from typing import Any
 
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.split import layers_of
+from tpviz.schemes.pipeline.staged import Staged, few_of
 from tpviz.schemes.pipeline.strategy import (
-    Staged,
     chunks_knob,
-    few_of,
     keep_knob,
     layout_knob,
     recompute_knob,

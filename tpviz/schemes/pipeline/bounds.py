@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.workload import GPT
 
-    from .strategy import Staged
+    from .staged import Staged
 
 SPLIT = ("zb_h1", "zb_v")
 """Schedules whose gradients of weights wait; in `V_SHAPED` ones too a rank may do others' last."""

@@ -23,7 +23,7 @@ from .step import message_bytes, num_local_parameters, numels, units_at
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
-    from .strategy import Staged
+    from .staged import Staged
 
 
 def memory(s: "Staged", w: "GPT") -> Memory:

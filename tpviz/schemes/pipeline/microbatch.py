@@ -21,7 +21,7 @@ from tpviz.schemes.gpt.step import AGAIN, BACKWARD, FORWARD, PIECES, Kernels, ke
 from tpviz.step import Collective, Operation, Operations, Part
 
 if TYPE_CHECKING:
-    from tpviz.schemes.grid.strategy import TensorParallel
+    from tpviz.schemes.grid.tensor import TensorParallel
     from tpviz.workload import GPT
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tpviz.schedules import Schedule
     from tpviz.schemes.zero.flat_param import FlatBucket
 
-    from .strategy import Staged
+    from .staged import Staged
 
 
 class Pipeline:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tpviz.workload import GPT
 
-    from .strategy import Staged
+    from .staged import Staged
 
 
 class GPTStage(Stage):

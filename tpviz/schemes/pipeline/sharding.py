@@ -30,7 +30,7 @@ from .split import HEAD, TOKENS
 if TYPE_CHECKING:
     from tpviz.workload import GPT
 
-    from .strategy import Staged
+    from .staged import Staged
 
 
 def unit_of(name: str) -> str:

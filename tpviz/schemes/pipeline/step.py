@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tpviz.trace import Ledger
     from tpviz.workload import GPT
 
-    from .strategy import Staged
+    from .staged import Staged
 
 
 def ledger(s: "Staged", w: "GPT", place: int) -> "Ledger":

@@ -66,7 +66,7 @@ class DataParallel(Strategy):
 
     def __post_init__(self):
         super().__post_init__()
-        if hasattr(self.inner, "stages"):
+        if hasattr(self.inner, "stages") and not self.inner.shares_batch:  # pyright: ignore[reportOptionalMemberAccess]
             name = type(self.inner).__name__
             raise ValueError(
                 f"{name} is not inside of DataParallel but beside it: multiply them, "
@@ -104,7 +104,8 @@ class DataParallel(Strategy):
     def takes(self, other: Strategy) -> "Strategy | None":
         """With a strategy inside; AxoNN's replicas are its own axis."""
         plain = self.inner is None and not isinstance(other, DataParallel)
-        if not plain or hasattr(other, "stages"):
+        beside = hasattr(other, "stages") and not other.shares_batch  # a Pipeline takes this one
+        if not plain or beside:
             return None
         if getattr(other, "data", None) == 1 and not self.zero:
             return replace(other, data=self.dp)  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,97 @@
+"""Products of factors, drawn at random: a tensor parallelism, perhaps a pipeline around it, perhaps
+data parallelism around both, with knobs of each, the axes in some order of ranks."""
+
+from itertools import permutations
+from math import prod
+
+import tpviz as tv
+from tpviz.advice import fits
+from tpviz.schedules import SCHEDULES
+from tpviz.strategy import RECOMPUTE
+
+LLAMA = {"gated": True, "norm": "rms", "rotary": True, "bias": False, "tied": False, "kv_heads": 4}
+
+
+def workload(rnd):
+    """A small model; heads divide by 4, so that most products fit."""
+    heads = rnd.choice((4, 8))
+    return tv.GPT(
+        layers=rnd.choice((4, 6)),
+        heads=heads,
+        hidden=heads * rnd.choice((4, 6)),
+        seq=rnd.choice((8, 12)),
+        batch=16,
+        vocab=32,
+        **(LLAMA if rnd.random() < 0.3 else {}),
+    )
+
+
+def tensor(rnd, ranks):
+    """A factor that cuts blocks over so many ranks, None for whole blocks."""
+    if ranks == 1:
+        return None
+    meshes = [(d, ranks // d) for d in range(1, ranks + 1) if ranks % d == 0]
+    grids = [(x, y, ranks // (x * y)) for x, y in meshes_of(ranks)]
+    x, y, z = rnd.choice(grids)
+    kept = {"keep": rnd.random() < 0.5, "gather": rnd.choice(("weight", "block"))}
+    overlap = tuple(o for o in ("oar", "ors", "oag") if rnd.random() < 0.6)
+    return rnd.choice(
+        (
+            tv.Megatron(tp=ranks, sp=rnd.random() < 0.5),
+            tv.Megatron(tp=ranks, chunks=rnd.choice((1, 2))),
+            tv.ATP(
+                mesh=rnd.choice(meshes),
+                order=rnd.choice(("column", "row")),
+                attention="A1",
+                norm=rnd.choice(("L1", "L2")),
+                sp=rnd.random() < 0.5,
+            ),
+            tv.ATP(mesh=rnd.choice(meshes), chunks=2, chunking=rnd.choice(("batch", "tokens"))),
+            tv.AxoNN(x=x, y=y, z=z, overlap=overlap, **kept),
+            tv.T3(tp=ranks, gather=rnd.choice(("after", "consumer"))),
+        )
+    )
+
+
+def meshes_of(ranks):
+    """(x, y) that leave a whole number of ranks for z."""
+    sizes = [n for n in (1, 2, 4, 8) if ranks % n == 0]
+    return [(x, y) for x in sizes for y in sizes if ranks % (x * y) == 0]
+
+
+def pipeline(rnd, pp):
+    """A pipeline of so many ranks."""
+    return tv.Pipeline(
+        pp=pp,
+        microbatches=rnd.choice((4, 8)),
+        schedule=rnd.choice(tuple(SCHEDULES)),
+        recompute=rnd.choice((*RECOMPUTE, "stage_aware")),
+        layout=rnd.choice(("even", "balanced")),
+    )
+
+
+def draw(rnd):
+    """(product, workload) that fit, on 2 to 8 ranks."""
+    while True:
+        w, sizes = workload(rnd), [rnd.choice((1, 2, 4)) for _ in range(3)]
+        ranks, pp, dp = sizes
+        if not 2 <= prod(sizes) <= 8:
+            continue
+        inner = tensor(rnd, ranks)
+        factors = [inner] if inner else []
+        zero = rnd.choice((0, 1, 2, 3))
+        if pp > 1:
+            factors += [pipeline(rnd, pp)]
+            factors += [tv.DataParallel(dp=dp, zero=zero)] if dp > 1 else []
+        else:
+            knobs = {"accumulation": rnd.choice((1, 2)), "recompute": rnd.choice(RECOMPUTE)}
+            factors += [tv.DataParallel(dp=dp, zero=zero, bucket_mb=0.002, **knobs)]
+        rnd.shuffle(factors)
+        try:
+            made = prod(factors[1:], start=factors[0])
+            if rnd.random() < 0.5 and len(made.axes) > 1:
+                made = made.with_order("-".join(rnd.choice([*permutations(made.axes)])))
+        except ValueError:  # what excludes each other: a test of its own
+            continue
+        if fits(made, w):
+            return made, w

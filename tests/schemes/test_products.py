@@ -1,0 +1,123 @@
+"""Factors multiply: products drawn at random equal one process, with the ledger of the formula; and
+a product is what its parts are called together."""
+
+import random
+
+import pytest
+from products import draw
+
+import tpviz as tv
+from tpviz.advice import fits
+
+W = tv.GPT(layers=4, hidden=16, heads=4, seq=8, batch=16, vocab=32)
+BOX = tv.clusters.nvlink_pairs(pairs=4)
+DRAWN = sorted(
+    (draw(random.Random(seed)) for seed in range(40)), key=lambda case: case[0].world_size
+)
+
+
+@pytest.mark.parametrize("number", range(len(DRAWN)))
+def test_drawn_at_random(number):
+    strategy, w = DRAWN[number]
+    found = tv.verify(strategy, w, steps=1)
+    assert found.ok and found.max_error < 1e-10, f"{strategy.short}\n{found}"
+
+
+MERAKS = [
+    {"schedule": "1f1b", "recompute": "none"},
+    {"schedule": "interleaved_1f1b", "recompute": "full"},
+    {"schedule": "zb_v", "recompute": "selective"},
+    {"schedule": "shifted_critical_path", "recompute": "stage_aware", "subpipeline": 2},
+]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("knobs", MERAKS, ids=lambda knobs: knobs["schedule"])
+def test_merak_is_a_product(knobs, zero):
+    """In ledger, time and memory, to the last digit."""
+    merak = tv.Merak(pp=2, tp=2, dp=2, zero=zero, **knobs)
+    if not fits(merak, W):
+        with pytest.raises(ValueError, match="are not possible together"):
+            merak.check(W)
+        return
+    made = tv.Megatron(tp=2) * tv.Pipeline(pp=2, **knobs) * tv.DataParallel(dp=2, zero=zero)
+    assert made.axes == merak.axes
+    for rank in range(8):
+        assert made.ledger_of(W, rank) == merak.ledger_of(W, rank)
+    one, other = tv.predict(made, W, BOX), tv.predict(merak, W, BOX)
+    assert (one.step_time, one.segments) == (other.step_time, other.segments)
+    assert made.memory(W) == merak.memory(W)
+
+
+def test_the_numbers_of_a_product_are_merak_s():
+    """The same losses and gradients, bit by bit: it is the same program."""
+    merak = tv.Merak(pp=2, tp=2, dp=1, schedule="1f1b", recompute="none")
+    made = tv.Pipeline(pp=2) * tv.Megatron(tp=2)
+    losses = [tv.run(s, W, steps=2, warmup=0).meta["losses"] for s in (made, merak)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: tv.Megatron(tp=2) * tv.ATP(), "at most one factor that cuts blocks"),
+        (lambda: tv.Pipeline(pp=2) * tv.Pipeline(pp=2), "one Pipeline and one DataParallel"),
+        (lambda: tv.Merak() * tv.Megatron(tp=2), "Merak is a product of all three"),
+        (
+            lambda: tv.Pipeline(pp=2) * tv.Megatron(tp=2, accumulation=2),
+            r"use Pipeline\(microbatches=8\) and accumulation=1",
+        ),
+        (
+            lambda: tv.Pipeline(pp=2) * tv.DataParallel(dp=2, bucket_mb=1.0),
+            "summed by stages, not in buckets; use bucket_mb=0.25",
+        ),
+        (
+            lambda: tv.DataParallel(dp=2, inner=tv.Pipeline(pp=2)),
+            r"multiply them, Pipeline\(...\) \* DataParallel\(...\)",
+        ),
+        (
+            lambda: (tv.Pipeline(pp=2) * tv.Megatron(tp=2)).with_order("tp"),
+            "must name each axis of pp, tp once, innermost first: use 'tp-pp'",
+        ),
+        (lambda: tv.Megatron(tp=2).with_order("tp"), "one factor, whose own knobs order its axes"),
+    ],
+)
+def test_what_does_not_multiply_says_which_factors_and_why(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda: tv.AxoNN(x=2, z=1) * tv.Pipeline(pp=2, schedule="zb_h1"),
+            r"use ATP\(mesh=\(2, 1\), attention='A1'\), or schedule='1f1b'",
+        ),
+        (
+            lambda: tv.T3(tp=2, gather="consumer") * tv.Pipeline(pp=2, schedule="zb_h1"),
+            "use gather='after'",
+        ),
+        (
+            lambda: tv.AxoNN(x=1, z=2) * tv.Pipeline(pp=2) * tv.DataParallel(dp=2, zero=1),
+            "shards over z already: use zero=0, or z=1",
+        ),
+        (lambda: tv.ATP() * tv.Pipeline(subpipeline=2), "not those of ATP"),
+        (lambda: tv.Megatron(tp=2) * tv.Pipeline(pp=8), "layers=4 are fewer than the 8 stages"),
+    ],
+)
+def test_products_that_do_not_fit_say_what_does(make, message):
+    with pytest.raises(ValueError, match=message):
+        make().check(W)
+
+
+def test_the_order_of_axes_decides_which_links_they_have():
+    """Replicas that are neighbours send over the fast links, tensor parallelism over the slow."""
+    made = tv.Megatron(tp=2) * tv.DataParallel(dp=2)
+    other = made.with_order("dp-tp")
+    assert (list(made.axes), list(other.axes)) == (["dp", "tp"], ["tp", "dp"])
+    pairs = tv.clusters.nvlink_pairs(pairs=2)
+    assert tv.predict(made, W, pairs).step_time < tv.predict(other, W, pairs).step_time
+    assert made.ledger(W) == other.ledger(W)
+    assert other.short == "(Megatron(tp=2) * DataParallel(dp=2)).with_order('dp-tp')"
+    assert list(made.with_order("tp-cp-ep-dp-pp").axes) == ["dp", "tp"]  # Megatron-LM's words

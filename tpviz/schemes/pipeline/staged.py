@@ -1,0 +1,389 @@
+"""What every pipeline is, whatever knobs it has: `strategy.Pipeline`, and `Merak`.
+
+The order of a stage's actions is that of `tpviz.schedules`, its blocks those of `split`, what a
+microbatch does on it that of the factor inside.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import floor
+from typing import TYPE_CHECKING, Any, Self
+
+from tpviz.checks import divides, settle
+from tpviz.mesh import Mesh
+from tpviz.schedules import SCHEDULES, Schedule, schedule
+from tpviz.schedules import check as check_schedule
+from tpviz.schedules.own import read
+from tpviz.schemes.gpt.pointwise import spread
+from tpviz.schemes.gpt.step import kernels
+from tpviz.schemes.merak.paper import kept_shares
+from tpviz.schemes.zero.buckets import kept_ranges
+from tpviz.strategy import Strategy, divisors, microbatches, placed
+from tpviz.workload import GPT
+
+from .sharding import flat_buckets
+from .split import (
+    RULES,
+    TOKENS,
+    V_SHAPED,
+    balanced,
+    counts,
+    layers_of,
+    layout_text,
+    ranges,
+    written,
+)
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster, Device
+    from tpviz.cost import Memory, Segment
+    from tpviz.schemes.gpt.pointwise import Held
+    from tpviz.schemes.grid.tensor import TensorParallel
+    from tpviz.trace import Ledger
+
+
+class Staged(Strategy):
+    """A pipeline: what follows from its knobs, and from the two factors inside and around it.
+
+    inside : the `TensorParallel` by which a stage's blocks are cut. dp, zero : replicas, and the
+    stage of ZeRO over them.
+    """
+
+    shares_batch, scheme = "dp", "tpviz.schemes.pipeline"
+
+    if TYPE_CHECKING:
+        pp: int
+        dp: int
+        zero: int
+        microbatches: int
+        schedule: Any
+        chunks: int
+        keep: float
+        skip_last_allreduce: bool
+        subpipeline: int
+        layout: Any
+        placement: str
+
+        @property
+        def inside(self) -> TensorParallel: ...
+
+    def __post_init__(self):
+        super().__post_init__()
+        settle(self, "layout", layout_text)
+        self.axes  # noqa: B018  (the placement names axes that there are)
+
+    @property
+    def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Ranks of one stage run the same program."""
+        return tuple(axis for axis in self.axes if axis != "pp")
+
+    @property
+    def parent_axis(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Both ends of the pipeline are two ranks of it; and what the factor inside has."""
+        return {"ends": "pp", **self.inside.parent_axis}
+
+    @property
+    def axes(self) -> dict[str, int]:
+        return placed({"pp": self.pp, "dp": self.dp} | self.inside.axes, self.placement)
+
+    @property
+    def stages(self) -> int:
+        """Stages of the whole pipeline: one a rank, or several."""
+        if self.schedule not in SCHEDULES:
+            return read(self.schedule).stages
+        each = {"interleaved_1f1b": self.chunks, **dict.fromkeys(V_SHAPED, 2)}
+        return self.pp * each.get(self.schedule, 1)
+
+    @property
+    def recompute_in_blocks(self) -> str:
+        return "selective" if self.recompute == "selective" else "none"
+
+    @property
+    def zero_stage(self) -> int:
+        """``zero``, or 0 where there is one replica."""
+        return self.zero if self.dp > 1 else 0
+
+    def of_replica(self, workload: GPT) -> GPT:
+        """The workload of one microbatch of one replica."""
+        return workload.with_batch(workload.batch // (self.dp * self.microbatches))
+
+    def local(self, workload: GPT) -> GPT:
+        """The workload of one microbatch of one rank."""
+        return self.inside.local(self.of_replica(workload))
+
+    def check(self, workload: GPT) -> None:
+        w, stages = workload, self.stages
+        divides("batch", w.batch, "dp*microbatches", self.dp * self.microbatches)
+        self.inside.check(self.of_replica(w))
+        if self.subpipeline and self.inside.layout.sp:
+            raise ValueError(
+                f"sp=True and subpipeline={self.subpipeline} are not possible together: use "
+                "subpipeline=0, or sp=False"
+            )
+        if self.layout not in RULES:
+            self._check_layout(w)
+        elif w.layers < stages:
+            works = [d for d in divisors(stages) if d <= w.layers]
+            raise ValueError(
+                f"layers={w.layers} are fewer than the {stages} stages of "
+                f"pp={self.pp} with schedule={self.schedule!r}: use {works[-1]} "
+                f"stages, or layers={stages}"
+            )
+        check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
+        split = self.schedule_of(w).splits(0)
+        if split:
+            self.inside.check_split_backward()
+        if self.zero_stage < 2:
+            return
+        for name, works, possible in (
+            ("schedule", "1f1b", not split),
+            ("subpipeline", 1, self.subpipeline < 2 or self.inside.world_size == 1),
+        ):
+            if not possible:
+                raise ValueError(
+                    f"zero={self.zero} and {name}={getattr(self, name)!r} are not possible "
+                    f"together: use {name}={works!r}, or zero=1"
+                )
+
+    def _check_layout(self, w: GPT):
+        found, stages = counts(self.layout), self.stages
+        if len(found) != stages:
+            raise ValueError(
+                f"layout={self.layout!r} has {len(found)} stages, pp={self.pp} with "
+                f"schedule={self.schedule!r} has {stages}: use "
+                + (
+                    f"pp={len(found) * self.pp // stages}, or "
+                    * (not len(found) * self.pp % stages)
+                )
+                + f"a layout of {stages} stages"
+            )
+        if sum(found) != w.layers:
+            near = [len(blocks) for blocks in layers_of(w.layers, stages)]
+            raise ValueError(
+                f"layout={self.layout!r} has {sum(found)} blocks, layers={w.layers}: use "
+                f"layers={sum(found)}, or layout={written(near)!r}"
+            )
+
+    def blocks(self, workload: GPT) -> tuple[range, ...]:
+        """The blocks of each stage."""
+        return _blocks(self, workload)
+
+    def layout_of(self, workload: GPT) -> str:
+        """The layout written out, as ``--pipeline-model-parallel-layout`` takes it."""
+        return written(_counts(self, workload))
+
+    def schedule_of(self, workload: GPT) -> Schedule:
+        """The `schedules.Schedule` of this workload: stages that drop no layer do not recompute."""
+        return _scheduled(self, workload)
+
+    def schedule_for(self, counts: Sequence[int]) -> Schedule:
+        """The schedule where ``counts`` layers of each stage could be recomputed."""
+        wished = tuple(count > 0 for count in self._wished(counts))
+        return _schedule(self.schedule, self.pp, self.microbatches, self.stages // self.pp, wished)
+
+    def kept(self) -> list[float]:
+        """[k_s] by stage, the part of its layers that keeps everything under "stage_aware": k_0
+        times `tpviz.schemes.merak.paper.kept_shares`."""
+        return [1.0 if share is None else min(1.0, self.keep * share) for share in self.shares()]
+
+    def shares(self) -> tuple[float | None, ...]:
+        """[k_s / k_0] by stage, None where all is kept."""
+        return kept_shares(self.schedule, self.pp, self.microbatches, self.stages // self.pp)
+
+    def _wished(self, counts: Sequence[int]):
+        """How many layers of each stage the knobs would have recomputed."""
+        if self.recompute in ("none", "selective"):
+            return [0] * len(counts)
+        if self.recompute == "full":
+            return list(counts)
+        return [floor(n * (1 - k) + 1e-9) for n, k in zip(counts, self.kept())]
+
+    def num_recomputed(self, workload: GPT) -> list[int]:
+        """How many layers of each stage are recomputed, its first ones; none where the schedule
+        says so."""
+        return self.drops_for(_counts(self, workload))
+
+    def drops_for(self, counts: Sequence[int]) -> list[int]:
+        """The same where stages have ``counts`` layers."""
+        recomputes = self.schedule_for(counts).recomputes
+        return [n * on for n, on in zip(self._wished(counts), recomputes)]
+
+    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
+        return self.inside.splits(workload)
+
+    def stage_of(self, name: str, workload: GPT) -> int:
+        """The stage that has the parameter or module ``name``."""
+        part, _, rest = name.partition(".")
+        if part != "blocks":
+            return 0 if part == "embed" else self.stages - 1
+        block = int(rest.split(".")[0])
+        return next(s for s, blocks in enumerate(self.blocks(workload)) if block in blocks)
+
+    def homes(self, workload: GPT) -> dict[str, dict[str, Any]]:
+        """{parameter: {"axis", "indices"}}: where along pp it is; a shared one at both ends."""
+        rank_of, found = self.schedule_of(workload).rank_of, {}
+        for name in workload.parameter_shapes():
+            places = {rank_of[self.stage_of(name, workload)]}
+            if workload.tied and name == TOKENS:
+                places.add(rank_of[-1])
+            found[name] = {"axis": "pp", "indices": sorted(places)}
+        return found if self.pp > 1 else {}
+
+    def flat_ranges(self, workload: GPT) -> dict[str, dict[str, Any]]:
+        """{parameter: {"axis", "ranges": what each index along it keeps}} of what is cut flat: over
+        dp at ZeRO 3, or by the factor inside."""
+        if self.zero_stage < 3:
+            return getattr(self.inside, "flat_ranges", lambda w: {})(workload)
+        shapes = self.inside.flat_shapes(workload)
+        return kept_ranges(flat_buckets(self, workload, shapes), self.dp)
+
+    def ledger(self, workload: GPT) -> "Ledger":
+        return self.ledger_of(workload, 0)
+
+    def ledger_of(self, workload: GPT, rank: int) -> "Ledger":
+        from .step import ledger
+
+        self.check(workload)
+        return ledger(self, workload, self.place_of(rank))
+
+    def place_of(self, rank: int) -> int:
+        """The index along pp of a rank."""
+        return Mesh(self.axes).coords(rank)["pp"]
+
+    def rank_at(self, place: int) -> int:
+        """The first rank whose index along pp is ``place``."""
+        return Mesh(self.axes).group(0, "pp")[place]
+
+    def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
+        from .step import cost
+
+        return cost(self, workload, cluster, mesh or Mesh(self.axes))
+
+    def held(self, workload: GPT, rank: int = 0) -> "Held":
+        last, stages = self.stages - 1, self.schedule_of(workload).stages_of(self.place_of(rank))
+        blocks, inside = _counts(self, workload), self.inside.held(self.of_replica(workload))
+        sharded = (self.dp if self.zero_stage > 1 else 1) * self.inside.sharing
+        return inside._replace(
+            layers=sum(blocks[stage] for stage in stages),
+            ends=(0 in stages, last in stages),
+            shards=sharded * (self.microbatches > 1),
+        )
+
+    def device(self, workload: GPT, cluster: "Cluster", rank: int = 0) -> "Device":
+        """As `Strategy.device`. If the host limits the device and there is no pipeline, it keeps
+        launching while the device waits for tp's collectives; in a pipeline it waits at each
+        message."""
+        from .step import seconds_waiting
+
+        given, found = cluster.device, super().device(workload, cluster, rank)
+        if self.pp > 1 or self.inside.world_size == 1 or found is given:
+            return found
+        held = self.held(workload, rank)
+        if spread(replace(given, launch=0.0), held).spread == found.spread:
+            return found
+        return spread(given, held, seconds_waiting(self, workload, cluster, found))
+
+    def memory(self, workload: GPT) -> "Memory":
+        from .memory import memory
+
+        return memory(self, workload)
+
+    def least_memory(self, workload: GPT) -> "Memory":
+        """Without activations."""
+        from .memory import least
+
+        return least(self, workload)
+
+    # -- what `search` tries, and how fast it can be at most ---------------------------------------
+    def microbatched(self, workload: GPT) -> Iterator[Self]:
+        """Microbatches of 1 to `tpviz.strategy.MICRO` rows, and one, two and four a stage."""
+        rows = workload.batch // self.dp
+        few = [n for n in few_of(self.pp) if rows % n == 0]
+        for count in sorted({*microbatches(rows), *few}, reverse=True) if rows else ():
+            if self.allows("microbatches", count):
+                yield replace(self, microbatches=count)  # pyright: ignore[reportCallIssue]
+
+    def choices(self, workload: GPT) -> list[dict[str, Any]]:
+        """Every schedule, with every number of chunks, each recomputation, and balanced stages
+        under 1F1B."""
+        return [{k: v for k, v in c.items() if k != "zero"} for c in self._choices(workload, (0,))]
+
+    def _choices(self, workload: GPT, zeros: tuple[int, ...]):
+        high = self.__dataclass_fields__["chunks"].metadata["high"]
+        deep = min(workload.layers // self.pp, high) if self.microbatches % self.pp == 0 else 0
+        return _choices(self.pp > 1, zeros, deep)
+
+    def least_of_all(self, workload: GPT, cluster: "Cluster") -> float:
+        from .bounds import least_of_all
+
+        return least_of_all(self, workload, cluster)
+
+    def bounds(self, workload: GPT, cluster: "Cluster") -> Callable[..., float]:
+        from .bounds import bounds
+
+        return bounds(self, workload, cluster)
+
+
+def few_of(pp: int) -> tuple[int, ...]:
+    """Microbatches of a replica: one, two and four a stage."""
+    return pp, 2 * pp, 4 * pp
+
+
+@lru_cache(maxsize=64)
+def _choices(pipeline: bool, zeros: tuple[int, ...], deep: int) -> list[dict[str, Any]]:
+    """Knobs of `Staged.choices`, with ZeRO's stage: a backward that is split and ZeRO from stage 2
+    on exclude each other."""
+    kept = [{"recompute": "stage_aware", "keep": part} for part in (0.75, 0.5, 0.25)]
+    again = [{"recompute": kind} for kind in ("none", "selective", "full")]
+    whole, split = [{"schedule": "1f1b", **more} for more in again], []
+    if pipeline:
+        chunks = [{"schedule": "interleaved_1f1b", "chunks": n} for n in range(2, deep + 1)]
+        whole += [{**order, **more} for order in chunks for more in (*again, *kept)]
+        early = "1f1b", "early_recompute", "last_no_recompute", "shifted_critical_path"
+        whole += [{"schedule": name, **more} for name in early for more in kept]
+        whole += [{"schedule": name, **again[2]} for name in early[1:]]
+        whole += [{"schedule": "1f1b", "layout": "balanced", **more} for more in again]
+        names = "zb_h1", "zb_v", "dualpipe_v"
+        split = [{"schedule": name, **more} for name in names for more in again[:2]]
+    return [
+        {"zero": zero, **order}
+        for zero in zeros
+        for order in (*whole, *(split if zero < 2 else ()))
+    ]
+
+
+@lru_cache(maxsize=256)
+def _scheduled(s: Staged, workload: GPT):
+    """Every formula asks for it, stage by stage."""
+    return s.schedule_for(_counts(s, workload))
+
+
+def _counts(s: Staged, workload: GPT):
+    return [len(blocks) for blocks in s.blocks(workload)]
+
+
+@lru_cache(maxsize=256)
+def _blocks(s: Staged, workload: GPT):
+    if s.layout == "even":
+        return layers_of(workload.layers, s.stages)
+    return ranges(_balanced(s, workload) if s.layout == "balanced" else counts(s.layout))
+
+
+def _balanced(s: Staged, workload: GPT):
+    """Costs are FLOPs, in those of a block's forward and backward: the embedding has none."""
+    *block, head = kernels(workload.with_batch(1))
+    both = sum(kernel.flops for layer in block for kernel in layer)
+    again = sum(layer[0].flops for layer in block) / both
+    order = s.schedule_for([1] * s.stages)
+    shares = s.kept() if s.recompute == "stage_aware" else [0.0] * s.stages
+    cost = [0.0] * s.pp
+    for stage, rank in enumerate(order.rank_of):  # of a rank with several stages, the mean
+        cost[rank] += 1 + again * order.recomputes[stage] * (1 - shares[stage])
+    each = tuple(total * s.pp / s.stages for total in cost)
+    return balanced(workload.layers, tuple(order.rank_of), each, sum(k.flops for k in head) / both)
+
+
+@lru_cache(maxsize=256)
+def _schedule(name: str, ranks: int, microbatches: int, chunks: int, recompute: tuple[bool, ...]):
+    return schedule(name, ranks, microbatches, chunks=chunks, recompute=recompute)
