@@ -97,10 +97,11 @@ class _Film:
 
     def weight(self, name):
         """W[in, out], cut as `Layout.splits` has it; its dims there are (out, in)."""
-        cuts = dict(self.splits[f"blocks.0.{name}.weight"])
+        cuts = {0: (), 1: ()}
+        cuts |= {d: (axis,) for d, axis in self.splits[f"blocks.0.{name}.weight"]}
         out = self.out.get(name.split(".")[1], self.hidden)
         into = self.w.mlp_width if name == "mlp.down" else self.hidden
-        return Tensor("W", self.dim(into, cuts[1]), self.dim(out, cuts[0]), "parameters")
+        return Tensor("W", self.dim(into, *cuts[1]), self.dim(out, *cuts[0]), "parameters")
 
     def add(self, layer, words, **fields):
         self.frames.append(Frame(self.part, layer, words=words, **fields))

@@ -192,7 +192,7 @@ def _seconds(pp, tp, dp, microbatches, subpipeline, w, cluster):
     """Seconds of a microbatch's forward and backward through a block, as one of many on a stage,
     and through the head; and of the gradients of a stage with one block less than the others."""
     s = Merak(pp=pp, tp=tp, dp=dp, microbatches=microbatches, subpipeline=subpipeline)
-    m = Microbatch(s.local(w), tp, subpipeline, False, s.sp, False)
+    m = Microbatch(s.inside, s.local(w), subpipeline, False)
     clock = Clock.of(cluster, Mesh(s.axes), w.dtype)
     blocks = list(range(max(1, w.layers // pp)))
     numel = w.block_matrices * (len(blocks) - (pp > 1)) // tp

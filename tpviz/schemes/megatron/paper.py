@@ -33,6 +33,7 @@ from tpviz.mesh import Mesh
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
+    from tpviz.schemes.t3.strategy import T3
     from tpviz.workload import GPT
 
     from .strategy import Megatron
@@ -51,7 +52,7 @@ def volume(w: "GPT", n: int, sp: bool = False) -> float:
 
 
 def communication(
-    strategy: "Megatron", w: "GPT", cluster: "Cluster", mesh: Mesh | None = None
+    strategy: "Megatron | T3", w: "GPT", cluster: "Cluster", mesh: Mesh | None = None
 ) -> float:
     """Seconds of all layers by (2), from bytes alone: no latency, embedding or head (derived).
 
@@ -61,7 +62,7 @@ def communication(
     if strategy.tp == 1:
         return 0.0
     bandwidth = cluster.bandwidth(mesh or Mesh(strategy.axes), "tp")
-    sent = volume(w, strategy.tp, strategy.sp)
+    sent = volume(w, strategy.tp, strategy.layout.sp)
     if strategy.recompute == "full":
         sent += volume(w, strategy.tp) / 2
     return w.layers * (sent * w.itemsize / bandwidth)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from types import MappingProxyType
 from typing import Any
 
 from tpviz.schemes.megatron.strategy import Megatron
@@ -89,9 +88,6 @@ class Merak(Staged):
     )
     layout: str | tuple[int, ...] = layout_knob()
     placement: str = ""
-
-    alike = ("dp", "tp")
-    parent_axis = MappingProxyType({"ends": "pp"})
 
     @property
     def inside(self) -> Megatron:

@@ -126,7 +126,7 @@ class StagedProgram(Program):
         strategy = pipeline.strategy
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
-        self.splits, self.layout = strategy.splits(workload), strategy.inside.layout
+        self.splits, self.at = strategy.splits(workload), strategy.inside.layout
         has_dp = "dp" in strategy.axes
         self.shares = (*(("dp",) if has_dp else ()), *strategy.inside.shares)
         self.buckets = pipeline.buckets
@@ -170,12 +170,12 @@ class StagedProgram(Program):
 
     def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step, on every rank."""
-        w, at, found = self.workload, self.layout, self.watched.get("logits")
+        w, at, found = self.workload, self.at, self.watched.get("logits")
         owner = self.pipeline.schedule.rank_of[-1]
         return self._whole_batch(found, (w.seq, w.vocab // at.i), owner, at.outputs)
 
     def input_gradient(self) -> torch.Tensor:
-        w, at = self.workload, self.layout
+        w, at = self.workload, self.at
         found = [x.grad for x in self.watched["input"]] if "input" in self.watched else None
         shape = w.seq // (at.i if at.sp else 1), w.hidden // (1 if at.l2 else at.s)
         return self._whole_batch(found, shape, 0, at.inputs)
@@ -191,7 +191,7 @@ class StagedProgram(Program):
 
     def _whole_batch(self, found, shape, owner, cut):
         """The parts of all microbatches and replicas, of the rank at ``owner``, batch first."""
-        dim, shape = int(self.layout.sp), list(shape)
+        dim, shape = int(self.at.sp), list(shape)
         sizes = self.strategy.axes
         shape.insert(dim, self.workload.batch // prod(sizes[axis] for axis in self.shares))
         whole = self._everywhere(torch.cat(found, dim) if found else None, shape, owner)
@@ -201,7 +201,7 @@ class StagedProgram(Program):
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         parts, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule
-        groups = next(iter(self.pipeline.stages.values())).groups
+        groups: Groups = next(iter(self.pipeline.stages.values())).groups  # pyright: ignore[reportAssignmentType]
         locals_by_name = groups.blocks(locals_by_name, self.workload, self.mesh)
         for name, shape in self.workload.parameter_shapes().items():
             shape = list(shape)

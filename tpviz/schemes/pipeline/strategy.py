@@ -125,12 +125,12 @@ class Pipeline(Staged):
         return self.inner or _WHOLE
 
     @property
-    def dp(self) -> int:
+    def dp(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Replicas of the factor around it."""
         return self.data.dp if self.data else 1
 
     @property
-    def zero(self) -> int:
+    def zero(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Its stage of ZeRO."""
         return self.data.zero if self.data else 0
 

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
 
+from tpviz.schemes.collectives import Group
 from tpviz.schemes.operators import WgradStash, deferred_wgrad, later, make_gradients
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Cut:
 class Sum:
     """A tensor that is being added up over a group, or is not sent at all."""
 
-    def __init__(self, tensor: torch.Tensor, group: dist.ProcessGroup | None):
+    def __init__(self, tensor: torch.Tensor, group: Group | None):
         self.tensor = tensor
         self.work = dist.all_reduce(tensor, group=group, async_op=True) if group else None
 

@@ -36,7 +36,7 @@ class Row(torch.autograd.Function):
         return whole.view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         return grad @ weight, weight_gradients(ctx, x, grad, weight)[0], None
@@ -57,9 +57,7 @@ class Column(torch.autograd.Function):
         return linear(x, weight, bias)
 
     @staticmethod
-    def backward(
-        ctx: Any, grad: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         own = ctx.ring.reduce_scatter(grad.flatten(0, -2), weight)
@@ -80,7 +78,7 @@ class SplitRow(torch.autograd.Function):
         return own.view(-1, *x.shape[1:-1], weight.shape[0])
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_x, whole = x.new_empty(x.shape), grad.new_empty(*x.shape[:-1], weight.shape[0])
         for rows, piece in ctx.ring.gathered(grad.flatten(0, -2)):

@@ -68,7 +68,7 @@ class Layers:
             "embed_back": [self.whole("all_gather")] if s.split else [],
             "sync": [replicated] if s.split else [],
             "update": [update(w, num_local_parameters(s.layout, w))],
-            "head_weight": k.head[2:] if self.later else [],
+            "head_weight": [k.head[2]] if self.later else [],
             "weights": [getattr(k, n)[2] for n in ("down", "up", "out", "qkv")]
             if self.later
             else [],
