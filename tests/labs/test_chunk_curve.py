@@ -9,6 +9,7 @@ from tpviz.cost import Clock
 from tpviz.labs import atp
 from tpviz.labs.study import Outcome
 from tpviz.schemes.atp.chunks import layer_of
+from tpviz.schemes.gpt.step import PIECES
 from tpviz.schemes.grid.step import pieces
 from tpviz.step import Chunks
 
@@ -46,7 +47,8 @@ def test_the_curve_follows_the_layers_time_model(curve):
     clock = Clock.of(NODE, tv.Mesh({"d1": 4, "d2": 2}), BALANCED.dtype)
 
     def layers(count):
-        parts = pieces(tv.ATP(mesh=(4, 2), chunks=count).layout, BALANCED).values()
+        made = pieces(tv.ATP(mesh=(4, 2), chunks=count).layout, BALANCED)
+        parts = [made[name] for name in PIECES]
         found = [
             layer_of(o, clock.seconds, clock.moved)
             for part in parts

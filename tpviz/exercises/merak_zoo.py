@@ -77,10 +77,10 @@ def _other_half(program, layer):
         lambda module, args: around.append(args[0].detach())
     )
 
-    def run(values, start, stop):
+    def run(values, start, stop, summed=True):
         for number in range(start, len(blocks) if stop is None else stop):
             around.clear()
-            (x,) = plain(values, number, number + 1)
+            (x,) = plain(values, number, number + 1, summed)
             if number == before:
                 first, second = around
                 x = x + torch.cat([torch.zeros_like(first), first - second])
