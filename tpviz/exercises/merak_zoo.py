@@ -78,9 +78,10 @@ def _other_half(program, layer):
     )
 
     def run(values, start, stop, summed=True):
-        for number in range(start, len(blocks) if stop is None else stop):
+        end = len(blocks) if stop is None else stop
+        for number in range(start, end):
             around.clear()
-            (x,) = plain(values, number, number + 1, summed)
+            (x,) = plain(values, number, number + 1, summed or number + 1 < end)
             if number == before:
                 first, second = around
                 x = x + torch.cat([torch.zeros_like(first), first - second])
