@@ -171,12 +171,13 @@ class Strategy:
     around it; "" if it does not.
     parent_axis : {ledger axis that is not a mesh axis: the mesh axis it is part of}.
     scheme : the package of the scheme's files; one that derives from another has that one's.
+    searched : whether `search` tries its space where nobody says what to try.
     alike : True if all ranks run the same program but for their place in the mesh, so that
     `tpviz.capture` records only one; or the axes along which they do; False: not known.
     """
 
     shares_batch, alike, scheme = "", False, ""
-    parent_axis = MappingProxyType({})
+    parent_axis, searched = MappingProxyType({}), True
     clip, accumulation, recompute = 0.0, 1, "none"
 
     if TYPE_CHECKING:  # of the schemes

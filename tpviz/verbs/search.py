@@ -75,7 +75,8 @@ def search(
     ----------
     strategies : classes (their whole space, and products with DataParallel if it is among them),
         names of classes, or single strategies; one of these, or a list; None: every registered
-        class.
+        class but `Pipeline`, whose products with Megatron-LM are `Merak`: give it besides for
+        pipelines around ATP, AxoNN and T3.
     top : how many of the fastest predictions are simulated; so is the best of other kinds. That
         many plans, `LISTED` at least, are surely the fastest by formula.
     objective : "step", the time of a whole step, or "communication", only what

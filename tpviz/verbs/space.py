@@ -76,7 +76,7 @@ def cells(
     """The `Cell`s of what may be tried; `search` says what may be given.
 
     A class that has an ``inner`` is multiplied with those that have none: every way to share the
-    ranks between the two. plain : only the classes' own ``space``, of one microbatch.
+    ranks between the two; a pipeline's own layouts are products. plain : only the classes' own ``space``, of one microbatch.
     """
     given = kinds(strategies)
     yield from (Cell(s, workload, True) for s in given if isinstance(s, Strategy))
@@ -119,8 +119,9 @@ def _layouts(workload, world_size, given, plain):
     of = lambda cls: cls.space if plain else cls.layouts
     for cls in classes:
         yield from of(cls)(workload, world_size)
-    outer = [c for c in classes if "inner" in c.__dataclass_fields__]
-    inside = [c for c in classes if c not in outer and not c.shares_batch]
+    free = [c for c in classes if not c.shares_batch and not hasattr(c, "stages")]
+    outer = [c for c in free if "inner" in c.__dataclass_fields__]
+    inside = [c for c in free if c not in outer]
     for ranks in divisors(world_size)[1:-1]:
         for around in (s for c in outer for s in of(c)(workload, ranks)):
             for inner in (s for c in inside for s in of(c)(workload, world_size // ranks)):
@@ -143,10 +144,11 @@ def space(
 
 
 def kinds(strategies: Kind | Iterable[Kind] | None) -> list[type[Strategy] | Strategy]:
-    """The classes and strategies that were given, names looked up; None: all registered classes.
-    Raises ``ValueError`` for what is neither."""
+    """The classes and strategies that were given, names looked up; None: all registered classes
+    that are ``searched`` by default. Raises ``ValueError`` for what is neither."""
     known = registered()
-    given = _listed(known.values() if strategies is None else strategies)
+    usually = [cls for cls in known.values() if cls.searched]
+    given = _listed(usually if strategies is None else strategies)
     given = [known[one_of("strategy", s, tuple(known))] if isinstance(s, str) else s for s in given]
     for s in given:
         if not isinstance(s, Strategy) and not (isinstance(s, type) and issubclass(s, Strategy)):

@@ -117,7 +117,7 @@ class Pipeline(Staged):
     data: DataParallel | None = None
     placement: str = ""
 
-    shares_batch = ""
+    shares_batch, searched = "", False
 
     @property
     def inside(self) -> TensorParallel:
