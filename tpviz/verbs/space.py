@@ -76,7 +76,8 @@ def cells(
     """The `Cell`s of what may be tried; `search` says what may be given.
 
     A class that has an ``inner`` is multiplied with those that have none: every way to share the
-    ranks between the two; a pipeline's own layouts are products. plain : only the classes' own ``space``, of one microbatch.
+    ranks between the two; a pipeline's own layouts are products. plain : only the classes' own
+    ``space``, of one microbatch.
     """
     given = kinds(strategies)
     yield from (Cell(s, workload, True) for s in given if isinstance(s, Strategy))
