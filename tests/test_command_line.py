@@ -53,6 +53,14 @@ def test_lab_copies_the_notebooks_and_keeps_those_worked_on(tmp_path, capsys):
         assert [link for link in links if not (folder / link).is_file()] == [], file.name
 
 
+def test_lab_names_a_page_that_is_not_installed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tpviz.__main__.PAGES", ("glossary.md", "gone.md"))
+    assert main(["lab", str(tmp_path / "course"), "--no-open"]) == 2
+    said = capsys.readouterr().err
+    assert "gone.md is neither in" in said and "glossary" not in said
+    assert not (tmp_path / "course").exists()
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [

@@ -122,9 +122,15 @@ def _lab(options):
     source = next((folder for folder in NOTEBOOKS if folder.is_dir()), None)
     if source is None:
         raise ValueError("the notebooks are not installed: reinstall tpviz from its wheel")
-    options.folder.mkdir(parents=True, exist_ok=True)
     folders = source, source.parent / "docs"  # installed, or in a clone
-    pages = [next(f / page for f in folders if (f / page).is_file()) for page in PAGES]
+    found = {p: [f / p for f in folders if (f / p).is_file()] for p in PAGES}
+    if missing := [page for page, places in found.items() if not places]:
+        raise ValueError(
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} neither in "
+            f"{' nor in '.join(map(str, folders))}: reinstall tpviz from its wheel"
+        )
+    pages = [places[0] for places in found.values()]
+    options.folder.mkdir(parents=True, exist_ok=True)
     for file in (*sorted(source.glob("*.ipynb")), *pages):
         copy = options.folder / file.name
         print(f"{'kept' if copy.exists() else 'copied'} {copy}")

@@ -55,3 +55,22 @@ def test_debug_detail_refuses_at_once(what, monkeypatch):
         tv.launch(twice, world_size=2, timeout=20)
     before, after = words.split("{}")
     assert before in str(caught.value) and after in str(caught.value)
+
+
+def counted():
+    """In a rank: how often a call's terms are made where they are compared and recorded."""
+    from tpviz.runtime import backend
+
+    made, real = [], backend.terms
+    backend.terms = lambda *args: made.append(args) or real(*args)
+    try:
+        trace = recorded(lambda: dist.all_reduce(torch.ones(3)))
+    finally:
+        backend.terms = real
+    return backend.comparing, len(made), len(trace.select(kind="comm"))
+
+
+def test_terms_are_made_once(monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    for comparing, made, calls_seen in tv.launch(counted, world_size=2):
+        assert comparing and made == calls_seen > 0

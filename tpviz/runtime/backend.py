@@ -200,14 +200,16 @@ class TracedGroup(dist.ProcessGroup):
         seq = self.counts[counter] = self.counts.get(counter, -1) + 1
         payload = payload_of(self.inner.size(), *args)
         text = _describe(collective, seq, self.axis, members, payload)
-        if comparing and self.store and collective not in PEER:
+        listener, row, said, begun = recorder, None, "", time.perf_counter()
+        compared = comparing and self.store and collective not in PEER
+        if compared or listener is not None:
             said = terms(collective, args, _options(args, kwargs), self.members, how)
+        telling = time.perf_counter() - begun
+        if compared:
             self._compare(Call(collective, payload, said), seq)
         board.write("issuing " + text)
-        listener, row = recorder, None
         if listener is not None:
-            begun = time.perf_counter()
-            said = terms(collective, args, _options(args, kwargs), self.members, how)
+            begun = time.perf_counter() - telling
             row = listener.issued(collective, payload, members, self.axis, seq, said)
             listener.own_seconds += time.perf_counter() - begun
         flight = pacer.issue(collective, payload, members, self.axis) if pacer else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ipywidgets
 
@@ -29,6 +29,15 @@ HELP = (
 )
 
 
+class Asked(NamedTuple):
+    """What plans are searched for."""
+
+    workload: "GPT"
+    cluster: "Cluster"
+    world_size: int
+    training: "Training | None" = None
+
+
 class PlansPane(ipywidgets.VBox):
     """A button that searches in a worker thread, and the plans found so far.
 
@@ -42,7 +51,8 @@ class PlansPane(ipywidgets.VBox):
         self.rows: list[Row] = []
         self.found: Search | None = None
         self._job: Job | None = None
-        self._for, self._filling = None, False
+        self._for: Asked | None = None
+        self._filling = False
         self.search_button = ipywidgets.Button(
             description="Search the best plans",
             icon="search",
@@ -62,28 +72,22 @@ class PlansPane(ipywidgets.VBox):
         self.stop_button.on_click(lambda button: self.stop())
         self.list.observe(lambda change: self._clicked(), "index")
 
-    def start(
-        self,
-        workload: "GPT",
-        cluster: "Cluster",
-        world_size: int,
-        training: "Training | None" = None,
-    ) -> None:
+    def start(self, asked: Asked) -> None:
         """Search; nothing where a search goes on."""
         if self._job and self._job.running:
             return
-        self._for, self.found = (workload, cluster, world_size, training), None
+        self._for, self.found = asked, None
         self._show([])
         self.stop_button.disabled, self.search_button.disabled = False, True
         stream = _Stream(self)
 
         def work():
             return search(
-                workload,
-                cluster,
+                asked.workload,
+                asked.cluster,
                 simulate=False,
-                world_size=world_size,
-                training=training,
+                world_size=asked.world_size,
+                training=asked.training,
                 seconds=None,
                 progress=stream,
             )
@@ -98,15 +102,9 @@ class PlansPane(ipywidgets.VBox):
         """Wait for the search (for scripts and tests); True when none is left."""
         return self._job is None or self._job.join(timeout)
 
-    def look(
-        self,
-        workload: "GPT",
-        cluster: "Cluster",
-        world_size: int,
-        training: "Training | None" = None,
-    ) -> None:
+    def look(self, asked: Asked) -> None:
         """What is in view now: a search for something else ends, and its plans are cleared."""
-        if self._for not in (None, (workload, cluster, world_size, training)):
+        if self._for not in (None, asked):
             self._for = None
             self.stop()
             self.found = None
@@ -128,7 +126,7 @@ class PlansPane(ipywidgets.VBox):
 
     def take_found(self, result: Search) -> None:
         """List the first plans of a `Search`."""
-        if (result.workload, result.cluster) == (self._for or (None,))[:2]:
+        if self._for and (result.workload, result.cluster) == self._for[:2]:
             self.found = result
             self._show(list(islice(plans(result.rows), MOST)))
 
