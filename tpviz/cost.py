@@ -15,7 +15,7 @@ True
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import chain, compress, cycle, repeat
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -65,6 +65,13 @@ def transfer(
         link = cluster.axis_link(mesh, axis)
         latency, sending = cluster.collective_parts(collective, payload, size, link)
     return Transfer(axis, latency + sending, latency, cluster.queued)
+
+
+@lru_cache(maxsize=256)
+def _transfers(cluster, mesh):
+    """`transfer` on a cluster's mesh, asked once for each collective: steps of one layout share
+    most of theirs."""
+    return cache(partial(transfer, cluster, mesh))
 
 
 @lru_cache(maxsize=64)
@@ -130,12 +137,12 @@ class Clock:
         """A cluster's clock. parent_axis : {axis of the step that is none of the mesh: the mesh's
         axis it is a part of}, which has a queue of its own. device : `Strategy.device`, where it is
         not the cluster's."""
-        device = device or cluster.device
+        device, sent = device or cluster.device, _transfers(cluster, mesh)
 
         def moved(move):
             if move.axis not in parent_axis:
-                return transfer(cluster, mesh, *move)
-            whole = transfer(cluster, mesh, parent_axis[move.axis], *move[1:])
+                return sent(*move)
+            whole = sent(parent_axis[move.axis], *move[1:])
             return whole._replace(axis=move.axis)
 
         return cls(lambda kernel: device.time(kernel.flops, kernel.bytes, dtype), moved)

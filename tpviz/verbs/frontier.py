@@ -21,7 +21,7 @@ from tpviz.strategy import Strategy
 
 from .predict import check, predict
 from .ranking import Rejected, Row, rounded
-from .room import Training, check_memory, check_states, least_need, room
+from .room import Training, check_memory, check_states, least_needs, room
 from .why import kind
 
 if TYPE_CHECKING:
@@ -248,9 +248,10 @@ def _check_least(
     strategy: Strategy, workload: "GPT", cluster: "Cluster", training: Training | None
 ):
     """`check_memory` of what is found faster, for in a large space most strategies fail by it."""
-    least, size = least_need(strategy, workload, cluster, training), room(cluster, training)
-    if least > size:
-        raise ValueError(
-            f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
-            f"the device {cluster.device.name!r} has {show_bytes(size)}"
-        )
+    size = room(cluster, training)
+    for least in least_needs(strategy, workload, cluster, training):
+        if least > size:
+            raise ValueError(
+                f"{strategy.short} needs {show_bytes(least)} or more on every rank and "
+                f"the device {cluster.device.name!r} has {show_bytes(size)}"
+            )

@@ -28,6 +28,7 @@ recomputation keeps the input of every block, and all of the one in backward.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.cost import Memory
@@ -129,7 +130,7 @@ def run_by(framework: str, s: "Merak", w: "GPT", device: str) -> Run:
 def peak(s: "Merak", w: "GPT", place: int, run: Run) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages, moments = s.schedule_of(w).stages_of(place), s.schedule_of(w).moments[place]
-    kept = {stage: _kept(s, w, stage, run) for stage in stages}
+    kept = _kept_by(s, w, stages, run)
     most = 0.0
     for (kind, stage, _), held in moments.items():
         mine = kept[stage]
@@ -149,7 +150,7 @@ def least_peak(s: "Merak", w: "GPT", place: int, run: Run) -> float:
     microbatches or more, for 2 (pp - place - 1) + (v - 1) pp forwards of v chunks come before
     (Narayanan et al. 2021, arXiv 2104.04473, section 2.2)."""
     stages = range(place, s.stages, s.pp)
-    *before, last = (_kept(s, w, stage, run).after_forward for stage in stages)
+    *before, last = (one.after_forward for one in _kept_by(s, w, stages, run).values())
     late = 2 * (s.pp - place) - 1 if before else s.pp - place
     held = s.pp * sum(before) + min(late, s.pp, s.microbatches) * last
     beside = _beside(s, w, run, s.stages - 1 in stages)
@@ -165,7 +166,8 @@ def states(s: "Merak", w: "GPT", stages: Iterable[int], run: Run) -> dict[str, f
     whole beside, the block's once more in 32 bits to be reduced; at stage 3 the float32 copy takes
     the place of the parameters, whose ends and two blocks are gathered (as FSDP: derived).
     """
-    number = sum(num_local_parameters(s, w)[stage] for stage in stages)
+    numels = num_local_parameters(s, w)
+    number = sum(numels[stage] for stage in stages)
     number -= w.tied * (s.pp == 1) * w.vocab * w.hidden // s.tp  # both ends share it
     weights, gradients, zero = 2 * number, run.summed * number, s.zero_stage
     rest = (run.master + 2 * run.moment) * number / run.shards
@@ -190,13 +192,20 @@ def _beside(s, w, run, last):
     return run.workspace + dummies + gathered + 2 * tokens * (28 + run.mask * w.seq)
 
 
-def _kept(s, w, stage, run):
-    """The `Kept` of a stage."""
-    local, tp = s.local(w), s.tp
-    tokens = local.batch * w.seq
+def _kept_by(s, w, stages, run):
+    """{stage: its `Kept`}."""
+    local, blocks, last = s.local(w), s.blocks(w), s.stages - 1
+    again = s.recompute not in ("none", "selective")  # else no schedule need be made
+    drops = s.num_recomputed(w) if again else [0] * s.stages
+    return {k: _kept(local, s.tp, run, len(blocks[k]), drops[k], not k, k == last) for k in stages}
+
+
+@lru_cache(maxsize=4096)
+def _kept(w, tp, run, count, drop, first, last):
+    """The `Kept` of a stage, one microbatch of a replica being the workload."""
+    tokens = w.batch * w.seq
     whole = 2 * tokens * w.hidden
     stream = whole // tp if run.split else whole
-    count, drop = len(s.blocks(w)[stage]), s.num_recomputed(w)[stage]
     block, backward = _block(w, tokens, stream, tp, run)
     stays = block
     if run.every_second:
@@ -205,12 +214,12 @@ def _kept(s, w, stage, run):
     least = stream if drop else stays
     dropped = drop * (block - stream) * run.at_once
     backward = (backward + (block - least) * (not run.at_once)) * (count > 0)
-    embedding = run.dropout * (stage == 0) * stream / 2
+    embedding = run.dropout * first * stream / 2
     after, more = (count - drop) * stays + drop * stream + embedding, 0.0
     weight = 2 * w.vocab * w.hidden / tp
-    if stage == 0:  # the embedding's gradient, when its microbatch is gone
+    if first:  # the embedding's gradient, when its microbatch is gone
         backward = max(backward, weight + stream - after - dropped)
-    if stage == s.stages - 1:
+    if last:
         logits, norm = tokens * w.vocab / tp, 2 * stream + 4 * statistics(w) * tokens
         held = (2 if run.fused_loss else 4) * logits
         more = (run.logits - 4) * logits * (not run.fused_loss)

@@ -15,6 +15,7 @@ our own programs do.
 {'parameters': '2.4 GB', 'gradients': '4.8 GB', 'optimizer': '14.4 GB', 'activations': '23.0 GB'}
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -95,20 +96,22 @@ def need(
     return Memory(_need(*_key(strategy, workload, cluster, training)))
 
 
-def least_need(
+def least_needs(
     strategy: "Strategy", workload: "GPT", cluster: "Cluster", training: Training | None = None
-) -> float:
-    """A lower bound of `need`'s total that is found faster, without the order of a schedule."""
+) -> Iterator[float]:
+    """Lower bounds of `need`'s total that are found faster, without the order of a schedule; what
+    is found fastest, or mostly is the largest, comes first."""
     strategy, workload, framework, device, how = _key(strategy, workload, cluster, training)
     if workload.itemsize > 2:
-        return strategy.least_memory(workload).total
-    if not (found := as_pipeline(strategy, workload) if framework else None):
+        yield strategy.least_memory(workload).total
+    elif found := as_pipeline(strategy, workload) if framework else None:
+        s, w, shards = found
+        run = how.of(framework_run(framework, device, s, w, shards))
+        yield from (least_peak(s, w, place, run) for place in range(s.pp))
+    else:
+        yield _mixed(strategy.least_memory(workload), framework, how).total
         if isinstance(strategy, Merak):
-            return _mixed(memory_of(strategy, workload, 0), framework, how).total
-        return _mixed(strategy.least_memory(workload), framework, how).total
-    s, w, shards = found
-    run = how.of(framework_run(framework, device, s, w, shards))
-    return max(least_peak(s, w, place, run) for place in range(s.pp))
+            yield _mixed(memory_of(strategy, workload, 0), framework, how).total
 
 
 def check_training(training: Training | None, workload: "GPT") -> None:

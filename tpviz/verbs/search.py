@@ -6,6 +6,7 @@ found.best, found.rows, print(found.describe())
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice, pairwise
 from math import inf
 from time import thread_time
@@ -170,19 +171,19 @@ class _Looking(NamedTuple):
         on = self.workload, self.cluster, self.training
         frontier = Frontier(*on, wanted, self.objective != "step")
         found, shown, begun = frontier.found, -inf, thread_time()
-        next_look = begun + LOOK
+        next_look, order = begun + LOOK, cache(self.order)
 
         def tell(waiting: int) -> None:
             nonlocal shown, next_look
             now = thread_time()
             if now - (shown if shown > 0 or found.rows else begun) <= TELL:
                 return
-            shown, rows = now, sorted(found.rows, key=self.order)
-            if rows and now > next_look:
-                self.found(rows)
+            shown, best = now, min(found.rows, key=order, default=None)
+            if best and now > next_look:
+                self.found(sorted(found.rows, key=order))
                 next_look = thread_time() + LOOK
             done = found.looked_at
-            self.show(done, done + waiting, "by formula" + _best(rows[0] if rows else None))
+            self.show(done, done + waiting, "by formula" + _best(best))
 
         return frontier.run(candidates, self.turn, tell, first)
 
