@@ -190,7 +190,7 @@ def test_without_published_runs_the_error_is_unknown(small_view, monkeypatch):
 
 # -- the search ------------------------------------------------------------------------------------
 def test_the_best_plans_come_as_a_list_that_sets_the_knobs(small_view):
-    seen = []
+    small_view.gpus.value, seen = 8, []
     small_view.plans.list.observe(lambda change: seen.append(len(change["new"])), "options")
     small_view.search()
     assert small_view.plans.wait(60) and small_view.error == ""
@@ -205,7 +205,7 @@ def test_the_best_plans_come_as_a_list_that_sets_the_knobs(small_view):
     assert small_view.prediction.step_time == pytest.approx(rows[0].predicted)
     assert small_view.to_table()[1][3] == rows[0].strategy.short
     assert "The first plans of" in small_view.to_svg()
-    small_view.gpus.value = 8
+    small_view.gpus.value = 16
     assert small_view.plans.rows == [] and "search again" in small_view.plans.status.value
 
 
@@ -214,7 +214,7 @@ def test_plans_stream_and_the_search_can_be_stopped(small_view, monkeypatch):
 
     from tpviz.verbs.ranking import Search
 
-    found = tv.search(SMALL, small_view.cluster, tv.Merak, simulate=False)
+    found = tv.search(SMALL, small_view.cluster, tv.Megatron, simulate=False)
     shown, ended = Event(), Event()
 
     def endless(workload, cluster, *, progress, **options):
