@@ -9,7 +9,7 @@ import solutions_t3
 import torch
 import torch.distributed as dist
 
-from tpviz.schemes.t3.hardware import Dma, Local, Remote, simulate
+from tpviz.schemes.t3.hardware import simulate
 
 
 def _all_reduced(tensor, **group):
@@ -58,21 +58,6 @@ def ring_from_own_block(x):
     return torch.cat(blocks)
 
 
-def ring_adds_always(x):
-    n, rank = dist.get_world_size(), dist.get_rank()
-    blocks = list(x.chunk(n))
-    for i in range(2 * (n - 1)):
-        got = torch.empty_like(blocks[0])
-        works = (
-            dist.isend(blocks[(rank - i) % n], (rank + 1) % n),
-            dist.irecv(got, (rank - 1) % n),
-        )
-        for work in works:
-            work.wait()
-        blocks[(rank - i - 1) % n] += got
-    return torch.cat(blocks)
-
-
 def mlp_of_summed_hidden(x, w1, w2, mesh):
     return _all_reduced(torch.relu(x @ w1), group=mesh.get_group("tp")) @ w2
 
@@ -87,14 +72,6 @@ def grid_of_columns(x, piece, mesh):
     dist.all_gather(pieces, piece, group=z)
     block = torch.cat([one.view(-1, x.shape[1] // z.size()) for one in pieces], 1)
     return _all_reduced(x @ block.t(), group=mesh.get_group("y"))
-
-
-def norm_of_norms(piece, bias, scale, mesh):
-    x, y, z = (mesh.get_group(axis).size() for axis in "xyz")
-    total = piece.norm() + bias.norm() / (y * z) + scale.norm() / (x * z)
-    for axis in "xyz":
-        dist.all_reduce(total, group=mesh.get_group(axis))
-    return total
 
 
 def halves_without_a_residual(x, up1, down1, up2, down2, grad, mesh):
@@ -127,14 +104,6 @@ def activations_with_whole_attention(tokens, hidden, itemsize, tp):
     return (5 + 11 / tp) * unit, 16 / tp * unit
 
 
-def flight_shifted_everywhere(name, p, m, s):
-    return min(m, p - s + (name == "shifted_critical_path" and s < p - 1))
-
-
-def order_other_way(rank, ranks):
-    return [(rank - 1 - j) % ranks for j in range(ranks)]
-
-
 def _shards(parameters, dp, zero, order, sizes=(2, 2, 12)):
     return tuple(n * parameters / (dp if zero >= k else 1) for n, k in zip(sizes, order))
 
@@ -149,17 +118,6 @@ def states_two_moments(parameters, dp, zero):
 
 def sent_gradients_only(size, dp, zero):
     return {0: 2, 1: 2, 2: 1, 3: 3}[zero] * (dp - 1) / dp * size
-
-
-def states_of_half_moments(parameters, recipe, optimizer):
-    w, g, master = {
-        "float32": (4, 4, 0),
-        "mixed": (2, 2, 4),
-        "mixed, float32 gradients": (2, 4, 4),
-        "bfloat16": (2, 2, 0),
-    }[recipe]
-    moments = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
-    return w * parameters, g * parameters, master * parameters, w * moments * parameters
 
 
 def bucket_as_if_link_bound(size, backward, latency, bandwidth):
@@ -193,23 +151,6 @@ def cuts_with_inputs(operations):
     ]
 
 
-def gather_sent_round(collective, ranks):
-    if collective != "ring_ag":
-        return _direct(collective, ranks)
-    return [
-        [((r + j) % ranks, Dma((r - 1) % ranks, "store", 1)) for j in range(ranks)]
-        for r in range(ranks)
-    ]
-
-
-def _direct(collective, ranks):
-    op, updates = ("update", ranks) if collective == "direct_rs" else ("store", 1)
-    others = [[(r + 1 + j) % ranks for j in range(ranks - 1)] for r in range(ranks)]
-    return [
-        [*((c, Remote(c, op)) for c in row), (r, Local(updates))] for r, row in enumerate(others)
-    ]
-
-
 def pays_with_hidden_gather(k, ranks, flops, link, itemsize):
     x = 2 * k * link * ranks / ((ranks - 1) * flops * itemsize)
     return x, (x + 2) / max(x, 2), 2 * k / x
@@ -233,29 +174,23 @@ WRONG = {
     ],
     "ring_all_reduce": [
         (ring_from_own_block, r"begins with block \(rank \+ 0\) % 4\. .* \(r \+ 1\) % 4"),
-        (ring_adds_always, "you add in the second round too"),
     ],
     "mlp_on_mesh": [(mlp_of_summed_hidden, "H is added over axis tp, .* and Y is not added")],
     "row_parallel": [(rows_with_relu, "relu is taken of each rank's term, before the sum")],
     "axonn_linear": [(grid_of_columns, "the shards are joined as columns of the block")],
-    "axonn_norm": [(norm_of_norms, "norms do not add up; their squares do")],
     "merak_halves": [(halves_without_a_residual, "the residual's grad in dy is left out")],
     "axonn_coords": [(coords_remainders_by_x, "you divided by the size of x first")],
     "tp_activations": [(activations_with_whole_attention, "the output of attention .* 1/tp of it")],
-    "merak_in_flight": [(flight_shifted_everywhere, "one more in flight on rank p-2 alone")],
-    "t3_order": [(order_other_way, "the ring runs the other way")],
     "zero_states": [
         (states_gradients_first, "you have gradients then optimizer states then parameters"),
         (states_two_moments, "a float32 copy of the weights and two moments.* two of the three"),
     ],
     "zero_sent": [(sent_gradients_only, "stage 2 reduce-scatters gradients, and then .*gathered")],
-    "mem_states": [(states_of_half_moments, "they belong to the master weights")],
     "overlap_bucket": [(bucket_as_if_link_bound, "Backward is the longer lane here.* sqrt")],
     "beat_regret": [(regret_of_the_prediction, "that is the prediction's error")],
     "atp_wire_bytes": [(wire_forward_twice, "you doubled forward")],
     "merak_bubble": [(bubble_one_recomputation, "p - 1 recomputations less, not one")],
     "merak_cuts": [(cuts_with_inputs, "x is an input of the model: each stage can load it")],
-    "t3_other_maps": [(gather_sent_round, "to rank 3, whose GEMM computed it")],
     "t3_pays": [(pays_with_hidden_gather, "the best k is not where x = 2")],
     "t3_tracker": [(tracker_by_peak, "records enough, but each part has its set")],
 }

@@ -199,8 +199,8 @@ WRONG = {
         (order_own_first, r"rank \d keeps chunk \d, so that one must be last"),
         (
             order_down,
-            r"Rank \d computes chunk \d at position \d, and sends it to rank \d, which "
-            r"needs it at position \d, not 0",
+            r"the ring runs the other way. Rank \d receives from \d and sends to \d: it begins "
+            r"with chunk \d",
         ),
         (
             order_swapped,

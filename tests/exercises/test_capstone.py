@@ -248,6 +248,7 @@ def test_several_published_layouts_pass_and_most_do_not(seed):
 def test_a_result_goes_into_the_file(tmp_path):
     graded = check("capstone_published", answers.published_as_predicted)
     assert not graded  # the layout that our prediction picks: 75 are asked for
+    assert "predicted fastest: you trust the prediction" in graded.message
     [entry] = tv.leaderboard(tmp_path / "class.jsonl").add("Ada", graded).entries
     assert entry.points == graded.marks.points == 68.6
     assert entry.regret == pytest.approx(1.692, abs=1e-3)

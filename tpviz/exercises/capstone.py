@@ -174,8 +174,9 @@ LEVELS = RankProgram(
         ran_along(
             "world",
             "all_reduce",
-            "your all_reduce ran on all ranks at once (the default group), whole tensors cross the "
-            'NIC. Reduce in steps, over `mesh.get_group("gpu")` and `mesh.get_group("node")`.',
+            "your all_reduce ran on all ranks at once (the default group): it sends over the NIC "
+            "what is to stay in a node, and adds shards of different GPUs, if it is of shards. "
+            'Reduce in steps, over `mesh.get_group("gpu")` and `mesh.get_group("node")`.',
         ),
         Mistake(
             lambda a: "node" not in {row.axis for row in a.ledger},

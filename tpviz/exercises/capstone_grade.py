@@ -256,6 +256,13 @@ def mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
     sent = turn.sent()
     payload = _by_axis(plan.strategy.ledger(plan.workload))[1]
     of_layout = of_plan("layout", group.fastest.measured, own, 50.0)
+    if own > group.fastest.measured and points[0].predicted <= min(
+        point.predicted for point in group.points
+    ):
+        words = "It is the layout that is predicted fastest: you trust the prediction, which here"
+        of_layout = of_layout._replace(
+            words=f"{of_layout.words} {words} leaves out what costs most. Look at what that is."
+        )
     if own > 2 * group.fastest.measured:
         most = f"{of_layout.points + 50:.3g} of 100"
         words = f"{of_layout.words} The layout's regret is what costs: with all numbers right it "

@@ -30,13 +30,15 @@ def same(got: Any, want: Any) -> bool:
 class Cause(NamedTuple):
     """A mistake in ``words``, and the answer to which it leads: all of it, or the wrong part.
 
-    whole: all parts of a given answer have to be those of this one. general: of any formula.
+    whole: all parts of a given answer have to be those of this one. general: of any formula. sure:
+    it explains all wrong answers of the draw.
     """
 
     words: str
     value: Any
     whole: bool = False
     general: bool = True
+    sure: bool = True
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,10 @@ def likeliest(
 
     best = max(found, key=agrees, default=None)
     # Many that are tried, and names, which are few, fit by chance.
-    by_chance = best is not None and (found[best].general or isinstance(found[best].value, str))
-    return None if best is None or (by_chance and not agrees(best)[1]) else found[best]
+    if best is None:
+        return None
+    by_chance, sure = found[best].general or isinstance(found[best].value, str), agrees(best)[1]
+    return found[best]._replace(sure=sure) if sure or not by_chance else None
 
 
 # -- mistakes that any formula can have --------------------------------------------------------

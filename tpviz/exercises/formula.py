@@ -13,6 +13,7 @@ import numpy as np
 
 from ..cost import show_seconds
 from .causes import Cause, Given, first_wrong, likeliest, same
+from .changes import changed
 from .task import Exercise
 
 DRAWS = 200
@@ -119,11 +120,26 @@ class Formula(Exercise):
             return None
         if problem:
             return problem
-        cause = self._cause(question, got, draw)
-        if cause and not cause.general:
-            return f"for {question}: {cause.words}"
+        answers = [*draw]
+        cause = self._cause(question, got, answers)
+        listed = cause and not cause.general and f"for {question}: {cause.words}"
+        if cause and listed and cause.sure:
+            return listed
         words = f"for {question} {self._both(question, got)}"
-        return self.wrong(question, got) or (f"{words}: {cause.words}" if cause else f"{words}.")
+        if not listed and (known := self.wrong(question, got)):
+            return known
+        if cause and not listed:
+            return f"{words}: {cause.words}"
+        if change := self._change(answers):
+            return f"{words}: it is right but for this: {change}."
+        return listed or f"{words}."
+
+    def _change(self, answers):
+        """What is changed in the right formula, if all answers of a draw are those of that."""
+        for words, other in changed(self.solution) if len(answers) > 1 else ():
+            if all(same(got, _answered(other, question)) for question, got in answers):
+                return words
+        return None
 
     def _both(self, question, got):
         """The right answer and the one given, the wrong part alone if that has a name."""
@@ -214,6 +230,14 @@ class Choice(Formula):
             f"for {question}: {got!r} takes {show_seconds(times[got])} {self.unit}, "
             f"{show_seconds(min(times.values()))} is possible. {' '.join(filter(None, why))}"
         )
+
+
+def _answered(solution, question):
+    """Its answer to a question, or None."""
+    try:
+        return solution(*question.arguments.values())
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None
 
 
 def _filled(value, answer):

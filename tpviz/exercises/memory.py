@@ -57,8 +57,8 @@ def _why(part, recipe, optimizer):
         )
     if part == "moments" and recipe.startswith("mixed"):
         return (
-            f"{optimizer} has {MOMENTS[optimizer]}, and they belong to the master weights, which "
-            "the optimizer updates: 4 bytes each, not the 2 of the working weights."
+            f"{optimizer} has {MOMENTS[optimizer]}, each in the precision of the weights that it "
+            "updates, the master weights: 4 bytes, not the 2 of the working weights."
         )
     if part == "moments":
         return (

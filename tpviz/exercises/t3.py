@@ -113,9 +113,9 @@ def _order_wrong(question, got):
             f"after its sender's. Rank {rank} keeps chunk {rank}: which one can it do without?"
         )
     down = tuple((rank - 1 - j) % n for j in range(n))
-    if got in (down, down[::-1], order(rank, n)[::-1]):
+    if got == down:
         return (
-            f"{words}: the ring runs the other way, or the list is from its end. Rank {rank} "
+            f"{words}: the ring runs the other way. Rank {rank} "
             f"receives from {(rank + 1) % n} and sends to {(rank - 1) % n}: it begins with chunk "
             f"{order(rank, n)[0]}, which travels furthest, and ends with its own."
         )

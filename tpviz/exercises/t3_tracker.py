@@ -32,7 +32,7 @@ def _draw_tracker(rng):
     ]
     # here some sets are full before others: as many records as the peak do not do
     tile = ((96, 64), (64, 96))[int(rng.integers(2))]
-    asked.append((768, tile, 2, int(rng.choice([4, 32])), (3,), (4,)))
+    asked.append((768, tile, 2, int(rng.choice([4, 32])), (3, 3), (4, 4)))
     for size, tile, waves, cus, records, worlds in asked:
         gemm = Gemm(size, size, int(rng.choice([256, 512])), tile=tile, wavefronts=waves)
         machine = Machine(cus=cus, tracker_records=int(rng.choice(records)))
