@@ -182,10 +182,14 @@ def _chunks_wrong(question, got):
         if got < best
         else "each chunk adds one more latency"
     )
+    known = [words for words, root in _roots(*sizes).items() if root == got]
+    payload, links, latency, bandwidth = sizes
+    of_all = (links * payload / latency / bandwidth) ** 0.5
+    if not known and got in (floor(of_all), ceil(of_all)):
+        known = ["Only the last message passes all links: the root has links - 1"]
     return (
         f"for {question}: T({int(got)}) = {mine:.6g} us, but {least:.6g} us is possible: "
-        f"{side} faster here ({why})."
-        + "".join(f" {words}." for words, root in _roots(*sizes).items() if root == got)
+        f"{side} faster here ({why})." + "".join(f" {words}." for words in known)
     )
 
 
