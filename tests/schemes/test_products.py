@@ -2,12 +2,14 @@
 a product is what its parts are called together."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from products import draw
 
 import tpviz as tv
 from tpviz.advice import fits
+from tpviz.verbs.room import need
 
 W = tv.GPT(layers=4, hidden=16, heads=4, seq=8, batch=16, vocab=32)
 BOX = tv.clusters.nvlink_pairs(pairs=4)
@@ -47,6 +49,8 @@ def test_merak_is_a_product(knobs, zero):
     one, other = tv.predict(made, W, BOX), tv.predict(merak, W, BOX)
     assert (one.step_time, one.segments) == (other.step_time, other.segments)
     assert made.memory(W) == merak.memory(W)
+    half, node = replace(W, dtype="bfloat16"), tv.clusters.nvlink_pairs(pairs=4)
+    assert need(made, half, node) == need(merak, half, node)
 
 
 def test_the_numbers_of_a_product_are_merak_s():

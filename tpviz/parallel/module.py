@@ -17,7 +17,7 @@ from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.megatron.strategy import Megatron
-from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.merak.strategy import Merak, as_merak
 
 from .easy import EasyLinear
 from .grid import Grid
@@ -140,7 +140,7 @@ def parallelize(
         )
     if equal_rows and not easy:
         raise ValueError("equal_rows=True is a promise about easy mode: use it with easy=True")
-    if isinstance(strategy, Merak):
+    if isinstance(strategy := as_merak(strategy), Merak):
         return _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, pipeline)
     if pipeline:
         raise ValueError(

@@ -16,7 +16,7 @@ from tpviz.checks import whole_number
 from tpviz.partition.leaves import tensors_of
 from tpviz.runtime.launch import launch, progress
 from tpviz.runtime.recorder import record
-from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.tables import listed
 from tpviz.trace import Ledger
 from tpviz.verbs.equality import (
@@ -135,6 +135,7 @@ def verify_parallel(
         raise ValueError("example_inputs=None: give a batch, on which the ranks are compared")
     example_inputs = tree_map(_wide, example_inputs)
     how = {"rules": rules, "easy": easy, "equal_rows": equal_rows, **pipeline}
+    strategy = as_merak(strategy)
     job = (make_model, strategy, example_inputs, steps, loss, how)
     if dist.is_available() and dist.is_initialized():
         found, first = [_verify_here(*job, mesh, device)], dist.get_rank()

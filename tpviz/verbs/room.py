@@ -26,8 +26,9 @@ from tpviz.clusters import GPUS
 from tpviz.cost import Memory, show_bytes
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.megatron.strategy import Megatron
-from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.schemes.pipeline.memory import memory_of
+from tpviz.schemes.pipeline.staged import Staged
 from tpviz.schemes.zero.strategy import DataParallel
 
 from .peak import UNFUSED, Run, least_peak, peak, run_by, states
@@ -110,7 +111,7 @@ def least_needs(
         yield from (least_peak(s, w, place, run) for place in range(s.pp))
     else:
         yield _mixed(strategy.least_memory(workload), framework, how).total
-        if isinstance(strategy, Merak):
+        if isinstance(strategy, Staged):
             yield _mixed(memory_of(strategy, workload, 0), framework, how).total
 
 
@@ -188,7 +189,7 @@ def words(workload: "GPT", cluster: "Cluster", training: Training | None = None)
 def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
     """(the same plan as a framework's pipeline, which may have one stage; its workload; ranks that
     ZeRO shares over); None where no framework has such a plan."""
-    if isinstance(s, Merak):
+    if isinstance(s := as_merak(s), Merak):
         usual = s.schedule in ORDERS and s.recompute != "stage_aware" and not s.subpipeline
         if not usual or s.pp > 1:
             return (s, w, s.dp) if usual else None
@@ -238,7 +239,7 @@ def _need(
         s, w, shards = found
         run = how.of(framework_run(framework, device, s, w, shards))
         ranks = (peak(s, w, place, run) for place in range(s.pp))
-    elif isinstance(s := strategy, Merak):  # the rank that needs most need not be the same
+    elif isinstance(s := strategy, Staged):  # the rank that needs most need not be the same
         ranks = (_mixed(memory_of(s, workload, at), framework, how) for at in range(s.pp))
     else:
         return _mixed(strategy.memory(workload), framework, how)

@@ -11,7 +11,7 @@ from tpviz.figures.schedule_words import Panel
 from tpviz.mesh import Mesh
 from tpviz.schedules import SCHEDULES, Schedule, formulas, schedule, schedule_errors, timeline
 from tpviz.schedules.measured import in_flight
-from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.schemes.pipeline.memory import memory_of, of_microbatch
 from tpviz.schemes.pipeline.step import clock
 from tpviz.strategy import knob, settle_knobs
@@ -207,6 +207,7 @@ def source_of(
 
     Raises ``ValueError`` on what is no schedule, and where the arguments do not go together.
     """
+    schedule = as_merak(schedule)
     make = {str: ByName, Schedule: Own, Merak: ByStrategy}.get(type(schedule))
     if make is None:
         raise ValueError(

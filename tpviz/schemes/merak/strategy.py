@@ -11,14 +11,16 @@ ValueError: batch=4 does not split evenly over dp*microbatches=8: use dp*microba
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
+from tpviz.schemes.grid.tensor import Whole
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.split import layers_of
 from tpviz.schemes.pipeline.staged import Staged, few_of
 from tpviz.schemes.pipeline.strategy import (
+    Pipeline,
     chunks_knob,
     keep_knob,
     layout_knob,
@@ -143,3 +145,15 @@ class Merak(Staged):
 
         self.check(workload)
         return within(self, workload, budget, need)
+
+
+def as_merak(strategy: Any) -> Any:
+    """The `Merak` that a product of `Megatron`, `Pipeline` and `DataParallel` is, with the same
+    ranks in the same order; anything else as it is."""
+    if not isinstance(strategy, Pipeline) or not isinstance(strategy.inside, Whole | Megatron):
+        return strategy
+    tp, sp = (strategy.inside.layout.i, strategy.inside.layout.sp)
+    own = {f.name: getattr(strategy, f.name) for f in fields(Pipeline) if f.metadata}
+    made = Merak(tp=tp, sp=sp, dp=strategy.dp, zero=strategy.zero, **own)
+    same = not strategy.placement and strategy.inside.layout.chunks == 1
+    return made if same else strategy
