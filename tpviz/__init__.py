@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 
 from .shield import shielded
+from .show import drawn_by
 
 __version__ = "0.1.0"
 
@@ -19,7 +20,8 @@ _HOMES = {
     "tpviz.cluster": ["Cluster", "Device", "Dimension", "Level"],
     "tpviz.labels": ["label"],
     "tpviz.matrix": ["communication_matrix"],
-    "tpviz.strategy": ["Strategy", "strategies"],
+    "tpviz.strategy": ["Strategy"],
+    "tpviz.schemes": ["strategies"],
     "tpviz.schemes.megatron.strategy": ["Megatron"],
     "tpviz.schemes.atp.strategy": ["ATP"],
     "tpviz.schemes.axonn.strategy": ["AxoNN"],
@@ -69,6 +71,16 @@ _HOMES = {
     "tpviz.exercises.leaderboard": ["leaderboard"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+drawn_by(
+    {
+        "tpviz.cluster.description.Cluster": "tpviz.figures.cluster",
+        "tpviz.collectives.result.Microscope": "tpviz.figures.microscope",
+        "tpviz.matrix.CommunicationMatrix": "tpviz.figures.matrix",
+        "tpviz.verbs.calibrate.Calibration": "tpviz.figures.calibration",
+        "tpviz.verbs.compare.Comparison": "tpviz.figures.comparison",
+        "tpviz.verbs.ranking.Search": "tpviz.figures.ranking",
+    }
+)
 _MODULES = ["clusters", "exercises", "models"]
 _ON_RANKS = "run", "verify", "verify_parallel", "compare", "calibrate", "microscope", "check"
 __all__ = sorted([*_HOME, *_MODULES])

@@ -31,6 +31,7 @@ from .runtime.launch import shutdown as shutdown
 from .runtime.rank_errors import RankError as RankError
 from .runtime.rank_errors import RankTimeoutError as RankTimeoutError
 from .runtime.recorder import record as record
+from .schemes import strategies as strategies
 from .schemes.atp.strategy import ATP as ATP
 from .schemes.axonn.strategy import AxoNN as AxoNN
 from .schemes.custom import Custom as Custom
@@ -42,7 +43,6 @@ from .schemes.t3.strategy import T3 as T3
 from .schemes.zero.strategy import DataParallel as DataParallel
 from .simulation.injected_faults import Faults as Faults
 from .strategy import Strategy as Strategy
-from .strategy import strategies as strategies
 from .trace import Event as Event
 from .trace import Ledger as Ledger
 from .trace import Trace as Trace

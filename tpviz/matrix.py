@@ -13,7 +13,6 @@ are active, by `tpviz.cluster.routes`. Measured rows override the rule and are m
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,10 +21,10 @@ from .checks import whole_number
 from .cluster import Cluster
 from .cost import show_bytes, show_seconds
 from .mesh import Mesh
+from .show import Shown, figure_of
 from .strategy import divisors
 
 if TYPE_CHECKING:
-    from .figures.svg import Picture
     from .verbs.calibrate import Calibration
 
 
@@ -184,12 +183,12 @@ class CommunicationMatrix:
     def to_svg(self, mesh: Mesh | Sequence[int] | None = None, theme: str = "auto") -> str:
         """The matrix of pairs as nested blocks, and beside it a mesh (d1, d2) with what its axes
         get, as one SVG."""
-        scene = import_module("tpviz.figures.matrix").matrix_scene(self, mesh)
-        return import_module("tpviz.figures.matrix").matrix_svg(scene, theme)
+        figure = figure_of(self)
+        return figure.matrix_svg(figure.matrix_scene(self, mesh), theme)
 
-    def show(self, mesh: Mesh | Sequence[int] | None = None) -> "Picture":
+    def show(self, mesh: Mesh | Sequence[int] | None = None) -> Shown:
         """The picture of `to_svg` with its words, for a notebook."""
-        return import_module("tpviz.figures.svg").Picture(self.to_svg(mesh), self.describe(mesh))
+        return figure_of(self).Picture(self.to_svg(mesh), self.describe(mesh))
 
     def _repr_html_(self):
         return self.show().html

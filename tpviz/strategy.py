@@ -3,7 +3,8 @@
 A strategy is a frozen dataclass; its fields are its knobs. `register` makes the class, so that an
 unknown knob is answered with the names that exist, and lists it for widgets and command lines.
 
->>> strategies()["Megatron"](tq=3)
+>>> from tpviz import Megatron
+>>> Megatron(tq=3)
 Traceback (most recent call last):
 TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks, accumulation, recompute
 """
@@ -135,10 +136,8 @@ def register(cls: type[_Class]) -> type[_Class]:
     return cls
 
 
-def strategies() -> "dict[str, type[Strategy]]":
-    """{name: class} of every registered strategy."""
-    for name in import_module("tpviz.schemes").SCHEMES:
-        import_module(f"tpviz.schemes.{name}.strategy")
+def registered() -> "dict[str, type[Strategy]]":
+    """{name: class} of what `register` has made so far; `tpviz.strategies` loads all schemes."""
     return dict(_REGISTERED)
 
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 import tpviz as tv
-from tpviz.strategy import strategies
+from tpviz.schemes import strategies
 from tpviz.widgets import Explore
 from tpviz.widgets.fitting import Fitting
 

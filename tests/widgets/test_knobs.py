@@ -4,7 +4,8 @@ import ipywidgets
 import pytest
 
 import tpviz as tv
-from tpviz.strategy import knob, strategies
+from tpviz.schemes import strategies
+from tpviz.strategy import knob
 from tpviz.widgets.knobs import Knobs, knob_fields, settled
 
 

@@ -12,13 +12,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from importlib import import_module
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 from tpviz import limits
 from tpviz.checks import one_of, whole_number
 from tpviz.mesh import Mesh
+from tpviz.show import Shown, figure_of
 
 from .collectives import ALGORITHMS, choose, cost
 from .parts import Device, Dimension, Level, checked_name, finite, keep, not_negative, positive
@@ -26,8 +26,6 @@ from .scale import HALVES, caption, scaled
 from .traffic import Traffic
 
 if TYPE_CHECKING:
-    from tpviz.figures.svg import Picture
-
     from .routes import Link
 
 __all__ = ["Cluster", "Device", "Dimension", "Level"]
@@ -305,15 +303,14 @@ class Cluster:
 
         axis : whose groups and links are shown; the last of the mesh when left out.
         """
-        # Figures are a layer above: looked up when asked for, as the names of tpviz itself are.
-        scene = import_module("tpviz.figures.cluster").cluster_scene(self, mesh, axis)
-        return import_module("tpviz.figures.cluster").cluster_svg(scene, theme=theme)
+        figure = figure_of(self)
+        return figure.cluster_svg(figure.cluster_scene(self, mesh, axis), theme=theme)
 
-    def show(self, mesh: Mesh | None = None, axis: str | None = None) -> "Picture":
+    def show(self, mesh: Mesh | None = None, axis: str | None = None) -> Shown:
         """The picture of `to_svg` with its words, for a notebook."""
-        figure = import_module("tpviz.figures.cluster")
+        figure = figure_of(self)
         words = figure.describe(figure.cluster_scene(self, mesh, axis))
-        return import_module("tpviz.figures.svg").Picture(self.to_svg(mesh, axis), words)
+        return figure.Picture(self.to_svg(mesh, axis), words)
 
     def _repr_html_(self):
         return self.show().html

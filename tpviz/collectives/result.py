@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ..cluster import Cluster
 from ..cluster.collectives import cost
+from ..show import figure_of
 from ..simulation.flows import Flows
 from ..trace import Trace
 from ..trace.ledger import wire_bytes
@@ -191,29 +192,20 @@ class Microscope:
 
         step: 0 to the number of steps, where everything has arrived.
         """
-        from ..figures.microscope import microscope_scene, microscope_svg
-
-        return microscope_svg(microscope_scene(self), step, **options)
+        figure = figure_of(self)
+        return figure.microscope_svg(figure.microscope_scene(self), step, **options)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each message, its step, its bytes and its number."""
-        from ..figures.microscope import to_table
-
-        return to_table(self)
+        return figure_of(self).to_table(self)
 
     def arithmetic(self) -> list[str]:
         """Lines that compute steps, bytes, algbw and busbw with the numbers of this run."""
-        from ..figures.microscope import arithmetic
-
-        return arithmetic(self)
+        return figure_of(self).arithmetic(self)
 
     def describe(self) -> str:
         """The collective in words, with its arithmetic."""
-        from ..figures.microscope import describe
-
-        return describe(self)
+        return figure_of(self).describe(self)
 
     def _repr_html_(self):
-        from ..figures.svg import image
-
-        return image(self.to_svg(), self.describe())
+        return figure_of(self).image(self.to_svg(), self.describe())

@@ -10,8 +10,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from . import charts
-from .chart_svg import chart_svg
-from .svg import amount, seconds
+from .chart_svg import LEGIBLE, chart_svg
+from .svg import amount, image, seconds
+
+__all__ = ["LEGIBLE", "calibration_scene", "calibration_svg", "describe", "image", "to_table"]
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster

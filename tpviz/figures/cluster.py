@@ -18,7 +18,21 @@ from tpviz.cluster.scale import stands_for
 from tpviz.mesh import Mesh
 
 from .palette import INKS, axis_keys
-from .svg import amount, document, head, lines, outline, pattern_defs, rect, seconds, swatch, text
+from .svg import (
+    Picture,
+    amount,
+    document,
+    head,
+    lines,
+    outline,
+    pattern_defs,
+    rect,
+    seconds,
+    swatch,
+    text,
+)
+
+__all__ = ["Picture", "cluster_scene", "cluster_svg", "describe", "to_table"]
 
 MAX_DEVICES = 64
 MAX_ALONG = 16

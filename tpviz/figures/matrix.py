@@ -17,7 +17,9 @@ from tpviz.matrix import CommunicationMatrix
 from tpviz.mesh import Mesh
 
 from .palette import INKS, axis_keys
-from .svg import amount, badge, document, lines, outline, pattern_defs, rect, swatch, text
+from .svg import Picture, amount, badge, document, lines, outline, pattern_defs, rect, swatch, text
+
+__all__ = ["Picture", "matrix_scene", "matrix_svg"]
 
 MAX_RANKS, MAX_ALONG = 64, 8
 """Ranks drawn in the matrix, and along one axis of the mesh."""

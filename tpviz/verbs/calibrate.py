@@ -6,7 +6,6 @@ found.cluster, found.residual, found.to_svg()
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from statistics import median
 from typing import Any
 
@@ -20,6 +19,7 @@ from tpviz.runtime.launch import check_world_size, launch
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.schemes.gpt.pointwise import work
 from tpviz.schemes.zero.strategy import DataParallel
+from tpviz.show import figure_of
 from tpviz.trace.faithful import warn_if_late
 from tpviz.workload import GPT
 
@@ -67,27 +67,23 @@ class Calibration:
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: every point, its line, and how far it is from it."""
-        return self._figure.to_table(self.scene())
+        return figure_of(self).to_table(self.scene())
 
     def describe(self) -> str:
         """What was found, in words."""
-        return self._figure.describe(self.scene())
+        return figure_of(self).describe(self.scene())
 
     def scene(self) -> dict[str, Any]:
         """What `tpviz.figures.calibration` draws, ready for JSON."""
-        return self._figure.calibration_scene(self.points, self.fits, self.cluster, self.badge)
-
-    @property
-    def _figure(self):
-        return import_module("tpviz.figures.calibration")  # a layer above: when asked for
+        return figure_of(self).calibration_scene(self.points, self.fits, self.cluster, self.badge)
 
     def to_svg(self, theme: str = "auto") -> str:
         """Measured points and fitted lines, one panel for every kind of group, as one SVG."""
-        return self._figure.calibration_svg(self.scene(), theme)
+        return figure_of(self).calibration_svg(self.scene(), theme)
 
     def _repr_html_(self):
-        least = import_module("tpviz.figures.chart_svg").LEGIBLE
-        return import_module("tpviz.figures.svg").image(self.to_svg(), self.describe(), least)
+        figure = figure_of(self)
+        return figure.image(self.to_svg(), self.describe(), figure.LEGIBLE)
 
     def __repr__(self):
         kinds, sizes = len(self.fits) - 1, len(self.residual["message"])

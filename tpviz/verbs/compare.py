@@ -7,11 +7,11 @@ c.ratio, c.residual.parts, c.residual.verdict
 from collections.abc import Callable
 from contextlib import closing
 from functools import cached_property, partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.checks import one_of, whole_number
 from tpviz.runtime.bar import viewer
+from tpviz.show import figure_of
 from tpviz.trace.steps import median_step
 
 from .capture import capture as capture_program
@@ -230,8 +230,7 @@ class Comparison:
     @cached_property
     def scene(self) -> dict[str, Any]:
         """The picture as data: `tpviz.figures.comparison.comparison_scene`."""
-        figure = import_module("tpviz.figures.comparison")  # above the verbs: only when asked for
-        return figure.comparison_scene(
+        return figure_of(self).comparison_scene(
             self.prediction,
             self.simulated,
             self.measured,
@@ -243,18 +242,18 @@ class Comparison:
 
     def to_svg(self, **options: Any) -> str:
         """One static SVG; options as `tpviz.figures.comparison.comparison_svg` takes them."""
-        return import_module("tpviz.figures.comparison").comparison_svg(self.scene, **options)
+        return figure_of(self).comparison_svg(self.scene, **options)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each part as predicted and as found, then the steps."""
-        return import_module("tpviz.figures.comparison").to_table(self.scene)
+        return figure_of(self).to_table(self.scene)
 
     def describe(self) -> str:
         """The comparison in words."""
-        return import_module("tpviz.figures.comparison").describe(self.scene)
+        return figure_of(self).describe(self.scene)
 
     def _repr_html_(self):
-        return import_module("tpviz.figures.comparison").to_html(self.scene, self.to_svg)
+        return figure_of(self).to_html(self.scene, self.to_svg)
 
     def __repr__(self):
         return (

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from itertools import combinations, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cost import show_apart, show_bytes, show_seconds
+from tpviz.show import figure_of
 from tpviz.strategy import Strategy
 from tpviz.tables import html_table
 
@@ -201,7 +201,7 @@ class Search:
     def scene(self, most: int = 10) -> dict[str, Any]:
         """The chart of the first ``most`` plans as data, ready for JSON: see
         `tpviz.figures.charts`."""
-        charts = import_module("tpviz.figures.charts")
+        charts = figure_of(self)
         first = list(islice(plans(self.rows), most))
         shown = [plan[0] for plan in first]
         names, common = contrasted([row.strategy for row in shown])
@@ -228,13 +228,13 @@ class Search:
     def to_svg(self, theme: str = "auto", **options: Any) -> str:
         """The chart as one static SVG; theme "light", "dark", "auto" or "page". options : of
         `scene`."""
-        return import_module("tpviz.figures.chart_svg").chart_svg(self.scene(**options), theme)
+        return figure_of(self).chart_svg(self.scene(**options), theme)
 
     def to_html(self, path: "str | PathLike[str]", *, title: str = "") -> "Path":
         """Write chart and table as one HTML file that needs no network; returns the path."""
-        page, still = import_module("tpviz.figures.page"), self._repr_html_()
-        view = page.place("picture", {"scene": {"svg": still}})
-        return page.write_view(path, self.scene()["title"], view, still, title)
+        charts, still = figure_of(self), self._repr_html_()
+        view = charts.place("picture", {"scene": {"svg": still}})
+        return charts.write_view(path, self.scene()["title"], view, still, title)
 
     def describe(self) -> str:
         """Why the winner wins, how far the rankings agree, what was rejected and excluded, in
@@ -277,12 +277,12 @@ class Search:
         )
 
     def _repr_html_(self):
-        svg, chart = (import_module(f"tpviz.figures.{name}") for name in ("svg", "chart_svg"))
+        charts = figure_of(self)
         rows = self.to_table()
         sides = ["left" if head in ("strategy", "same plan") else "right" for head in rows[0]]
         styles = [f"text-align:{side};padding:1px 8px" for side in sides]
         table = html_table(rows, "class='tpviz-search'", styles)
-        picture = svg.image(self.to_svg(), self.describe(), chart.LEGIBLE)
+        picture = charts.image(self.to_svg(), self.describe(), charts.LEGIBLE)
         return f"<div>{picture}{table}</div>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None):
@@ -297,8 +297,8 @@ def contrasted(several: Sequence[Strategy]) -> tuple[list[str], str]:
     """(each strategy in short words: its classes and knobs, but for what all have; what all have),
     both without knobs at their defaults and axes of one rank, where these are so in all.
 
-    >>> strategies = import_module("tpviz.schemes.megatron.strategy")
-    >>> contrasted([strategies.Megatron(tp=2), strategies.Megatron(tp=4, sp=True)])
+    >>> from tpviz import Megatron
+    >>> contrasted([Megatron(tp=2), Megatron(tp=4, sp=True)])
     (['tp 2', 'tp 4, sp'], 'Megatron')
     """
     told, seen = [list(_told(one)) for one in several], {}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.checks import divisors, one_of
 from tpviz.cluster.profiles import framework_of
+from tpviz.schemes import strategies as registered
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.strategy import RECOMPUTE, Strategy
-from tpviz.strategy import strategies as registered
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster

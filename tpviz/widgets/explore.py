@@ -15,7 +15,8 @@ from tpviz.figures.mesh import mesh_scene, mesh_svg
 from tpviz.figures.svg import scrolled, stacked
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import check_world_size, max_ranks
-from tpviz.strategy import Strategy, strategies
+from tpviz.schemes import strategies
+from tpviz.strategy import Strategy
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 

@@ -14,7 +14,8 @@ import ipywidgets
 
 from tpviz.figures.page import swept, write_view
 from tpviz.runtime.bar import viewer
-from tpviz.strategy import Strategy, strategies
+from tpviz.schemes import strategies
+from tpviz.strategy import Strategy
 
 from .base import shown
 from .fitting import Fitting, Sizes

@@ -22,8 +22,9 @@ from tpviz.cluster.profiles import as_run_by, frameworks
 from tpviz.figures.svg import scrolled, seconds, stacked
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import max_ranks
+from tpviz.schemes import strategies
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.strategy import Strategy, strategies
+from tpviz.strategy import Strategy
 from tpviz.validation.adapter import fabric_of
 from tpviz.validation.bands import IDEAL, Band, band
 from tpviz.verbs.frontier import Frontier
