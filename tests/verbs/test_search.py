@@ -42,7 +42,8 @@ def test_space_has_every_class_and_product():
         tv.Megatron(tp=2) * tv.DataParallel(dp=2, zero=2, accumulation=4, recompute="full"),
     ):
         assert strategy in found
-    assert {type(s) for s in space(W, 1)} == {*tv.strategies().values()}
+    usual = {cls for cls in tv.strategies().values() if cls.searched}
+    assert {type(s) for s in space(W, 1)} == usual == {*tv.strategies().values()} - {tv.Pipeline}
     layouts = [cell.strategy.axes for cell in cells(W, 1024)]
     assert {axes["tp"] for axes in layouts if "tp" in axes} == {2, 4, 8, 16, 32, 64}
 
@@ -350,3 +351,13 @@ def test_kendall_needs_two_rankings():
     for a, b in (([1], [1]), ([1, 2], [1, 2, 3])):
         with pytest.raises(ValueError, match="two rankings of the same"):
             kendall_tau(a, b)
+
+
+def test_pipelines_around_any_tensor_parallelism_are_searched_where_they_are_given():
+    w = replace(W, layers=4, batch=16)
+    found = tv.search(w, tv.clusters.nvlink_pairs(pairs=4), tv.Pipeline, simulate=False)
+    inside = {type(row.strategy.inner) for row in found.rows}
+    assert {tv.ATP, tv.AxoNN, tv.T3} <= inside
+    best = found.best
+    again = tv.search(w, tv.clusters.nvlink_pairs(pairs=4), [best], top=1)
+    assert again.rows[0].simulated is not None

@@ -7,6 +7,7 @@ import pytest
 import tpviz as tv
 from tpviz.schemes import strategies
 from tpviz.widgets import Explore
+from tpviz.widgets.fitted import offered
 from tpviz.widgets.fitting import Fitting
 
 ODD = tv.GPT(layers=3, heads=6, hidden=96, batch=6)
@@ -59,7 +60,7 @@ def test_a_strategy_that_does_not_fit_at_first_gives_way():
     assert (made.strategy, made.workload) == (tv.Megatron(tp=2), ODD)
 
 
-@pytest.mark.parametrize("name", strategies())
+@pytest.mark.parametrize("name", offered())
 def test_there_is_one_data_parallelism(name):
     """AxoNN and Merak have their own, and none around them."""
     view = Explore(tv.GPT(batch=8), tv.clusters.nvlink_pairs(), strategy=strategies()[name]())
@@ -96,3 +97,15 @@ def test_sizes_of_the_model_are_knobs():
     assert view._expected == view.strategy.ledger(view.choice.workload)
     view.menu.value = "ATP"
     assert view.choice.workload.layers == 4  # another strategy of the same model
+
+
+def test_a_product_of_merak_is_shown_as_that_and_others_say_what_shows_them():
+    made = tv.Megatron(tp=2) * tv.Pipeline(pp=2)
+    view = Explore(tv.GPT(batch=8), tv.clusters.nvlink_pairs(), strategy=made)
+    assert view.strategy == tv.Merak(pp=2, tp=2, schedule="1f1b", recompute="none")
+    with pytest.raises(ValueError, match="is in no menu and has no knobs to turn"):
+        Explore(
+            tv.GPT(batch=8),
+            tv.clusters.nvlink_pairs(pairs=4),
+            strategy=tv.ATP() * tv.Pipeline(pp=2),
+        )

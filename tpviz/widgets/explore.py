@@ -15,13 +15,12 @@ from tpviz.figures.mesh import mesh_scene, mesh_svg
 from tpviz.figures.svg import scrolled, stacked
 from tpviz.mesh import Mesh
 from tpviz.runtime.launch import check_world_size, max_ranks
-from tpviz.schemes import strategies
 from tpviz.strategy import Strategy
 from tpviz.verbs.predict import predict
 from tpviz.workload import GPT
 
 from .base import check_names, shown
-from .fitted import Fitted, parts, place
+from .fitted import Fitted, offered, parts
 from .job import Job, Latest
 from .knobs import small_html
 from .model import model_html, model_svgs
@@ -75,7 +74,7 @@ class Explore(Fitted, Panel):
         self._runner, self._steps = runner or run, {}
         self.choice = self.prediction = self.outcome = self._ran = self._job = None
         self._expected = self._drawn = None
-        names = sorted(strategies(), key=place)
+        names = offered()
         super().__init__(names, cluster, self._lock)
         if strategy is not None:
             self.menu.value = type(inner).__name__

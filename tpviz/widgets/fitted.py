@@ -15,6 +15,7 @@ import ipywidgets
 from tpviz.figures.page import swept, write_view
 from tpviz.runtime.bar import viewer
 from tpviz.schemes import strategies
+from tpviz.schemes.merak.strategy import as_merak
 from tpviz.strategy import Strategy
 
 from .base import shown
@@ -152,6 +153,11 @@ class Fitted(Still):
             return write_view(path, title, view, self.to_svg(), title)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def offered() -> list[str]:
+    """The names in the menu: of the classes that `search` tries where nobody says which."""
+    return sorted((name for name, cls in strategies().items() if cls.searched), key=place)
+
+
 def place(name: str) -> tuple[bool, int, str]:
     """A strategy's place in the menu: fewest knobs first, those that hold another one last."""
     cls = strategies()[name]
@@ -159,15 +165,17 @@ def place(name: str) -> tuple[bool, int, str]:
 
 
 def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None]:
-    """(the strategy inside, the one around it or None). Raises ValueError on what is none."""
+    """(the strategy inside, the one around it or None). Raises ValueError on what is none. A
+    product that is one of Merak's is that."""
     if strategy is None:
         return None, None
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
+    strategy = as_merak(strategy)
     inner = getattr(strategy, "inner", None)
-    if type(inner or strategy) not in strategies().values():
+    if not {type(strategy).__name__, type(inner or strategy).__name__} <= {*offered()}:
         raise ValueError(
-            f"{(inner or strategy).short} is in no menu and has no knobs to turn: use "
+            f"{strategy.short} is in no menu and has no knobs to turn: use "
             "tv.compare(strategy, workload, cluster), tv.run or tv.verify"
         )
     return (inner, replace(strategy, inner=None)) if inner else (strategy, None)  # pyright: ignore[reportCallIssue]

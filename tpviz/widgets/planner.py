@@ -36,7 +36,7 @@ from tpviz.workload import GPT
 
 from .base import check_names, shown
 from .explore import Explore
-from .fitted import Fitted, composes, parts, place
+from .fitted import Fitted, composes, offered, parts
 from .fitting import Fitting
 from .in_small import Small, in_small
 from .job import Latest
@@ -132,7 +132,7 @@ class Planner(Fitted, ipywidgets.VBox):
         own = [] if isinstance(given, str) else [("as given", given)]
         named = [(name, name) for name in models.names()]
         self.model = _menu("model", [*own, *named], given, "sizes as published: tv.models")
-        names = sorted(strategies(), key=place)
+        names = offered()
         self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
         self.gpu = _menu("GPU", tuple(clusters.GPUS), gpu, "in NVIDIA's nodes: tv.clusters.dgx")
         counts = sorted({*COUNTS, gpus})

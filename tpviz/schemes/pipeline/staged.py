@@ -17,6 +17,7 @@ from tpviz.schedules import check as check_schedule
 from tpviz.schedules.own import read
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import kernels
+from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.schemes.merak.paper import kept_shares
 from tpviz.schemes.zero.buckets import kept_ranges
 from tpviz.strategy import Strategy, divisors, microbatches, placed
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from tpviz.cluster import Cluster, Device
     from tpviz.cost import Memory, Segment
     from tpviz.schemes.gpt.pointwise import Held
-    from tpviz.schemes.grid.tensor import TensorParallel
     from tpviz.trace import Ledger
 
 
@@ -131,6 +131,9 @@ class Staged(Strategy):
                 f"stages, or layers={stages}"
             )
         check_schedule(self.schedule, self.pp, self.microbatches, stages // self.pp)
+        picky = type(self.inside).check_split_backward is not TensorParallel.check_split_backward
+        if not picky and self.zero_stage < 2:
+            return  # a schedule takes long to make
         split = self.schedule_of(w).splits(0)
         if split:
             self.inside.check_split_backward()
