@@ -18,6 +18,7 @@ from itertools import product
 from typing import Any
 
 from tpviz.schedules import SCHEDULES
+from tpviz.schedules.formulas import SPLIT
 from tpviz.schedules.own import as_text
 from tpviz.schemes.grid.tensor import TensorParallel, Whole
 from tpviz.schemes.zero.strategy import DataParallel
@@ -192,6 +193,15 @@ class Pipeline(Staged):
                 inner = replace(inner, recompute="none")  # pyright: ignore[reportCallIssue]
                 return replace(self, inner=inner, data=around, recompute=again)
         return None
+
+    def choices(self, workload: GPT) -> list[dict[str, Any]]:
+        """As `Staged.choices`, without split backwards where the factor inside has none."""
+        found = super().choices(workload)
+        try:
+            self.inside.check_split_backward()
+        except ValueError:
+            return [choice for choice in found if choice["schedule"] not in SPLIT]
+        return found
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> "Iterator[Pipeline]":
