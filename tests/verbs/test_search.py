@@ -359,5 +359,5 @@ def test_pipelines_around_any_tensor_parallelism_are_searched_where_they_are_giv
     assert {type(s.inner) for s in space(w, 8, tv.Pipeline)} == {tv.ATP, tv.AxoNN, tv.T3}
     assert len({type(row.strategy.inner) for row in found.rows}) > 1
     best = found.best
-    again = tv.search(w, tv.clusters.nvlink_pairs(pairs=4), [best], top=1)
+    again = tv.search(w, tv.clusters.nvlink_pairs(pairs=4), [best], top=1, seconds=None)
     assert again.rows[0].simulated is not None
