@@ -83,6 +83,13 @@ def test_the_numbers_of_a_product_are_merak_s():
             lambda: (tv.Pipeline(pp=2) * tv.Megatron(tp=2)).with_order("tp"),
             "must name each axis of pp, tp once, innermost first: use 'tp-pp'",
         ),
+        (lambda: tv.Pipeline(inner=tv.Merak()), "multiply the factors, or give a TensorParallel"),
+        (lambda: tv.Pipeline(data=3), "multiply the factors, or give a DataParallel"),
+        (lambda: tv.Pipeline(pp=2) * tv.AxoNN(x=2, clip=1.0), "use clip=0.0"),
+        (
+            lambda: tv.Pipeline(pp=2) * tv.Megatron(tp=2, recompute="full"),
+            r"use Pipeline\(recompute='full'\)",
+        ),
         (lambda: tv.Megatron(tp=2).with_order("tp"), "one factor, whose own knobs order its axes"),
     ],
 )

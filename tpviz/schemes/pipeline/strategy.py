@@ -141,36 +141,49 @@ class Pipeline(Staged):
         return placed({"pp": self.pp} | around | self.inside.axes, self.placement)
 
     def __post_init__(self):
-        for factor, name in ((self.inner, "accumulation"), (self.data, "accumulation")):
-            if factor is not None and getattr(factor, name) != 1:
-                count = factor.accumulation
+        kinds = ("inner", TensorParallel, "Megatron(tp=2)"), ("data", DataParallel, "a plain one")
+        for name, kind, instead in kinds:
+            factor = getattr(self, name)
+            if factor is None:
+                continue
+            if not isinstance(factor, kind) or getattr(factor, "inner", None) is not None:
                 raise ValueError(
-                    f"{factor.short} in a pipeline: its microbatches are the pipeline's; use "
-                    f"Pipeline(microbatches={count * self.microbatches}) and accumulation=1"
+                    f"{name}={factor!r} is not possible: multiply the factors, or give a "
+                    f"{kind.__name__} such as {instead}"
                 )
-        for factor in (self.inner, self.data):
-            if factor is not None and factor.recompute != "none":
-                raise ValueError(
-                    f"{factor.short} in a pipeline: the pipeline recomputes; use "
-                    f"Pipeline(recompute={factor.recompute!r}), and none there"
-                )
+            self._check_factor(factor)
         if self.data is not None and self.data.bucket_mb != DataParallel.bucket_mb:
             raise ValueError(
                 f"{self.data.short} in a pipeline: gradients are summed by stages, not in buckets; "
                 f"use bucket_mb={DataParallel.bucket_mb}"
             )
-        if self.inner is not None and self.inner.clip:
-            raise ValueError(
-                f"{self.inner.short} in a pipeline: clip={self.inner.clip} is not possible, since "
-                "the norm is over all stages; use clip=0.0"
-            )
         super().__post_init__()
+
+    def _check_factor(self, factor: TensorParallel | DataParallel):
+        """Refuse knobs of a factor that are the pipeline's."""
+        if factor.accumulation != 1:
+            raise ValueError(
+                f"{factor.short} in a pipeline: its microbatches are the pipeline's; use "
+                f"Pipeline(microbatches={factor.accumulation * self.microbatches}) and "
+                "accumulation=1"
+            )
+        if factor.recompute != "none":
+            raise ValueError(
+                f"{factor.short} in a pipeline: the pipeline recomputes; use "
+                f"Pipeline(recompute={factor.recompute!r}), and none there"
+            )
+        if factor.clip:
+            raise ValueError(
+                f"{factor.short} in a pipeline: clip={factor.clip} is not possible, since the norm "
+                "is over all stages; use clip=0.0"
+            )
 
     def check(self, workload: GPT) -> None:
         if self.subpipeline and type(self.inside).__name__ != "Megatron":
+            inside = self.inner.short if self.inner else "whole blocks"
             raise ValueError(
                 f"subpipeline={self.subpipeline} overlaps Megatron-LM's all-reduces, not those of "
-                f"{self.inside.short or 'whole blocks'}: use subpipeline=0, or Megatron(tp=...)"
+                f"{inside}: use subpipeline=0, or Megatron(tp=...)"
             )
         if self.zero_stage and self.inside.sharing > 1:
             axis = self.inside.shares[0]
