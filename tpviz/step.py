@@ -93,7 +93,7 @@ class Chunks(NamedTuple):
         yield Wait(self.move.axis)
 
 
-class Pipeline(NamedTuple):
+class PairInChunks(NamedTuple):
     """``count`` chunks through two kernels, each followed by its collective (None: none)."""
 
     first: Kernel
@@ -121,8 +121,8 @@ class Pipeline(NamedTuple):
         return made
 
 
-Composite = Issues, Overlapped, Chunks, Pipeline
-Operation = Kernel | Collective | Issue | Wait | Issues | Overlapped | Chunks | Pipeline
+Composite = Issues, Overlapped, Chunks, PairInChunks
+Operation = Kernel | Collective | Issue | Wait | Issues | Overlapped | Chunks | PairInChunks
 """What a part of a step is made of."""
 
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tpviz.schemes.grid.step import pieces
-from tpviz.step import Chunks, Collective, Overlapped, Pipeline
+from tpviz.step import Chunks, Collective, Overlapped, PairInChunks
 
 from . import captions as say
 from .captions import Dim, Frame, Tensor, exchanged, multiplied, verb, words_of
@@ -54,7 +54,7 @@ class _Film:
         self.x = self.x._replace(name="X")  # the residual stream goes on in the same layout
         self.start("mlp")
         self.norm("norm2")
-        if self.todo and isinstance(self.todo[0], Pipeline):
+        if self.todo and isinstance(self.todo[0], PairInChunks):
             self.pipeline()
         else:
             self.linear("up", "mlp.up", "U", inner=self.normed)

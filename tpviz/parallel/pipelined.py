@@ -13,7 +13,7 @@ from tpviz.partition import Partition, partition_of, shard, trace
 from tpviz.partition.leaves import tensors_of
 from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.megatron.strategy import Megatron
-from tpviz.schemes.pipeline.pipeline import Pipeline
+from tpviz.schemes.pipeline.pipeline import RankPipeline
 from tpviz.schemes.pipeline.tied_weights import Tie
 from tpviz.tables import html_table
 
@@ -83,14 +83,14 @@ class Pipelined(nn.Module):
     this rank's, for an optimizer. report : `PipelineReport`. evaluation : `Evaluation`.
     """
 
-    pipeline: Pipeline  # None of a plan, which refuses before it needs one; so the next
+    pipeline: RankPipeline  # None of a plan, which refuses before it needs one; so the next
     evaluation: Evaluation
 
     def __init__(
         self,
         report: PipelineReport,
         batch: "Batch",
-        pipeline: Pipeline | None = None,
+        pipeline: RankPipeline | None = None,
         groups: Groups | None = None,
         evaluation: Evaluation | None = None,
     ):
@@ -330,7 +330,7 @@ def pipelined(
         for s in schedule.stages_of(place)
     }
     tied_weights = [Tie(tie["names"], tie["stages"]) for tie in partition.tied_weights]
-    pipeline = Pipeline(strategy, schedule, stages, num_recomputed, tied_weights, mesh)
+    pipeline = RankPipeline(strategy, schedule, stages, num_recomputed, tied_weights, mesh)
     split_here = any(stage.held() for stage in stages.values())
     groups = Groups.of({"tp": strategy.tp}, mesh) if split_here else None
     return Pipelined(report, batch, pipeline, groups, Evaluation(model, cut, loss))

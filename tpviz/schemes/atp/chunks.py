@@ -31,7 +31,7 @@ from math import ceil, floor, inf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.checks import number, whole_number
-from tpviz.step import Chunks, Overlapped, Pipeline, flat
+from tpviz.step import Chunks, Overlapped, PairInChunks, flat
 from tpviz.strategy import step_of
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def slowdown(
 
 def _slowed(operation, seconds, moved, kappa):
     """What contention adds to one operation of the step."""
-    if isinstance(operation, Pipeline):
+    if isinstance(operation, PairInChunks):
         raise ValueError(
             "there is no formula for contention with chunking='pipelined': use "
             "chunking='batch' or 'tokens', or kappa=1"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from tpviz.schemes.gpt.kernels import adamw, attention, gemm
 from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
 from tpviz.schemes.gpt.step import completes
-from tpviz.step import Chunks, Collective, Operation, Overlapped, Pipeline
+from tpviz.step import Chunks, Collective, Operation, Overlapped, PairInChunks
 
 if TYPE_CHECKING:
     from tpviz.workload import GPT
@@ -205,7 +205,7 @@ class _Pieces:
         bias = 0 if summed_up else n // at.i * self.w.bias
         first = gemm(tokens, k // at.s, n // at.i, self.item, bias)
         second = gemm(tokens, inner // at.i, k // at.s, self.item)
-        return [Pipeline(first, part(summed_up, count), second, part(summed, count), count)]
+        return [PairInChunks(first, part(summed_up, count), second, part(summed, count), count)]
 
     def first_back(self, features_in, features_out, scattered=False):
         """Gradients of qkv, up, head: the input's is summed while the weight's is computed."""

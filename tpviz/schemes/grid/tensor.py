@@ -111,7 +111,7 @@ class TensorParallel(Strategy):
 
 
 @dataclass(frozen=True)
-class Whole(TensorParallel):
+class WholeBlocks(TensorParallel):
     """A block on one rank, without an axis of its own."""
 
     @property

@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
-from tpviz.schemes.grid.tensor import Whole
+from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.split import layers_of
 from tpviz.schemes.pipeline.staged import Staged, few_of
@@ -150,7 +150,9 @@ class Merak(Staged):
 def as_merak(strategy: Any) -> Any:
     """The `Merak` that a product of `Megatron`, `Pipeline` and `DataParallel` is, with the same
     ranks in the same order; anything else as it is."""
-    if not isinstance(strategy, Pipeline) or not isinstance(strategy.inside, Whole | Megatron):
+    if not isinstance(strategy, Pipeline) or not isinstance(
+        strategy.inside, WholeBlocks | Megatron
+    ):
         return strategy
     tp, sp = (strategy.inside.layout.i, strategy.inside.layout.sp)
     own = {f.name: getattr(strategy, f.name) for f in fields(Pipeline) if f.metadata}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .staged import Staged
 
 
-class Pipeline:
+class RankPipeline:
     """What a rank does in a step, but for the optimizer's update.
 
     strategy : a `Staged`. schedule : whose stages these are. stages : {number: `Stage`} of this

@@ -24,7 +24,7 @@ from tpviz.schemes.grid.program import GridBlock, Groups
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
 from . import subpipeline
-from .pipeline import Pipeline
+from .pipeline import RankPipeline
 from .sharding import flat_buckets, units_of
 from .shards import Shards
 from .split import HEAD, TOKENS
@@ -122,7 +122,7 @@ class GPTStage(Stage):
 class StagedProgram(Program):
     """One rank's step: the pipeline on its replica's rows, and the update."""
 
-    def __init__(self, workload: "GPT", pipeline: Pipeline, lr: float = LEARNING_RATE):
+    def __init__(self, workload: "GPT", pipeline: RankPipeline, lr: float = LEARNING_RATE):
         strategy = pipeline.strategy
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
@@ -243,7 +243,7 @@ def build(
     if s.zero_stage:
         for stage in stages.values():
             buckets += stage.shard(mesh.get_group("dp"), s, w)
-    pipeline = Pipeline(
+    pipeline = RankPipeline(
         s,
         schedule,
         stages,

@@ -20,7 +20,7 @@ from typing import Any
 from tpviz.schedules import SCHEDULES
 from tpviz.schedules.formulas import SPLIT
 from tpviz.schedules.own import as_text
-from tpviz.schemes.grid.tensor import TensorParallel, Whole
+from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.zero.strategy import DataParallel
 from tpviz.strategy import Strategy, divisors, knob, placed, register
 from tpviz.workload import GPT
@@ -247,7 +247,7 @@ class Pipeline(Staged):
                 yield cls(pp=pp, microbatches=1, inner=inner, data=data)
 
 
-_WHOLE = Whole()
+_WHOLE = WholeBlocks()
 
 
 def _plane(other: TensorParallel) -> TensorParallel:
