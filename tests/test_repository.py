@@ -33,7 +33,7 @@ FLOORS = {
     ),
     "cluster": (2_970, "cluster clusters simulation"),
     "ranks": (6_070, "runtime"),
-    "schemes": (14_510, "schemes"),
+    "schemes": (14_520, "schemes"),
     "verbs": (4_630, "verbs"),
     "modules": (6_540, "parallel partition"),
     "views": (16_160, "figures films widgets collectives matrix gallery demo"),
