@@ -37,7 +37,7 @@ FLOORS = {
     "verbs": (4_630, "verbs"),
     "modules": (6_540, "parallel partition"),
     "views": (16_160, "figures films widgets collectives matrix gallery demo"),
-    "course": (12_660, "exercises"),
+    "course": (12_738, "exercises"),
     "evidence": (8_560, "labs validation peers"),
 }
 TOP = {"__init__", "__main__"}

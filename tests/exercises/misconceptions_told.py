@@ -164,6 +164,87 @@ def tracker_by_peak(gemm, ranks, machine):
     return counted, sets
 
 
+# -- of another reader --
+def states_copy_whole(parameters, dp, zero):
+    d = lambda s: dp if zero >= s else 1
+    return (2 * parameters / d(3), 2 * parameters / d(2), 4 * parameters + 8 * parameters / d(1))
+
+
+def gradient_added_first(grad_up, up, grad_gate, gate):
+    dx = (grad_up + grad_gate) @ (up + gate).T
+    dist.all_reduce(dx)
+    return dx
+
+
+def activations_of_whole_outputs(tokens, hidden, itemsize, tp):
+    unit = tokens * hidden * itemsize
+    return (4 + 12 / tp) * unit, (2 + 14 / tp) * unit
+
+
+def p_forwards_on_each_rank(p, m):
+    lines = []
+    for _ in range(p):
+        warm = min(m, p)
+        words = [f"F{i}" for i in range(warm)]
+        for i in range(m):
+            words.append(f"B{i}")
+            if warm + i < m:
+                words.append(f"F{warm + i}")
+        lines.append(" ".join(words))
+    return lines
+
+
+def prefetch_overwrites_its_handle(x, first, second, third):
+    shards = (first, second, third)
+
+    def start(shard):
+        rows = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+        return rows, dist.all_gather(rows, shard, async_op=True)
+
+    rows, handle = start(first)
+    for i in range(3):
+        now = rows
+        if i < 2:
+            rows, handle = start(shards[i + 1])
+        handle.wait()  # pyright: ignore[reportOptionalMemberAccess]
+        x = x @ torch.cat(now)
+    return x
+
+
+def time_latency_of_each_half(payload, n, latency, bandwidth):
+    return 2 * latency + 2 * (n - 1) / n * payload / bandwidth
+
+
+def regret_relative_to_the_pick(predicted, measured):
+    i = predicted.index(min(predicted))
+    return measured[i] / min(measured) - 1, sum(measured) / len(measured) / measured[i] - 1
+
+
+def column_bias_by_d1(x, w, b, mesh):
+    y = x @ w.t() + b / mesh.get_group("d1").size()
+    dist.all_reduce(y, group=mesh.get_group("d2"))
+    return y
+
+
+def best_by_the_larger(world_size, b1, b2):
+    meshes = [(d, world_size // d) for d in range(1, world_size + 1) if world_size % d == 0]
+    return min(meshes, key=lambda m: max((m[0] - 1) / b1, 3 * (m[1] - 1) / b2))
+
+
+def best_by_the_larger_of_ties(world_size, b1, b2):
+    meshes = [(world_size >> k, 1 << k) for k in range(world_size.bit_length())]
+    return min(meshes, key=lambda m: max((m[0] - 1) / b1, 3 * (m[1] - 1) / b2))
+
+
+def grid_read_by_columns(x, piece, mesh):
+    parts = [torch.empty_like(piece) for _ in range(mesh.get_group("z").size())]
+    dist.all_gather(parts, piece, group=mesh.get_group("z"))
+    block = torch.cat(parts).view(x.shape[1], -1)
+    y = x @ block
+    dist.all_reduce(y, group=mesh.get_group("y"))
+    return y
+
+
 RIGHT = {}
 WRONG = {
     "zero_bucket": [(bucket_by_parameters, "the sum is divided by 3; its mean is over 4 ranks")],
@@ -177,20 +258,56 @@ WRONG = {
     ],
     "mlp_on_mesh": [(mlp_of_summed_hidden, "H is added over axis tp, .* and Y is not added")],
     "row_parallel": [(rows_with_relu, "relu is taken of each rank's term, before the sum")],
-    "axonn_linear": [(grid_of_columns, "the shards are joined as columns of the block")],
+    "axonn_linear": [
+        (grid_read_by_columns, r"the block is read as \[in, out\], column by column"),
+        (grid_of_columns, "the shards are joined as columns of the block"),
+    ],
     "merak_halves": [(halves_without_a_residual, "the residual's grad in dy is left out")],
     "axonn_coords": [(coords_remainders_by_x, "you divided by the size of x first")],
-    "tp_activations": [(activations_with_whole_attention, "the output of attention .* 1/tp of it")],
+    "tp_activations": [
+        (activations_of_whole_outputs, "by tokens; you have 2 of them whole"),
+        (activations_with_whole_attention, "the output of attention .* 1/tp of it"),
+    ],
     "zero_states": [
+        (states_copy_whole, "a stage shards all three: you have the copy, or one moment, whole"),
         (states_gradients_first, "you have gradients then optimizer states then parameters"),
         (states_two_moments, "a float32 copy of the weights and two moments.* two of the three"),
     ],
     "zero_sent": [(sent_gradients_only, "stage 2 reduce-scatters gradients, and then .*gathered")],
     "overlap_bucket": [(bucket_as_if_link_bound, "Backward is the longer lane here.* sqrt")],
-    "beat_regret": [(regret_of_the_prediction, "that is the prediction's error")],
+    "beat_regret": [
+        (
+            regret_relative_to_the_pick,
+            "relative to the fastest measured layout too, not to the pick",
+        ),
+        (regret_of_the_prediction, "that is the prediction's error"),
+    ],
     "atp_wire_bytes": [(wire_forward_twice, "you doubled forward")],
     "merak_bubble": [(bubble_one_recomputation, "p - 1 recomputations less, not one")],
     "merak_cuts": [(cuts_with_inputs, "x is an input of the model: each stage can load it")],
     "t3_pays": [(pays_with_hidden_gather, "the best k is not where x = 2")],
     "t3_tracker": [(tracker_by_peak, "records enough, but each part has its set")],
+    "tp_input_gradient": [
+        (gradient_added_first, "dU and dG, and the two weights, are added before the product")
+    ],
+    "pipe_1f1b": [
+        (
+            p_forwards_on_each_rank,
+            "Every rank, wherever it is, runs 3 of the forwards before its first backward",
+        )
+    ],
+    "overlap_prefetch": [
+        (
+            prefetch_overwrites_its_handle,
+            "Rank 0 started 3 and never waits for number 1: .* overwritten",
+        )
+    ],
+    "ring_time": [(time_latency_of_each_half, "you counted a latency for each half")],
+    "atp_column_linear": [
+        (column_bias_by_d1, "the bias is divided by 3, the size of axis d1, before the all-reduce")
+    ],
+    "atp_best_mesh": [
+        (best_by_the_larger, "the larger of the two terms is least"),
+        (best_by_the_larger_of_ties, "the larger of the two terms is least"),
+    ],
 }

@@ -11,6 +11,7 @@ from ..mesh import Mesh
 from ..schemes.atp.strategy import ATP
 from ..verbs.predict import predict
 from ..workload import GPT
+from .causes import same
 from .formula import Asked, Choice, Formula, Question, least
 
 NAMES = {"qkv": "attention.qkv", "up": "mlp.up", "out": "attention.out", "down": "mlp.down"}
@@ -242,8 +243,10 @@ def _draw_best(rng):
         ((32, 64), 0.25),
         ((16, 64), 1.25),
         ((64, 256), 5 / 3),
+        ((8,), 0.5),
     ):
-        # none of these has two best meshes; the last two tell a weight of 3 from 2 and from 4
+        # none of these has two best meshes; the last three tell a weight of 3 from 2 and from 4,
+        # and the sum of the terms from the larger one
         size = int(rng.choice(sizes))
         b1 = float(rng.choice([1.2e10, 1.7e10, 2.5e10, 4e10]))
         asked = size, b1, ratio * b1
@@ -292,6 +295,21 @@ def _best_wrong(question, got):
     return f"{words}: {side}."
 
 
+def _best_by_maximum(answers):
+    def larger(question, mesh):
+        _, b1, b2 = question.arguments.values()
+        return max((mesh[0] - 1) / b1, 3 * (mesh[1] - 1) / b2)
+
+    for question, got in answers:
+        least_one = min(larger(question, mesh) for mesh in question.known)
+        if got not in question.known or not same(larger(question, got), least_one):
+            return None
+    return (
+        "your meshes are those where the larger of the two terms is least. The all-reduces over d1 "
+        "and over d2 come one after another: minimize the sum of the terms."
+    )
+
+
 BEST_MESH = Formula(
     title="The best mesh for two bandwidths",
     prompt="`world_size` (a power of two) ranks, column order. Rings over d1 get `b1` bytes/s per "
@@ -310,6 +328,7 @@ BEST_MESH = Formula(
     draw=_draw_best,
     solution=lambda *asked: least(_mesh_seconds(*asked)),
     wrong=_best_wrong,
+    overall=_best_by_maximum,
 )
 
 

@@ -69,11 +69,20 @@ SUM_OVER_D1 = Mistake(
 
 def _bias_too_often(attempt):
     n, inputs, want = attempt.axes["d2"], attempt.case.inputs, attempt.case.expected
+    if attempt.all_right:
+        return None
     if attempt.equals(lambda rank: want[rank] + (n - 1) * inputs[rank][2]):
         return (
             f"the bias counts {n} times: every rank along d2 added it before the all-reduce. All "
             "of them have the same shard of it: add it once, after the all-reduce."
         )
+    for name, size in (*attempt.axes.items(), ("the whole mesh", attempt.size)):
+        if attempt.equals(lambda rank, size=size: want[rank] + (n / size - 1) * inputs[rank][2]):
+            where = f"axis {name}" if name in attempt.axes else name
+            return (
+                f"the bias is divided by {size}, the size of {where}, before the all-reduce, which "
+                f"adds it {n} times: over d2. Add it once, after the all-reduce."
+            )
     if attempt.equals(lambda rank: want[rank] - inputs[rank][2]):
         return "the products are right, but the bias is missing."
     if attempt.equals(lambda rank: (want[rank] - inputs[rank][2]) / n + inputs[rank][2]):

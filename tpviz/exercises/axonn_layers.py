@@ -45,9 +45,10 @@ def _pieces(blocks, axes):
 
 
 def _layer(rng, axes):
-    """Whole arrays x (tokens, in), w (out, in), grad (tokens, out)."""
+    """Whole arrays x (tokens, in), w (out, in), grad (tokens, out). A block has 2 z columns or 3 z:
+    with z, shards joined as columns and a block read by columns would have the same numbers."""
     tokens = axes["z"] * int(rng.integers(2, 5))
-    inside = axes["y"] * axes["z"] * int(rng.integers(1, 3))  # z divides each block's columns,
+    inside = axes["y"] * axes["z"] * int(rng.integers(2, 4))  # z divides each block's columns,
     outside = axes["x"] * axes["z"] * int(rng.integers(1, 3))  # and its rows
     shapes = (tokens, inside), (outside, inside), (tokens, outside)
     return [whole_numbers(rng, *shape, dtype=np.float64) for shape in shapes]
@@ -96,14 +97,9 @@ def _block_variants(attempt):
                 lambda of, width: np.concatenate([s.reshape(-1, width // z) for s in of], 1)
             ),
         )
-        yield (
-            f"each shard is reshaped to columns before they are joined: {joined}",
-            with_blocks(
-                lambda of, width: np.concatenate([s.reshape(width // z, -1).T for s in of], 1)
-            ),
-        )
     yield (
-        f"the joined shards are read by columns: {joined}",
+        "the block is read as [in, out], column by column: it is [out, in] row by row, `view(-1, "
+        "x.shape[1])`, and x is multiplied by its transpose",
         with_blocks(lambda of, width: np.concatenate(of).reshape(width, rows).T),
     )
 

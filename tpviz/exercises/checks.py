@@ -236,8 +236,25 @@ def waits_for_all(attempt: Attempt) -> str | None:
         return (
             f"you started {' and '.join(attempt.unwaited)} without waiting for the end, so the "
             "result may not have arrived. With `async_op=True` you get a handle: call its "
-            "`.wait()` before you use the data."
+            f"`.wait()` before you use the data.{_lost(attempt)}"
         )
+
+
+def _lost(attempt):
+    """A remark where others of these collectives are waited for: the numbers of those not."""
+    for rank in range(attempt.size):
+        rows = list(attempt.trace.select(rank=rank))
+        waited = {e.waits_for for e in rows if e.kind == "wait"}
+        started = [e for e in rows if e.kind == "comm" and e.name in attempt.unwaited]
+        started.sort(key=lambda e: e.start)
+        left = [str(i) for i, e in enumerate(started, 1) if e.id not in waited]
+        if 0 < len(left) < len(started):
+            return (
+                f" Rank {rank} started {len(started)} and never waits for number "
+                f"{', '.join(left)}: was its handle overwritten by a later one's? Keep each until "
+                "its wait."
+            )
+    return ""
 
 
 def right_shape(attempt: Attempt) -> str | None:

@@ -48,6 +48,8 @@ def _ring_mistakes(payload, n, latency, bandwidth):
         "another, and each adds one latency.": steps / n * whole,
         "the time of the bytes is right, but you counted one latency: each of the 2(n-1) steps has "
         "one.": steps / n * whole + latency,
+        "the time of the bytes is right, but you counted a latency for each half: each of the "
+        "2(n-1) steps has one.": steps / n * whole + 2 * latency,
         "the latencies are right, but for the bytes you counted the tensor once: each rank sends "
         "2(n-1)/n times the tensor on a ring.": steps * latency + whole,
         "you returned half of the time: this is only the reduce-scatter. The all-gather takes as "

@@ -64,7 +64,8 @@ class Formula(Exercise):
     mistake, None if impossible, ... for a right part} of such values, always as many and in the
     same order; each differs from the right answer in some question of a draw, or another one is
     drawn. parts: names of the answer's numbers, if several. wrong: (question, answer) -> the error
-    of another wrong answer, or None if unknown; then `causes.general` are tried. verdict:
+    of another wrong answer, or None if unknown; then `causes.general` are tried. overall:
+    all (question, answer) of a draw -> their cause, if one rule gives every answer. verdict:
     (question, answer) -> the error, or None if right, if answers are run instead of compared.
     measured: right answers -> a remark.
     """
@@ -73,6 +74,7 @@ class Formula(Exercise):
     solution: Callable[..., Any] = lambda *values: ()
     mistakes: Callable[..., dict[str, Any]] = lambda *values: {}
     wrong: Callable[[Question, Any], str | None] = lambda question, got: None
+    overall: Callable[[Sequence[tuple[Question, Any]]], str | None] = lambda answers: None
     verdict: Callable[[Question, Any], str | None] | None = None
     measured: Callable[[Sequence[Any]], str] = lambda answers: f"Right on {len(answers)} questions."
     parts: tuple[str, ...] = ()
@@ -121,6 +123,8 @@ class Formula(Exercise):
         if problem:
             return problem
         answers = [*draw]
+        if why := self.overall(answers) if len(answers) > 1 else None:
+            return f"for {question}: {why}"
         cause = self._cause(question, got, answers)
         listed = cause and not cause.general and f"for {question}: {cause.words}"
         if cause and listed and cause.sure:

@@ -50,9 +50,8 @@ def order_errors(got: Any, ranks: int = RANKS, microbatches: int = MICROBATCHES)
     if wrong:
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
         return f"it cannot run: {'; '.join(wrong[:3])}{more}.{_mirrored(got)}"
-    return _too_much(
-        timeline(mine), timeline(schedule("1f1b", ranks, microbatches, recompute=False))
-    )
+    best = timeline(schedule("1f1b", ranks, microbatches, recompute=False))
+    return (wrong := _too_much(timeline(mine), best)) and wrong + _alike(got)
 
 
 def _mirrored(lines):
@@ -63,6 +62,17 @@ def _mirrored(lines):
     return (
         f" Before its first backward rank 0 runs {first} of the forwards, rank {len(lines) - 1} "
         f"{last}: the other way round, as rank 0 waits longest for a gradient."
+    )
+
+
+def _alike(lines):
+    """A remark where all ranks run as many forwards before their first backward."""
+    first, *more = {line[: line.find("B")].count("F") for line in lines}
+    if more:
+        return ""
+    return (
+        f" Every rank, wherever it is, runs {first} of the forwards before its first backward: a "
+        "later rank gets its first gradient earlier."
     )
 
 

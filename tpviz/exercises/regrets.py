@@ -77,6 +77,8 @@ REGRET = Formula(
         ),
         "a random layout's regret is that of the mean measured step, not of the mean predicted "
         "one.": (..., mean(predicted) / min(predicted) - 1),
+        "a random layout's regret is relative to the fastest measured layout too, not to the "
+        "pick.": (..., mean(measured) / _pick(predicted, measured) - 1),
         "a random layout takes the mean of all measured steps, not their median.": (
             ...,
             median(measured) / min(measured) - 1,

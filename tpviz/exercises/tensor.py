@@ -84,6 +84,15 @@ def _gradient_variants(attempt):
         "the two gradients are subtracted: X feeds both, so they add",
         [through_up - through_gate] * n,
     )
+    both = [(own[0] + own[2], own[1] + own[3]) for own in inputs]
+    each = "each gradient belongs to its own weight: multiply first, then add"
+    yield (
+        f"dU and dG, and the two weights, are added before the product: {each}",
+        [sum(grad @ weight.T for grad, weight in both)] * n,
+    )
+    for k, name in ((1, "W_up"), (3, "W_gate")):
+        added = sum(grad @ own[k].T for (grad, _), own in zip(both, inputs))
+        yield f"dU and dG are added before the product with {name}: {each}", [added] * n
     yield "the gradient through U counts twice", [2 * through_up + through_gate] * n
     yield "the gradient through G counts twice", [through_up + 2 * through_gate] * n
     up, gate = ([own[k] @ own[k + 1].T for own in inputs] for k in (0, 2))
@@ -392,6 +401,11 @@ def _activation_mistakes(tokens, hidden, itemsize, tp):
                 both(units + 12 / tp, (units + 12) / tp)
             )
             for units in (1, 3)
+        },
+        **{
+            f"sequence parallelism shards all four tensors of the norms, inputs and outputs, by "
+            f"tokens; you have {units} of them whole.": (..., (units + (16 - units) / tp) * unit)
+            for units in (1, 2, 3)
         },
         "what lies between a column cut and a row cut is sharded, what the norms keep is not: you "
         "have it the other way round.": both(12 + 4 / tp, 16 / tp),

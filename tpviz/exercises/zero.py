@@ -329,6 +329,15 @@ STATES = Formula(
             for size, why in _OPTIMIZER.items()
         },
         **{
+            f"optimizer states are a float32 copy of the weights and two moments, and a stage "
+            f"shards all three: you have {what} whole.": (
+                ...,
+                ...,
+                (whole + (12 - whole) / (dp if zero else 1)) * parameters,
+            )
+            for whole, what in ((4, "the copy, or one moment,"), (8, "two of them"))
+        },
+        **{
             f"{_NAMES[k]} are whole in stages before {3 - k} alone: from then on they are sharded, "
             "like what earlier stages shard.": tuple(
                 n * parameters * (1 if i == k or zero < 3 - i else 1 / dp)
