@@ -36,7 +36,7 @@ FLOORS = {
     "schemes": (14_520, "schemes"),
     "verbs": (4_630, "verbs"),
     "modules": (6_540, "parallel partition"),
-    "views": (16_160, "figures films widgets collectives matrix gallery demo"),
+    "views": (16_161, "figures films widgets collectives matrix gallery demo"),
     "course": (12_738, "exercises"),
     "evidence": (8_560, "labs validation peers"),
 }

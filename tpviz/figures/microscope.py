@@ -14,6 +14,7 @@ from .svg import (
     check_step,
     document,
     head,
+    image,
     lines,
     outline,
     pattern_defs,
@@ -23,6 +24,8 @@ from .svg import (
     text,
     wrapped,
 )
+
+__all__ = ["arithmetic", "describe", "image", "microscope_scene", "microscope_svg", "to_table"]
 
 if TYPE_CHECKING:
     from tpviz.collectives.result import Microscope
