@@ -247,9 +247,13 @@ def test_overlaps_that_are_none():
         tv.AxoNN(overlap=("oar", "oax"))
 
 
-def test_no_data_parallelism_around_it():
-    with pytest.raises(ValueError, match=r"shares the batch itself: use AxoNN\(data=2\)"):
-        tv.AxoNN() * tv.DataParallel(dp=2)
+def test_data_parallelism_around_it_is_its_own_axis():
+    """Of one stage of ZeRO, which it has; not twice."""
+    assert tv.AxoNN() * tv.DataParallel(dp=2) == tv.DataParallel(dp=2) * tv.AxoNN()
+    assert tv.AxoNN() * tv.DataParallel(dp=2) == tv.AxoNN(data=2)
+    for grid, around in (({}, {"zero": 1}), ({"data": 2}, {})):
+        with pytest.raises(ValueError, match=r"shares the batch itself: use AxoNN\(data=2\)"):
+            tv.AxoNN(**grid) * tv.DataParallel(dp=2, **around)
 
 
 @pytest.mark.parametrize("grid", [(2, 2, 2, 1), (1, 1, 4, 2)])
