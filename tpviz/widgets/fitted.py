@@ -171,14 +171,14 @@ def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None]:
         return None, None
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
-    strategy = as_merak(strategy)
-    inner = getattr(strategy, "inner", None)
-    if not {type(strategy).__name__, type(inner or strategy).__name__} <= {*offered()}:
+    given: Strategy = as_merak(strategy)
+    inner = getattr(given, "inner", None)
+    if not {type(given).__name__, type(inner or given).__name__} <= {*offered()}:
         raise ValueError(
-            f"{strategy.short} is in no menu and has no knobs to turn: use "
+            f"{given.short} is in no menu and has no knobs to turn: use "
             "tv.compare(strategy, workload, cluster), tv.run or tv.verify"
         )
-    return (inner, replace(strategy, inner=None)) if inner else (strategy, None)  # pyright: ignore[reportCallIssue]
+    return (inner, replace(given, inner=None)) if inner else (given, None)  # pyright: ignore[reportCallIssue]
 
 
 def composes(cls: "Callable[..., Any]") -> bool:
