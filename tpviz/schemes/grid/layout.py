@@ -47,10 +47,10 @@ class Layout(NamedTuple):
         """Chunks go through both layers of the MLP without a stop."""
         return self.chunking == "pipelined" and self.chunks > 1 and self.i * self.s > 1
 
-    @property
-    def stream_parts(self) -> int:
-        """Parts that an activation between two pairs is cut into."""
-        return (self.i if self.sp else 1) * (1 if self.l2 else self.s)
+    def stream_sizes(self, workload: "GPT") -> tuple[int, int]:
+        """(tokens of a sequence, features) that a rank has of an activation between two pairs."""
+        w = workload
+        return w.seq // (self.i if self.sp else 1), w.hidden // (1 if self.l2 else self.s)
 
     @property
     def outputs(self) -> list[tuple[int, str]]:

@@ -63,8 +63,9 @@ class GPTStage(Stage):
         super().__init__()
         self.number, self.groups, self.dtype, self.level = number, groups, kw["dtype"], level
         at = groups.layout
-        shape = (w.seq // at.i, w.batch) if at.sp else (w.batch, w.seq)
-        stream = Spec((*shape, w.hidden // (1 if at.l2 else at.s)), kw["dtype"])
+        seq, features = at.stream_sizes(w)
+        rows = (seq, w.batch) if at.sp else (w.batch, seq)
+        stream = Spec((*rows, features), kw["dtype"])
         self.receives = [stream] if number else []
         self.sends = [stream] if not last else []
         if number == 0:
@@ -177,8 +178,7 @@ class StagedProgram(Program):
     def input_gradient(self) -> torch.Tensor:
         w, at = self.workload, self.at
         found = [x.grad for x in self.watched["input"]] if "input" in self.watched else None
-        shape = w.seq // (at.i if at.sp else 1), w.hidden // (1 if at.l2 else at.s)
-        return self._whole_batch(found, shape, 0, at.inputs)
+        return self._whole_batch(found, at.stream_sizes(w), 0, at.inputs)
 
     def gradients(self) -> dict[str, torch.Tensor]:
         return self._full(FlatBucket.full_gradients) if self.buckets else super().gradients()

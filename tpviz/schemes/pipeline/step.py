@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tpviz.cost import Clock, Segment
 from tpviz.mesh import Mesh
 from tpviz.schedules import Schedule, Timeline, timeline
-from tpviz.schemes.gpt.step import payloads, update
+from tpviz.schemes.gpt.step import update
 from tpviz.step import Collective, Part, Repeat, count, interned
 
 from .microbatch import Microbatch
@@ -192,7 +192,8 @@ def message_seconds(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> 
 
 def message_bytes(s: "Staged", w: "GPT") -> int:
     """Bytes of a rank's message to the next stage."""
-    return payloads(s.local(w), 1).activation // s.inside.layout.stream_parts
+    local = s.local(w)
+    return local.batch * prod(s.inside.layout.stream_sizes(local)) * w.itemsize
 
 
 def cost(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segment]:
