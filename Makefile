@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup  ## train a small GPT on 4 real ranks, check it, and write the pictures to out/demo
-	$(BIN)/python -m tpviz.demo
+	$(BIN)/python -m tpviz.views.demo
 
 test: setup  ## run the suite: unit, rank, notebook and browser tests; ALL=1: what CI runs
 	$(BIN)/python -m pytest -n $(JOBS) $(if $(ALL),-m "not sweep")
@@ -59,7 +59,7 @@ gallery: setup  ## write docs/gallery.html, the views in one file to look at wit
 	$(BIN)/python docs/draw_gallery.py
 
 fit: setup  ## fit the numbers of tpviz/cluster/coefficients.json, on the rows that may be fitted on
-	$(BIN)/python -m tpviz.validation.fit
+	$(BIN)/python -m tpviz.evidence.published.fit
 
 validate: setup  ## write docs/validation.md: predictions beside published runs, and the README's figures
 	$(BIN)/python docs/draw_validation.py
@@ -69,7 +69,7 @@ claims: setup  ## write docs/claims.md: the papers' headlines beside our figures
 	$(BIN)/python docs/draw_claims.py
 
 answers: setup  ## write docs/teacher/answers.md, the answer key, from the answers that the tests grade
-	PYTHONPATH=tests/exercises $(BIN)/python tests/exercises/answers.py
+	PYTHONPATH=tests/course $(BIN)/python tests/course/answers.py
 
 glossary: setup  ## link the first use of each term in a notebook to docs/glossary.md
 	$(BIN)/python docs/link_terms.py

@@ -37,8 +37,8 @@ OPTIONS = [
     "-k not Llama and not shared_gpu and not those_of_the_program",  # variants, which the suite has
 ]
 CORE = """
-tests/test_tiny.py tests/test_conformance.py tests/test_peers.py tests/trace/test_table.py
-tests/runtime/test_recorder.py tests/runtime/test_launch_arguments.py
+tests/test_tiny.py tests/test_conformance.py tests/test_peers.py tests/core/test_table.py
+tests/ranks/test_recorder.py tests/ranks/test_launch_arguments.py
 tests/verbs/test_verify.py tests/verbs/test_capture.py tests/verbs/test_simulate.py
 tests/verbs/test_run.py
 """.split()

@@ -21,9 +21,9 @@ from harness import report, row, step_seconds
 
 import tpviz as tv
 from tpviz import Cluster, Device, Level, clusters
-from tpviz.labs import axonn
+from tpviz.core.trace.analyses import breakdown
+from tpviz.evidence import axonn
 from tpviz.schemes.axonn.strategy import OVERLAPS
-from tpviz.trace.analyses import breakdown
 from tpviz.verbs.search import kendall_tau
 
 REPEATS = 3

@@ -5,8 +5,8 @@ backward, in one message, so ``keep=False, gather="block"`` is what sends as muc
 ``gather="weight"`` as much is sent in four times as many messages (no promise: it shows what a
 message costs); ``keep=True`` is AxoNN's default. FSDP2 shards biases and norms too; AxoNN sums
 their gradients at the end. x alone against DTensor's tensor parallelism, once with
-vocabulary-parallel ends as AxoNN has (bench_megatron's plan) and once as `tpviz.peers` has it, ends
-whole on each rank.
+vocabulary-parallel ends as AxoNN has (bench_megatron's plan) and once as `tpviz.evidence.peers` has
+it, ends whole on each rank.
 
 The z race is run at two widths: what a collective costs beside its bytes weighs more in a narrow
 model.
@@ -25,7 +25,7 @@ from harness import interleaved, ratio, report, row, slowest, timing
 from torch.distributed.tensor.parallel import loss_parallel
 
 import tpviz as tv
-from tpviz import peers
+from tpviz.evidence import peers
 from tpviz.schemes.gpt.program import batch_of
 
 WORKLOAD = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, tied=False)

@@ -16,8 +16,9 @@ import torch.distributed as dist
 from harness import report, row, step_seconds
 
 import tpviz as tv
-from tpviz import clusters, peers
+from tpviz import clusters
 from tpviz.cluster import Cluster, Device, Level
+from tpviz.evidence import peers
 
 REPEATS = 5
 CLOSE = 0.02  # strategies closer than this are a tie

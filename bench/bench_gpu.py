@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from harness import report, row
 
 import tpviz as tv
+from tpviz.evidence.t3_gpu.traffic import timed
 from tpviz.schemes.gpt.model import ReferenceGPT
 from tpviz.schemes.gpt.program import Program
-from tpviz.schemes.t3.gpu.traffic import timed
 from tpviz.verbs.run import train_step
 
 TOKENS = (256, 1024, 4096, 16384)

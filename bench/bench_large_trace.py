@@ -12,11 +12,11 @@ from pathlib import Path
 from harness import report, row
 
 import tpviz as tv
-from tpviz.figures.page import page
-from tpviz.figures.timeline import timeline_levels
-from tpviz.trace import Trace
+from tpviz.core.trace import Trace
+from tpviz.views.figures.page import page
+from tpviz.views.figures.timeline import timeline_levels
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "figures"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "views"))
 EVENTS = 1_000_000
 BOUNDS = {"scene": 1.0, "to_chrome": 10.0}  # CPU seconds
 SCENE_MB, EXPORT_GB = 5.0, 0.5

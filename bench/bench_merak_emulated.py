@@ -19,9 +19,9 @@ import warnings
 from harness import report, row
 
 import tpviz as tv
-from tpviz.figures.charts import words_of
-from tpviz.labs import merak
-from tpviz.labs.merak.claims import told
+from tpviz.core.charts import words_of
+from tpviz.evidence import merak
+from tpviz.evidence.merak.claims import told
 from tpviz.schemes.merak.paper import makespan_saved
 
 STEPS = 3

@@ -6,7 +6,7 @@ import sys
 import torch
 from harness import report, row, seconds
 
-from tpviz.partition import partition_of, trace
+from tpviz.modules.partition import partition_of, trace
 
 
 def main():

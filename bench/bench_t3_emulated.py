@@ -20,10 +20,10 @@ from harness import report, row, step_seconds
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cost import Clock
+from tpviz.cluster.clock.cost import Clock
+from tpviz.core.step import Part
 from tpviz.schemes.t3.program import ring_of
 from tpviz.schemes.t3.step import Layers
-from tpviz.step import Part
 
 STEPS, TP = 3, 4
 SECONDS = 0.12  # of the balanced GEMM, in slow motion

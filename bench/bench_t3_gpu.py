@@ -13,7 +13,7 @@ import sys
 import torch
 from harness import ratio, report, row, timing
 
-from tpviz.clusters import GPUS
+from tpviz.cluster.clusters import GPUS
 
 SIZES = (8192, 532, 4256)
 """m, k, n of each virtual rank: T-NLG's FC-2 at tp=32, k = 4 * 4256 / 32; 8192 tokens recalled."""
@@ -23,7 +23,7 @@ REPEATS = 20
 
 def in_turn(runs, repeats=REPEATS):
     """{name: seconds}, by CUDA events, taking turns; ``runs``: {name: (before, timed)}."""
-    from tpviz.schemes.t3.gpu.traffic import timed
+    from tpviz.evidence.t3_gpu.traffic import timed
 
     times = {name: [] for name in runs}
     for turn in range(-3, repeats):
@@ -38,7 +38,7 @@ def in_turn(runs, repeats=REPEATS):
 
 def modes():
     """Rows: each mode and way to move tiles, and over the GEMM alone on the same programs."""
-    from tpviz.schemes.t3.gpu import Settings, VirtualRing
+    from tpviz.evidence.t3_gpu import Settings, VirtualRing
 
     m, k, n = SIZES
     a = torch.randn(RANKS, m, k, device="cuda").half()
@@ -69,7 +69,7 @@ def modes():
 
 def memory():
     """Rows: what the memory gives, what traffic takes from a GEMM."""
-    from tpviz.schemes.t3.gpu import bandwidths, contention, machine_fields
+    from tpviz.evidence.t3_gpu import bandwidths, contention, machine_fields
 
     found = bandwidths()
     rows = [row(f"memory: {kind}", rate / 1e9, "GB/s") for kind, rate in found.items()]
@@ -93,7 +93,7 @@ def race():
     """On a rank: {contestant: seconds}; checks that both compute the same."""
     import torch.distributed as dist
 
-    from tpviz.schemes.t3.gpu import SymmetricRing
+    from tpviz.evidence.t3_gpu import SymmetricRing
 
     m, k, n = SIZES
     a = torch.randn(m, k, device="cuda").half() / 16

@@ -15,9 +15,9 @@ from harness import interleaved, ratio, report, row, seconds, timing
 from plotly.offline import get_plotlyjs
 
 import tpviz as tv
-from tpviz.figures.assets import module
-from tpviz.figures.page import page as page_of
-from tpviz.figures.timeline import timeline_scene, timeline_svg
+from tpviz.views.figures.assets import module
+from tpviz.views.figures.page import page as page_of
+from tpviz.views.figures.timeline import timeline_scene, timeline_svg
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from chromium import CHROMIUM, CHROMIUM_FLAGS

@@ -17,9 +17,9 @@ from harness import interleaved, ratio, report, row, seconds, timing
 from torch import nn
 
 import tpviz as tv
-from tpviz.partition import partition_of, shard, trace
-from tpviz.schemes.t3.hardware import Gemm, simulate
-from tpviz.widgets import TileView
+from tpviz.evidence.t3_hardware import Gemm, simulate
+from tpviz.modules.partition import partition_of, shard, trace
+from tpviz.views.widgets import TileView
 
 REPEATS = 30
 

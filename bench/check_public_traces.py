@@ -3,8 +3,8 @@
     python bench/check_public_traces.py FOLDER_OR_FILES...
 
 The count is of its own: it reads the JSON, tells kernels that communicate by a list of its own and
-sums the time between every two moments at which something begins or ends, without tpviz.trace. Of
-each file: seconds of communication, of exposed communication (with no computation under it), the
+sums the time between every two moments at which something begins or ends, without tpviz.core.trace.
+Of each file: seconds of communication, of exposed communication (with no computation under it), the
 overlap, and the steps: their numbers, their median period, the exposed communication of each. Exits
 with 1 where one differs by more than a tenth of a nanosecond.
 

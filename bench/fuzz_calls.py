@@ -15,9 +15,9 @@ import numpy as np
 from fuzzing import main
 
 import tpviz as tv
-from tpviz.clusters import presets
-from tpviz.mesh import Mesh
-from tpviz.trace import Event, Trace
+from tpviz.cluster.clusters import presets
+from tpviz.core.mesh import Mesh
+from tpviz.core.trace import Event, Trace
 
 
 class Thing:

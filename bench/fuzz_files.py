@@ -19,8 +19,8 @@ import numpy as np
 from fuzzing import main
 
 import tpviz as tv
-from tpviz.figures.page import page
-from tpviz.trace import Event, Trace
+from tpviz.core.trace import Event, Trace
+from tpviz.views.figures.page import page
 
 VALUES = [
     None, True, -1, 0, 1, 10**30, -10**30, 1e308, float("nan"), float("inf"), "", "x", "nan", "1e5",

@@ -29,51 +29,51 @@ class Mutation(NamedTuple):
 MUTATIONS = [
     # runtime
     Mutation(
-        "runtime/operations.py",
+        "ranks/operations.py",
         "return size * _bytes(outputs)",
         "return _bytes(outputs)",
-        "tests/collectives/test_microscope.py tests/zoo",
+        "tests/views/test_microscope.py tests/zoo",
     ),
     Mutation(
-        "runtime/pacing.py",
+        "ranks/pacing.py",
         "hops * link.latency * factor",
         "hops * link.latency",
-        "tests/runtime/test_pacing.py",
+        "tests/ranks/test_pacing.py",
     ),
     Mutation(
-        "runtime/pacing.py",
+        "ranks/pacing.py",
         "flight.end = end = real",
         "end = real",
-        "tests/runtime/test_pacing.py",
+        "tests/ranks/test_pacing.py",
     ),
     Mutation(
-        "runtime/state.py",
+        "ranks/state.py",
         "torch.set_rng_state(self._random[2])",
         "pass",
-        "tests/runtime/test_state.py",
+        "tests/ranks/test_state.py",
     ),
     # the step, its clock and its ledger
-    Mutation("step.py", "each * repeats, payload", "each, payload", "tests/test_cost.py"),
+    Mutation("core/step.py", "each * repeats, payload", "each, payload", "tests/test_cost.py"),
     Mutation(
-        "queues.py",
+        "cluster/clock/queues.py",
         "begin, alone = self.end, self.end <= now",
         "begin, alone = now, self.end <= now",
         "tests/test_cost.py",
     ),
     Mutation(
-        "queues.py",
+        "cluster/clock/queues.py",
         "if not waited and self.grows(before):",
         "if self.grows(before):",
         "tests/test_cost.py",
     ),
     Mutation(
-        "queues.py",
+        "cluster/clock/queues.py",
         "(begin - now, end - now, hops) for",
         "(end - now, end - now, 0.0) for",
         "tests/test_cost.py",
     ),
     Mutation(
-        "cost.py",
+        "cluster/clock/cost.py",
         "return Transfer(axis, latency + sending, latency, cluster.queued)",
         "return Transfer(axis, latency + sending, 0.0, cluster.queued)",
         "tests/schemes/test_scheme_costs.py",
@@ -128,23 +128,23 @@ MUTATIONS = [
         "tests/schemes/test_t3.py",
     ),
     Mutation(
-        "schedules/clock.py",
+        "core/schedules/clock.py",
         "comes = arrives[needs] + latency if",
         "comes = arrives[needs] if",
         "tests/schemes/test_merak_timing.py tests/schemes/test_merak_schedule_paths.py",
     ),
     Mutation(
-        "partition/division.py",
+        "modules/partition/division.py",
         "load**2, np.inf",
         "-load, np.inf",
         "tests/schemes/test_merak_partition.py tests/schemes/test_merak_partition_shards.py",
     ),
     # trace
-    Mutation("trace/ledger.py", '"all_reduce": 2, ', "", "tests/trace"),
+    Mutation("core/trace/ledger.py", '"all_reduce": 2, ', "", "tests/core"),
     Mutation(
-        "trace/steps.py", "np.maximum.at(end, which", "np.minimum.at(end, which", "tests/trace"
+        "core/trace/steps.py", "np.maximum.at(end, which", "np.minimum.at(end, which", "tests/core"
     ),
-    Mutation("trace/critical.py", "row = walk.before(row)", "row = None", "tests/trace"),
+    Mutation("core/trace/critical.py", "row = walk.before(row)", "row = None", "tests/core"),
 ]
 
 

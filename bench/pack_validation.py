@@ -1,9 +1,10 @@
-"""Pack published measurements into the package: CSV files of a folder -> tpviz/validation/data.
+"""Pack published measurements (CSV files of a folder) into tpviz/evidence/published/data.
 
     python bench/pack_validation.py FOLDER
 
 Each file becomes a gzip'd CSV with the same columns and one more, ``part``: whether its group of
-rows is to fit on or to test on (`tpviz.validation.split`). The result has the same bytes each time.
+rows is to fit on or to test on (`tpviz.evidence.published.split`). The result has the same bytes
+each time.
 """
 
 import csv
@@ -12,8 +13,8 @@ import io
 import sys
 from pathlib import Path
 
-from tpviz.validation.rows import DATA, FILES, group_of
-from tpviz.validation.split import split
+from tpviz.evidence.published.rows import DATA, FILES, group_of
+from tpviz.evidence.published.split import split
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

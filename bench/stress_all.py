@@ -20,11 +20,11 @@ SCRIPTS = {
     "calls": ["fuzz_calls.py", "0", "5000"],
 }
 TESTS = {
-    "state left in ranks": "tests/runtime/test_state.py",
-    "faults of ranks": "tests/runtime/test_faults.py",
-    "what stays behind": "tests/runtime/test_leftovers.py",
+    "state left in ranks": "tests/ranks/test_state.py",
+    "faults of ranks": "tests/ranks/test_faults.py",
+    "what stays behind": "tests/ranks/test_leftovers.py",
     "foreign programs": "tests/zoo",
-    "wrong answers": "tests/exercises/test_misconceptions.py",
+    "wrong answers": "tests/course/test_misconceptions.py",
 }
 LIMIT = 600  # seconds for one program of a folder
 

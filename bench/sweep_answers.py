@@ -1,4 +1,4 @@
-"""Every answer of tests/exercises to every exercise, on forty seeds: right ones pass on all of
+"""Every answer of tests/course to every exercise, on forty seeds: right ones pass on all of
 them, wrong ones fail on all.
 
     python bench/sweep_answers.py                    # all exercises
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "exercises"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "course"))
 import batches
 
+from tpviz.course.marks import Plan
 from tpviz.exercises import Exercise, exercises
-from tpviz.exercises.marks import Plan
 
 SEEDS = 40
 

@@ -1,5 +1,5 @@
 """Models that tpviz did not write, split in every way, against one process: the product that
-tests/parallel samples.
+tests/modules samples.
 
 Every model meets ATP on all meshes of four ranks with its knobs, Megatron, all of AxoNN's grids of
 four ranks in both modes, and pipelines. By `tv.verify_parallel` in float64, three AdamW steps each.
@@ -14,7 +14,7 @@ from typing import Any
 
 import tpviz as tv
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "parallel"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "modules"))
 import foreign
 
 MODELS = {

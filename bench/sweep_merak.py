@@ -14,8 +14,8 @@ from harness import sweep
 from sweep_axonn import pairwise
 
 import tpviz as tv
-from tpviz.advice import fits
-from tpviz.schedules import SCHEDULES
+from tpviz.core.schedules import SCHEDULES
+from tpviz.schemes.advice import fits
 
 WORKLOAD = tv.GPT(layers=8, hidden=16, heads=8, seq=8, batch=8, vocab=32)
 PLACES = [

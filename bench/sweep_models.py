@@ -11,7 +11,7 @@ from itertools import product
 from harness import sweep
 
 import tpviz as tv
-from tpviz.advice import fits
+from tpviz.schemes.advice import fits
 
 BASE = tv.GPT(layers=4, hidden=32, heads=16, seq=8, batch=16, vocab=32)
 KINDS = {

@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from harness import sweep
 
 import tpviz as tv
-from tpviz.advice import fits
+from tpviz.schemes.advice import fits
 
 DRAWS, SEED = 175, 0
 STEPS = 2

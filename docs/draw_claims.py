@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import tpviz as tv
-from tpviz.labs.claims import VERDICTS, Claims
+from tpviz.evidence.claims import VERDICTS, Claims
 
 HERE = Path(__file__).parent
 HEAD = """# Claims: the papers' headlines and our figures
@@ -11,7 +11,7 @@ HEAD = """# Claims: the papers' headlines and our figures
 Every headline figure of the abstracts of ATP, AxoNN, Merak and T3, beside the figure that one
 function call of ours computes: `tv.claims()` makes this table, `make claims` writes this page.
 We used the abstracts and public code, not the full papers, so settings are incomplete; the
-experiments say what they assume. The papers' figures are in one file, `tpviz/labs/claims.json`,
+experiments say what they assume. The papers' figures are in one file, `tpviz/evidence/claims.json`,
 which no experiment reads. [ADR 0030](adr/0030-claims.md) has the rule and the reasons.
 
 """

@@ -6,7 +6,7 @@ One rank is made a straggler, in the run only; the residual has to find it.
 from pathlib import Path
 
 import tpviz as tv
-from tpviz import gallery
+from tpviz.views import gallery
 
 FAULTS = tv.Faults(stragglers={2: 1.4})
 

@@ -6,8 +6,8 @@ Run by ``make gallery``.
 from pathlib import Path
 
 import tpviz as tv
-from tpviz.figures.page import document
-from tpviz.gallery import SECTIONS, section
+from tpviz.views.figures.page import document
+from tpviz.views.gallery import SECTIONS, section
 
 PATH = Path(__file__).parent / "gallery.html"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import tpviz as tv
 from tpviz.cluster import Device
-from tpviz.clusters import GPUS, as_run_by, dgx
+from tpviz.cluster.clusters import GPUS, as_run_by, dgx
 from tpviz.schemes.gpt.step import kernels
 from tpviz.verbs.calibrate import device_of_steps
 from tpviz.verbs.timing import GPU_MODELS

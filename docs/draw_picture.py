@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import tpviz as tv
-from tpviz import gallery
+from tpviz.views import gallery
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import tpviz as tv
-from tpviz.validation import bands
-from tpviz.validation.page import board, digests, of_part, page, summary
-from tpviz.validation.scoreboard import points
+from tpviz.evidence.published import bands
+from tpviz.evidence.published.page import board, digests, of_part, page, summary
+from tpviz.evidence.published.scoreboard import points
 
 HERE = Path(__file__).parent
 MARKS = re.compile(r"(<!-- validation -->\n).*?(\n<!-- /validation -->)", re.S)

@@ -122,6 +122,6 @@ def _end_ranks():
     yield
     import sys
 
-    launch = sys.modules.get("tpviz.runtime.launch")
+    launch = sys.modules.get("tpviz.ranks.launch")
     if launch:
         launch.shutdown()

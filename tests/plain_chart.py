@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tpviz.figures.palette import BACKGROUND
+from tpviz.views.figures.palette import BACKGROUND
 
 SVG = "{http://www.w3.org/2000/svg}"
 NEAR = 0.004

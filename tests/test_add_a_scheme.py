@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import tpviz as tv
-from tpviz import strategy as strategies
+from tpviz.schemes import strategy as strategies
 
 PAGE = Path(__file__).parents[1] / "docs" / "add-a-scheme.md"
 

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 import pytest
 
 import tpviz as tv
-from tpviz.advice import changed
-from tpviz.checks import divides
+from tpviz.core.checks import divides
+from tpviz.schemes.advice import changed
 
 CASES = 150
 

@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpviz.cost import Clock, Memory, Segment, Transfer, by_axis, parts, show_bytes, show_seconds
-from tpviz.step import (
+from tpviz.cluster.clock.cost import (
+    Clock,
+    Memory,
+    Segment,
+    Transfer,
+    by_axis,
+    parts,
+    show_bytes,
+    show_seconds,
+)
+from tpviz.core.step import (
     Chunks,
     Collective,
     Issue,
@@ -180,7 +189,7 @@ def test_blocks_are_as_if_written_out(block, before, layers, ready):
         Clock(lambda k: k.flops, lambda m: Transfer(m.axis, m.payload, min(m.payload, 0.3), 0.8))
         for _ in range(2)
     ]
-    with patch("tpviz.step.FEWEST", 0):
+    with patch("tpviz.core.step.FEWEST", 0):
         made = interned(step)
     short, full = (
         [s for s in clock.run(one) if s.ready or s.seconds > 1e-9]  # a tie may be rounded away

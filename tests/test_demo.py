@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tpviz import demo
-from tpviz.trace.steps import median_step
+from tpviz.core.trace.steps import median_step
+from tpviz.views import demo
 
 STEPS = 3
 pytestmark = pytest.mark.filterwarnings("ignore:this emulated run")  # beside other tests

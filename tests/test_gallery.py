@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpviz import gallery
+from tpviz.views import gallery
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FIRST_MOTION = 2_000  # ms, from opening the file

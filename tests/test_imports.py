@@ -11,21 +11,22 @@ from pathlib import Path
 import pytest
 
 import tpviz
+from tpviz.core import moved
 
 PACKAGE = Path(__file__).parents[1] / "tpviz"
 LIGHT = [
     "tpviz",
-    "tpviz.labels",
-    "tpviz.trace",
-    "tpviz.workload",
-    "tpviz.mesh",
-    "tpviz.step",
-    "tpviz.strategy",
-    "tpviz.figures",
-    "tpviz.clusters",
-    "tpviz.models",
-    "tpviz.matrix",
-    "tpviz.simulation.replay",
+    "tpviz.core.labels",
+    "tpviz.core.trace",
+    "tpviz.core.workload",
+    "tpviz.core.mesh",
+    "tpviz.core.step",
+    "tpviz.schemes.strategy",
+    "tpviz.views.figures",
+    "tpviz.cluster.clusters",
+    "tpviz.core.models",
+    "tpviz.views.matrix",
+    "tpviz.cluster.clock.replay",
     "tpviz.verbs.predict",
     "tpviz.verbs.simulate",
 ]
@@ -48,8 +49,8 @@ def test_light_modules_load_without_torch_or_widgets(module):
 
 def test_every_light_submodule_loads_without_torch():
     names = sorted(
-        f"tpviz.{p.parent.name}.{p.stem}"
-        for folder in ("trace", "figures")
+        f"tpviz.{folder.replace('/', '.')}.{p.stem}"
+        for folder in ("core/trace", "files", "views/figures")
         for p in (PACKAGE / folder).glob("*.py")
         if p.stem != "__init__"
     )
@@ -58,43 +59,18 @@ def test_every_light_submodule_loads_without_torch():
     assert not set(HEAVY) & set(loaded)
 
 
-# Lower layers first; a module may import from its own layer and from those before it.
-LAYERS = [
-    [
-        "shield",
-        "show",
-        "checks",
-        "limits",
-        "labels",
-        "workload",
-        "models",
-        "mesh",
-        "cluster",
-        "clusters",
-        "step",
-        "queues",
-        "cost",
-        "tables",
-        "trace",
-    ],
-    ["simulation", "schedules"],
-    ["runtime"],
-    ["schemes", "strategy", "advice"],  # a strategy's folder has its program
-    ["partition"],
-    ["peers"],
-    ["verbs", "parallel", "films"],
-    ["collectives"],
-    ["figures", "matrix"],
-    ["exercises", "labs", "validation"],
-    ["widgets"],
-    ["gallery", "demo", "__main__"],
+# Lower floors first; a module may import from its own floor and from those below it.
+FLOORS = "core cluster ranks files schemes verbs modules evidence views course".split()
+# Beside the order: these must never meet.
+APART = [
+    ("ranks", "files"),
+    ("schemes", "ranks"),
+    ("schemes", "files"),
+    ("views.figures", "ranks"),
+    ("views.figures", "schemes"),
+    ("views.figures", "verbs"),
+    ("views.figures", "views.widgets"),
 ]
-# Beside the order: these pairs must never meet, whichever layer is lower.
-FORBIDDEN = {
-    "runtime": {"schemes", "verbs", "figures", "widgets"},
-    "schemes": {"runtime", "verbs"},
-    "figures": {"runtime", "schemes", "verbs"},
-}
 
 
 MODULES = {
@@ -141,26 +117,46 @@ IMPORTS = {name: imports_of(name) for name in MODULES}
 HINTS = {name: imports_of(name, hints=True) for name in MODULES}
 
 
-def test_imports_point_one_way():
+def test_imports_point_down():
     """Those by a string and those of type checkers too."""
-    rank = {name: i for i, layer in enumerate(LAYERS) for name in layer}
     for module, imported in HINTS.items():
-        if module == "tpviz":
+        if module in ("tpviz", "tpviz.__main__"):
             continue
-        part = module.split(".")[1]
-        assert part in rank, f"{part} has no place in the layers"
+        floor = FLOORS.index(module.split(".")[1])
         for other in imported - {"tpviz"}:
-            home = other.split(".")[1]
-            assert rank[home] <= rank[part], f"{module} imports {other} of a layer above"
-            never = home in FORBIDDEN.get(part, ()) and other in IMPORTS[module]
-            assert not never, f"{module} imports {other}"
+            assert FLOORS.index(other.split(".")[1]) <= floor, f"{module} imports {other} above it"
+            never = [far for near, far in APART if within(module, near) and within(other, far)]
+            assert not never or other not in IMPORTS[module], f"{module} imports {other}"
+
+
+def within(module, part):
+    """Whether a module is in a part of the package."""
+    return f"{module}.".startswith(f"tpviz.{part}.")
+
+
+@pytest.mark.parametrize("part", sorted({part for pair in APART for part in pair}))
+def test_parts_that_never_meet_exist(part):
+    assert any(within(module, part) for module in MODULES)
+
+
+def test_modules_are_found_by_their_old_names():
+    names = {old: new for old, new in moved._MOVED.items() if new in MODULES}
+    assert names == moved._MOVED, "all that moved is there"
+    code = "import sys, pickle, importlib, tpviz"
+    code += "\nfor old in sys.argv[1:]: importlib.import_module(old)"
+    code += "\nimport tpviz.labs.atp.scaled, tpviz.trace.table as table"
+    code += "\nassert pickle.loads(b'ctpviz.trace.table\\nTrace\\n.') is tpviz.Trace is table.Trace"
+    subprocess.run([sys.executable, "-c", code, *names], check=True)
 
 
 def test_what_a_string_names_is_read():
     """A test of this test."""
-    assert "tpviz.schemes.gpt.bounds" in IMPORTS["tpviz.strategy"]
-    assert "tpviz.schemes.t3.program" not in IMPORTS["tpviz.strategy"]
-    assert "tpviz.schemes.gpt.program" in HINTS["tpviz.strategy"] - IMPORTS["tpviz.strategy"]
+    assert "tpviz.schemes.gpt.bounds" in IMPORTS["tpviz.schemes.strategy"]
+    assert "tpviz.schemes.t3.program" not in IMPORTS["tpviz.schemes.strategy"]
+    assert (
+        "tpviz.schemes.gpt.program"
+        in HINTS["tpviz.schemes.strategy"] - IMPORTS["tpviz.schemes.strategy"]
+    )
     gap = ast.parse('import_module(f"tpviz.schemes.{name}.paper")').body[0].value.args[0]
     assert "tpviz.schemes.atp.paper" in modules_of(gap)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tpviz as tv
-from tpviz.checks import divides
-from tpviz.strategy import Strategy, knob
+from tpviz.core.checks import divides
+from tpviz.schemes.strategy import Strategy, knob
 
 
 # -- workload ----
@@ -148,7 +148,7 @@ def test_device_mesh_has_the_same_groups_and_names_its_axes():
     def look(axes):
         import torch.distributed as dist
 
-        from tpviz.mesh import Mesh
+        from tpviz.core.mesh import Mesh
 
         mesh = Mesh(axes).device_mesh()
         assert Mesh(axes).device_mesh() is mesh  # groups are made once

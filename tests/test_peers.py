@@ -3,7 +3,8 @@
 import pytest
 
 import tpviz as tv
-from tpviz import GPT, peers
+from tpviz import GPT
+from tpviz.evidence import peers
 
 
 @pytest.mark.parametrize(

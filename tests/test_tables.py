@@ -1,6 +1,6 @@
 """Tables as HTML."""
 
-from tpviz.tables import html_table
+from tpviz.core.tables import html_table
 
 ROWS = [["what", "bytes"], ["a < b", "8"], ["'c' & d", "16"]]
 

@@ -17,7 +17,7 @@ import cloudpickle
 
 import tpviz as tv
 
-_LAUNCH = "tpviz.runtime.launch._shown"
+_LAUNCH = "tpviz.ranks.launch._shown"
 
 
 class _Job(BaseException):

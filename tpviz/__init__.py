@@ -9,18 +9,19 @@ Names load when first used, so ``import tpviz`` needs neither torch nor a plotti
 import sys
 from importlib import import_module
 
-from .shield import shielded
-from .show import drawn_by
+from .core import moved
+from .core.shield import shielded
+from .core.show import drawn_by, formats
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "tpviz.workload": ["GPT"],
-    "tpviz.mesh": ["Mesh"],
+    "tpviz.core.workload": ["GPT"],
+    "tpviz.core.mesh": ["Mesh"],
     "tpviz.cluster": ["Cluster", "Device", "Dimension", "Level"],
-    "tpviz.labels": ["label"],
-    "tpviz.matrix": ["communication_matrix"],
-    "tpviz.strategy": ["Strategy"],
+    "tpviz.core.labels": ["label"],
+    "tpviz.views.matrix": ["communication_matrix"],
+    "tpviz.schemes.strategy": ["Strategy"],
     "tpviz.schemes": ["strategies"],
     "tpviz.schemes.megatron.strategy": ["Megatron"],
     "tpviz.schemes.atp.strategy": ["ATP"],
@@ -31,12 +32,12 @@ _HOMES = {
     "tpviz.schemes.zero.strategy": ["DataParallel"],
     "tpviz.schemes.custom": ["Custom"],
     "tpviz.schemes.gpt.own": ["reference_model"],
-    "tpviz.trace": ["Trace", "Event", "Ledger"],
-    "tpviz.trace.load": ["load_trace"],
-    "tpviz.trace.names": ["COMM_KERNELS"],
-    "tpviz.runtime.launch": ["launch", "restart", "shutdown", "progress"],
-    "tpviz.runtime.rank_errors": ["RankError", "RankTimeoutError"],
-    "tpviz.runtime.recorder": ["record"],
+    "tpviz.core.trace": ["Trace", "Event", "Ledger"],
+    "tpviz.files.load": ["load_trace"],
+    "tpviz.files.names": ["COMM_KERNELS"],
+    "tpviz.ranks.launch": ["launch", "restart", "shutdown", "progress"],
+    "tpviz.ranks.rank_errors": ["RankError", "RankTimeoutError"],
+    "tpviz.ranks.recorder": ["record"],
     "tpviz.verbs.predict": ["predict", "Prediction"],
     "tpviz.verbs.room": ["Training"],
     "tpviz.verbs.search": ["search"],
@@ -47,9 +48,9 @@ _HOMES = {
     "tpviz.verbs.capture": ["capture"],
     "tpviz.verbs.simulate": ["simulate"],
     "tpviz.verbs.slow_motion": ["in_slow_motion"],
-    "tpviz.simulation.injected_faults": ["Faults"],
-    "tpviz.parallel": ["Pair", "Trainer", "TrainingArguments", "parallelize", "verify_parallel"],
-    "tpviz.widgets": [
+    "tpviz.cluster.clock.injected_faults": ["Faults"],
+    "tpviz.modules": ["Pair", "Trainer", "TrainingArguments", "parallelize", "verify_parallel"],
+    "tpviz.views.widgets": [
         "explore",
         "BlocksView",
         "GridView",
@@ -60,40 +61,48 @@ _HOMES = {
         "ScheduleView",
         "TileView",
     ],
-    "tpviz.widgets.guess": ["Guess"],
-    "tpviz.widgets.partition": ["PartitionView"],  # by itself: it works on torch's graphs
-    "tpviz.collectives.observe": ["microscope"],
-    "tpviz.labs.study": ["Study", "study"],
-    "tpviz.labs.claims": ["Claims", "claims"],
-    "tpviz.validation.rows": ["published"],
-    "tpviz.validation.validate": ["Validation", "validate"],
-    "tpviz.exercises": ["check", "exercise", "hint"],
-    "tpviz.exercises.leaderboard": ["leaderboard"],
+    "tpviz.views.widgets.guess": ["Guess"],
+    "tpviz.views.widgets.partition": ["PartitionView"],  # by itself: it works on torch's graphs
+    "tpviz.views.collectives.observe": ["microscope"],
+    "tpviz.evidence.study": ["Study", "study"],
+    "tpviz.evidence.claims": ["Claims", "claims"],
+    "tpviz.evidence.published.rows": ["published"],
+    "tpviz.evidence.published.validate": ["Validation", "validate"],
+    "tpviz.course": ["check", "exercise", "hint"],
+    "tpviz.course.leaderboard": ["leaderboard"],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 drawn_by(
     {
-        "tpviz.cluster.description.Cluster": "tpviz.figures.cluster",
-        "tpviz.collectives.result.Microscope": "tpviz.figures.microscope",
-        "tpviz.matrix.CommunicationMatrix": "tpviz.figures.matrix",
-        "tpviz.verbs.calibrate.Calibration": "tpviz.figures.calibration",
-        "tpviz.verbs.compare.Comparison": "tpviz.figures.comparison",
-        "tpviz.verbs.ranking.Search": "tpviz.figures.ranking",
+        "tpviz.cluster.description.Cluster": "tpviz.views.figures.cluster",
+        "tpviz.views.collectives.result.Microscope": "tpviz.views.figures.microscope",
+        "tpviz.views.matrix.CommunicationMatrix": "tpviz.views.figures.matrix",
+        "tpviz.evidence.report.Report": "tpviz.views.figures.report",
+        "tpviz.verbs.calibrate.Calibration": "tpviz.views.figures.calibration",
+        "tpviz.verbs.compare.Comparison": "tpviz.views.figures.comparison",
+        "tpviz.verbs.ranking.Search": "tpviz.views.figures.report",
     }
 )
-_MODULES = ["clusters", "exercises", "models"]
+formats({"chrome": "tpviz.files.chrome", "hta": "tpviz.files.hta"})
+moved.install()
+_MODULES = {
+    "clusters": "tpviz.cluster.clusters",
+    "exercises": "tpviz.course",
+    "limits": "tpviz.core.limits",
+    "models": "tpviz.core.models",
+}
 _ON_RANKS = "run", "verify", "verify_parallel", "compare", "calibrate", "microscope", "check"
 __all__ = sorted([*_HOME, *_MODULES])
 
 
 def __getattr__(name):
     if name in _MODULES:
-        return _load(f"tpviz.{name}")
+        return _load(_MODULES[name])
     if name not in _HOME:
         known = ", ".join(__all__)
         raise AttributeError(f"module 'tpviz' has no attribute {name!r}; it has {known}")
     if name in _ON_RANKS and "torch" not in sys.modules:
-        shielded(_load("tpviz.runtime.launch").start_server)  # loads torch while we do
+        shielded(_load("tpviz.ranks.launch").start_server)  # loads torch while we do
     value = getattr(_load(_HOME[name]), name)
     globals()[name] = value
     return value

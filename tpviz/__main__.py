@@ -69,7 +69,8 @@ def _parser():
 # -- commands --------------------------------------------------------------------------------------
 def _run(options):
     import tpviz as tv
-    from tpviz.figures.page import write_page
+
+    from .views.figures.page import write_page
 
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps}: use 1 or more")
@@ -151,7 +152,7 @@ def _lab(options):
 
 
 def _doctor(_):
-    from tpviz.runtime.doctor import doctor
+    from .ranks.doctor import doctor
 
     return 1 if doctor()["launch"]["error"] else 0
 

@@ -9,7 +9,7 @@ import pytest
 from lab_page import lab_page, only, written
 
 import tpviz as tv
-from tpviz.widgets.dropped import CHUNK
+from tpviz.views.widgets.dropped import CHUNK
 
 pytestmark = pytest.mark.browser
 

@@ -3,8 +3,8 @@
 import pytest
 from lab_page import lab_page, written
 
-from tpviz.figures import svg as figure
-from tpviz.figures.schedule_lanes import LEFT, ROOM
+from tpviz.views.figures import svg as figure
+from tpviz.views.figures.schedule_lanes import LEFT, ROOM
 
 pytestmark = pytest.mark.browser
 

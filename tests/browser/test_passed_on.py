@@ -19,7 +19,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 SETUP = """
 import torch
 import tpviz as tv
-from tpviz.partition import partition_of, shard, trace
+from tpviz.modules.partition import partition_of, shard, trace
 gpt, box = tv.GPT(), tv.clusters.nvlink_pairs(pairs=2)
 ring = tv.microscope("all_reduce", world_size=2)
 layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))

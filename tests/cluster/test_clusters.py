@@ -6,7 +6,14 @@ import pytest
 
 import tpviz as tv
 from tpviz import Mesh
-from tpviz.clusters import frontier, nvlink_pairs, nvswitch_nodes, perlmutter, presets, torus
+from tpviz.cluster.clusters import (
+    frontier,
+    nvlink_pairs,
+    nvswitch_nodes,
+    perlmutter,
+    presets,
+    torus,
+)
 
 
 def bandwidth(cluster, stride, size):

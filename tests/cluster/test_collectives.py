@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpviz.cluster.collectives import ALGORITHMS, choose, cost
-from tpviz.trace.ledger import wire_bytes
+from tpviz.core.trace.ledger import wire_bytes
 
 # 1200 bytes. 4 ranks: a share is 300, log2 is 2. 6 ranks: a share is 200, log2 rounds up to 3.
 BY_HAND = [

@@ -6,8 +6,8 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster.profiles import as_run_by, coefficients, fitted, frameworks
-from tpviz.validation.fit import FITTED_ON
-from tpviz.validation.rows import table
+from tpviz.evidence.published.fit import FITTED_ON
+from tpviz.evidence.published.rows import table
 
 BOX = tv.clusters.dgx("H100-SXM-80GB", 16)
 COMMON = {"sustained", "memory_efficiency"}
@@ -25,7 +25,7 @@ def entries(data, path=()):
 
 def test_every_number_has_a_source_or_was_fitted():
     known = coefficients()
-    assert known["fitted_on"] == FITTED_ON  # what `tpviz.validation.fit` does
+    assert known["fitted_on"] == FITTED_ON  # what `tpviz.evidence.published.fit` does
     used = set()
     for path, entry in entries(known):
         if "fitted" in entry:

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import tpviz as tv
-from tpviz.schedules import schedule
-from tpviz.schedules.clock import timeline
-from tpviz.schemes.t3.hardware import maps
+from tpviz.core.schedules import schedule
+from tpviz.core.schedules.clock import timeline
+from tpviz.evidence.t3_hardware import maps
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tpviz.partition import partition_of, shard, trace
+from tpviz.modules.partition import partition_of, shard, trace
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "parallel"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "modules"))
 import foreign
 
 

@@ -5,9 +5,9 @@ from itertools import permutations
 from math import prod
 
 import tpviz as tv
-from tpviz.advice import fits
-from tpviz.schedules import SCHEDULES
-from tpviz.strategy import RECOMPUTE
+from tpviz.core.schedules import SCHEDULES
+from tpviz.schemes.advice import fits
+from tpviz.schemes.strategy import RECOMPUTE
 
 LLAMA = {"gated": True, "norm": "rms", "rotary": True, "bias": False, "tied": False, "kv_heads": 4}
 

@@ -212,8 +212,8 @@ def test_chunks_are_labelled():
 
 
 def test_ownership_names_what_a_rank_holds():
-    from tpviz.figures.mesh import mesh_scene
     from tpviz.schemes.ownership import local_shapes, ownership
+    from tpviz.views.figures.mesh import mesh_scene
 
     strategy = tv.ATP(mesh=(2, 4))
     rows = ownership(strategy, TINY)

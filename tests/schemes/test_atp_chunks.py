@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.cost import Clock, Transfer
+from tpviz.cluster.clock.cost import Clock, Transfer
+from tpviz.core.step import Chunks, Collective, Kernel, Part
 from tpviz.schemes.atp.chunks import Layer, backward, slowdown
-from tpviz.step import Chunks, Collective, Kernel, Part
 
 RNG = np.random.default_rng(3)
 CASES = [(*RNG.uniform(0.1, 10, 2), RNG.uniform(0.001, 1)) for _ in range(25)]

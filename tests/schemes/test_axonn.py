@@ -259,9 +259,9 @@ def test_data_parallelism_around_it_is_its_own_axis():
 @pytest.mark.parametrize("grid", [(2, 2, 2, 1), (1, 1, 4, 2)])
 def test_ownership_is_of_pieces(grid):
     """What a mesh shows as a rank's own is what its program holds: pieces cover a weight once."""
-    from tpviz.figures.mesh import mesh_scene, share
     from tpviz.schemes.axonn.step import num_local_parameters
     from tpviz.schemes.ownership import ownership
+    from tpviz.views.figures.mesh import mesh_scene, share
 
     strategy = axonn(grid)
     rows = ownership(strategy, TINY)

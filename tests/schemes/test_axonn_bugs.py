@@ -7,8 +7,8 @@ import pytest
 from together import together, verifications
 
 import tpviz as tv
+from tpviz.course.zoo import examine
 from tpviz.exercises import axonn_zoo as zoo
-from tpviz.exercises.zoo import examine
 
 CAUSES = zoo.Broken.faults
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import tpviz as tv
-from tpviz.films.grid_cases import KNOWN, cases
+from tpviz.views.films.grid_cases import KNOWN, cases
 
 W = tv.GPT(layers=3, hidden=64, heads=8, seq=8, batch=16, tied=False)
 

@@ -6,8 +6,8 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cost import Clock
-from tpviz.queues import Ahead
+from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.queues import Ahead
 from tpviz.schemes.axonn.step import num_local_parameters
 
 W = tv.GPT(layers=2, hidden=32, heads=8, seq=8, batch=256, vocab=32)

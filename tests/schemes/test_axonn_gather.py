@@ -15,10 +15,10 @@ from tiny import TINY, assert_equal
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.figures import blocks, grid
-from tpviz.films.captions import LAYERS
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
-from tpviz.widgets.grid import story
+from tpviz.views.figures import blocks, grid
+from tpviz.views.films.captions import LAYERS
+from tpviz.views.widgets.grid import story
 
 THIN = Cluster("thin wires", Device({"float32": 1e8}, 1e9, 1e9), (Level("all", 8, 1e5, 1e5, 1e-3),))
 """Kernels wait for gathers, so that it matters where one is asked for."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from tiny import TINY
 
 import tpviz as tv
-from tpviz.runtime.rank_errors import RankError
+from tpviz.ranks.rank_errors import RankError
 
 SMALL = replace(TINY, hidden=8, heads=2, seq=4, batch=4, vocab=16)
 NODE = tv.clusters.nvswitch(4)

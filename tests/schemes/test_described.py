@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 import tpviz as tv
-import tpviz.strategy
+import tpviz.schemes.strategy
 
 ALONE = [
     tv.Megatron(tp=2),
@@ -32,5 +32,5 @@ def test_a_product_describes_each_of_its_strategies():
 
 
 def test_the_example_is_true():
-    done = doctest.testmod(tpviz.strategy)
+    done = doctest.testmod(tpviz.schemes.strategy)
     assert done.attempted and not done.failed

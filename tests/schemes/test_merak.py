@@ -8,7 +8,7 @@ import pytest
 from tiny import TINY, assert_equal
 
 import tpviz as tv
-from tpviz.schedules import SCHEDULES
+from tpviz.core.schedules import SCHEDULES
 
 DEEP = replace(TINY, layers=4)
 UNTIED = replace(DEEP, tied=False)
@@ -162,8 +162,8 @@ def test_no_data_parallelism_around_it():
 
 def test_what_is_drawn_of_who_owns_what():
     """A parameter is where its stage is; both ends have the shared one."""
-    from tpviz.figures.mesh import mesh_scene, share
     from tpviz.schemes.ownership import ownership
+    from tpviz.views.figures.mesh import mesh_scene, share
 
     strategy = tv.Merak(pp=2, tp=2, dp=1, schedule="1f1b")
     scene = mesh_scene(tv.Mesh(strategy.axes), ownership(strategy, DEEP))

@@ -7,10 +7,10 @@ import pytest
 from together import together
 
 import tpviz as tv
-from tpviz.schedules import SCHEDULES, timeline
-from tpviz.schedules.formulas import in_flight as by_formula
-from tpviz.schedules.measured import in_flight, peaks_in_flight
-from tpviz.trace import Event, Trace
+from tpviz.core.schedules import SCHEDULES, timeline
+from tpviz.core.schedules.formulas import in_flight as by_formula
+from tpviz.core.schedules.measured import in_flight, peaks_in_flight
+from tpviz.core.trace import Event, Trace
 
 W = tv.GPT(layers=8, hidden=16, heads=4, seq=8, batch=8, vocab=32)
 STRATEGIES = [

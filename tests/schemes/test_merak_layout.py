@@ -11,7 +11,7 @@ from tiny import TINY, assert_equal
 from together import together
 
 import tpviz as tv
-from tpviz.schedules import schedule
+from tpviz.core.schedules import schedule
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.pipeline.memory import memory_of
@@ -279,7 +279,7 @@ def test_budgets_heed_the_layout():
 
 # -- where a strategy goes -----------------------------------------------------------------------
 def test_a_knob_like_others():
-    from tpviz.widgets.knobs import Knobs
+    from tpviz.views.widgets.knobs import Knobs
 
     knobs = Knobs(tv.Merak)
     knobs.controls["layout"].value = "Ett|ttL"
@@ -290,7 +290,7 @@ def test_a_knob_like_others():
 
 
 def test_sliders_stop_at_what_the_layout_takes():
-    from tpviz.widgets.fitting import Fitting
+    from tpviz.views.widgets.fitting import Fitting
 
     fitting = Fitting(replace(DEEP, batch=8), tv.Merak(schedule="1f1b"), None, ranks=8)
     assert fitting.stops["pp"] == [1, 2, 3, 4, 5, 6]
@@ -301,7 +301,7 @@ def test_sliders_stop_at_what_the_layout_takes():
 
 
 def test_schedules_are_drawn_of_it():
-    from tpviz.widgets.schedule_sources import of_strategy
+    from tpviz.views.widgets.schedule_sources import of_strategy
 
     s = tv.Merak(schedule="1f1b", recompute="none", layout=(1, 5))
     [panel] = of_strategy(s, "none", DEEP, tv.clusters.nvlink_pairs()).panels
@@ -311,7 +311,7 @@ def test_schedules_are_drawn_of_it():
 
 
 def test_a_run_with_an_empty_stage_is_drawn():
-    from tpviz.widgets.schedule_sources import of_strategy
+    from tpviz.views.widgets.schedule_sources import of_strategy
 
     s = tv.Merak(pp=4, schedule="1f1b", layout=(3, 3, 0, 0))
     trace = tv.run(s, DEEP, steps=1, progress=False)

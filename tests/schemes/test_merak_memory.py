@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tpviz as tv
-from tpviz.mesh import Mesh
+from tpviz.core.mesh import Mesh
 from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.pipeline.memory import memory_of
 

@@ -6,8 +6,8 @@ import pytest
 from tiny import TINY
 
 import tpviz as tv
-from tpviz.schedules import SCHEDULES, Schedule, schedule
-from tpviz.schedules.own import as_text, own
+from tpviz.core.schedules import SCHEDULES, Schedule, schedule
+from tpviz.core.schedules.own import as_text, own
 
 LINES = ["F0 F1 B0 B1", "F0 B0 F1 B1"]
 TWO = {"pp": 2, "microbatches": 2}

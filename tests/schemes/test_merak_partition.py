@@ -8,7 +8,7 @@ import torch
 from partitioned import MODELS, chained, cut, traced, whole
 from torch.utils._pytree import tree_flatten
 
-from tpviz.partition import partition_of, trace
+from tpviz.modules.partition import partition_of, trace
 
 
 def equal(a, b):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import tpviz as tv
-from tpviz.partition import partition_of, report, shard, trace
+from tpviz.modules.partition import partition_of, report, shard, trace
 
 
 class Cube(torch.autograd.Function):
@@ -112,7 +112,7 @@ def test_tensor_parallel_layers_are_leaves_on_ranks():
     """Stages of a model that `tv.parallelize` split over two ranks, collectives included."""
 
     def rank(make, x):
-        from tpviz.parallel.layers import SplitLinear
+        from tpviz.modules.layers import SplitLinear
 
         torch.manual_seed(0)
         model = tv.parallelize(make().double().eval(), tv.Megatron(tp=2)).module
@@ -172,7 +172,7 @@ def test_doctests_of_the_report():
 # -- size ------------------------------------------------------------------------------------------
 LARGE = """
 import resource, sys, torch, transformers
-from tpviz.partition import partition_of, trace
+from tpviz.modules.partition import partition_of, trace
 with torch.device("meta"):
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
         n_layer=44, n_embd=6144, n_head=64, n_positions=2048))

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from partitioned import Toy, chained, cut, traced, whole
 from torch import nn
 
-from tpviz.partition import partition_of, shard, trace
-from tpviz.partition.division import smallest_largest, uniform, uniform_floor
-from tpviz.partition.sharding import legal_cuts, num_layers
+from tpviz.modules.partition import partition_of, shard, trace
+from tpviz.modules.partition.division import smallest_largest, uniform, uniform_floor
+from tpviz.modules.partition.sharding import legal_cuts, num_layers
 
 IDS = torch.arange(10).view(2, 5)
 

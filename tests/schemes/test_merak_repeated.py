@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 import tpviz as tv
-from tpviz.schedules import SCHEDULES
+from tpviz.core.schedules import SCHEDULES
 from tpviz.schemes.pipeline.stage import Runner
 
 W = tv.GPT(layers=4, batch=8)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from test_merak_schedules import runs
 
-from tpviz.schedules import SCHEDULES, Action, Schedule, schedule, schedule_errors, validate
+from tpviz.core.schedules import SCHEDULES, Action, Schedule, schedule, schedule_errors, validate
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tpviz.schedules import SCHEDULES, schedule, timeline
+from tpviz.core.schedules import SCHEDULES, schedule, timeline
 
 
 def random_timeline(rng):

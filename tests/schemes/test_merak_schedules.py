@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from tpviz.schedules import SCHEDULES, Action, Schedule, schedule, schedule_errors, validate
-from tpviz.schedules.order import walk
+from tpviz.core.schedules import SCHEDULES, Action, Schedule, schedule, schedule_errors, validate
+from tpviz.core.schedules.order import walk
 
 SHIFTED = """\
 s0: F0 F1 F2 F3 RB0 F4 RB1 F5 RB2 R3 B3 R4 B4 R5 B5
@@ -47,7 +47,7 @@ s3: F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5"""
     ],
 )
 def test_examples_in_docstrings(module):
-    done = doctest.testmod(import_module(f"tpviz.schedules{module}"))
+    done = doctest.testmod(import_module(f"tpviz.core.schedules{module}"))
     assert done.attempted and not done.failed
 
 

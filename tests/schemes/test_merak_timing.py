@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from tpviz.schedules import SCHEDULES, Schedule, schedule, timeline
-from tpviz.schedules.formulas import bubble, in_flight, makespan
-from tpviz.schedules.order import needs
+from tpviz.core.schedules import SCHEDULES, Schedule, schedule, timeline
+from tpviz.core.schedules.formulas import bubble, in_flight, makespan
+from tpviz.core.schedules.order import needs
 
 MERAK = ("1f1b", "early_recompute", "last_no_recompute", "shifted_critical_path")
 

@@ -141,8 +141,8 @@ def test_without_anything_to_split_nothing_changes():
 
 def test_who_keeps_what_of_a_parameter():
     """At stage 3 replicas share a stage's parameters, and both ends a copy of the tied one."""
-    from tpviz.figures.mesh import mesh_scene, share
     from tpviz.schemes.ownership import ownership
+    from tpviz.views.figures.mesh import mesh_scene, share
 
     strategy = tv.Merak(pp=2, dp=2, zero=3, schedule="1f1b")
     scene = mesh_scene(tv.Mesh(strategy.axes), ownership(strategy, DEEP))

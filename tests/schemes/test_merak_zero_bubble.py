@@ -5,8 +5,8 @@ from random import Random
 import pytest
 from torch.distributed.pipelining import schedules as peer
 
-from tpviz.schedules import Schedule, schedule, timeline
-from tpviz.schedules.formulas import in_flight, makespan
+from tpviz.core.schedules import Schedule, schedule, timeline
+from tpviz.core.schedules.formulas import in_flight, makespan
 
 PEERS = {
     "interleaved_1f1b": peer.ScheduleInterleaved1F1B,

@@ -8,9 +8,9 @@ from tiny import EXACT, assert_equal, named, peaks
 from torch import nn
 
 import tpviz as tv
+from tpviz.core.step import Kernel, flat
 from tpviz.schemes.gpt.memory import core_kept
-from tpviz.step import Kernel, flat
-from tpviz.strategy import RECOMPUTE, step_of
+from tpviz.schemes.strategy import RECOMPUTE, step_of
 
 W = tv.GPT(layers=3, hidden=32, heads=4, seq=8, batch=16, vocab=64)
 LLAMA = replace(

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 import tpviz as tv
-from tpviz.runtime.compute import KERNELS
+from tpviz.ranks.compute import KERNELS
 from tpviz.schemes.gpt.pointwise import Held, collectives, gemms_of, passes
-from tpviz.strategy import Strategy
+from tpviz.schemes.strategy import Strategy
 
 BOX = tv.clusters.dgx("H100-SXM-80GB", 16)
 NAMES = {name.partition(".")[0] for name in KERNELS} | {"_unsafe_view"}  # which moves nothing

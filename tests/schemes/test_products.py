@@ -8,7 +8,7 @@ import pytest
 from products import draw
 
 import tpviz as tv
-from tpviz.advice import fits
+from tpviz.schemes.advice import fits
 from tpviz.verbs.room import need
 
 W = tv.GPT(layers=4, hidden=16, heads=4, seq=8, batch=16, vocab=32)

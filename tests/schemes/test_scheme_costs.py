@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tpviz as tv
-from tpviz.advice import fits
 from tpviz.cluster import Cluster, Device, Level
+from tpviz.cluster.clock.cost import by_axis, parts
 from tpviz.cluster.collectives import ALGORITHMS
-from tpviz.cost import by_axis, parts
+from tpviz.schemes.advice import fits
 from tpviz.schemes.pipeline.step import stage_parts
-from tpviz.strategy import step_of
+from tpviz.schemes.strategy import step_of
 from tpviz.verbs.compare import Comparison
 
 SMALL = tv.GPT(layers=1, hidden=8, heads=2, seq=4, batch=2, vocab=16)
@@ -226,7 +226,7 @@ def test_layers_alike_are_as_if_timed_one_by_one(bandwidth):
     forget = lambda: (step_of.cache_clear(), stage_parts.cache_clear())
     forget()
     made = [s.cost(w, box) for s, w in cases]
-    with patch("tpviz.step._blocks_of", iter):  # every part alone
+    with patch("tpviz.core.step._blocks_of", iter):  # every part alone
         forget()
         alone = [s.cost(w, box) for s, w in cases]
     forget()

@@ -8,9 +8,9 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cost import Clock, parts
+from tpviz.cluster.clock.cost import Clock, parts
+from tpviz.core.step import Part
 from tpviz.schemes.t3.step import Layers
-from tpviz.step import Part
 
 W = tv.GPT(layers=2, hidden=32, heads=8, seq=24, batch=4, vocab=64, tied=False)
 

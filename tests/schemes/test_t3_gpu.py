@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tpviz as tv
-from tpviz.schemes.t3.gpu import Settings, VirtualRing, ring_sum
+from tpviz.evidence.t3_gpu import Settings, VirtualRing, ring_sum
 
 ROOT = Path(__file__).parents[2]
 CUDA = torch.cuda.is_available()
@@ -108,7 +108,7 @@ class TestKernels:
         ring = VirtualRing(a, b, settings)
         want = ring.run().clone()
         inbox = ring.sums if reduce == "atomic" else ring.inbox
-        from tpviz.schemes.t3.gpu.ring import Ring, addresses
+        from tpviz.evidence.t3_gpu.ring import Ring, addresses
 
         tables = [addresses(x) for x in (ring.sums, inbox, ring.counts)]
         singles = [
@@ -148,7 +148,7 @@ class TestKernels:
     @interpreted
     def test_a_mover_whose_neighbour_sends_nothing_gives_up(self, monkeypatch):
         """The two ranks of a ring one after the other: the first finds nothing, and says so."""
-        from tpviz.schemes.t3.gpu import ring as rings
+        from tpviz.evidence.t3_gpu import ring as rings
 
         monkeypatch.setattr(rings, "PATIENCE", 20)
         a, b = inputs(2, 64, 16, 16)
@@ -169,7 +169,7 @@ class TestKernels:
 
     @pytest.mark.parametrize("kind", ["copy", "update"])
     def test_movers_beside_a_gemm_change_nothing_in_it(self, kind):
-        from tpviz.schemes.t3.gpu.traffic import BLOCK, Beside
+        from tpviz.evidence.t3_gpu.traffic import BLOCK, Beside
 
         bench = Beside(
             24, 20, 40, movers=2, kind=kind, buffer=8 * 4 * BLOCK, device=DEVICE, settings=SMALL
@@ -190,8 +190,8 @@ class TestKernels:
                 assert bench.target[2 * BLOCK :].eq(1).all()
 
     def test_streams_pass_every_block_once(self):
-        from tpviz.schemes.t3.gpu.traffic import BLOCK
-        from tpviz.schemes.t3.gpu.traffic_kernels import stream
+        from tpviz.evidence.t3_gpu.traffic import BLOCK
+        from tpviz.evidence.t3_gpu.traffic_kernels import stream
 
         source = torch.randn(5 * BLOCK, device=DEVICE)
         for kind in ("read", "write", "copy", "update"):
@@ -210,7 +210,7 @@ class TestKernels:
 
     @interpreted
     def test_what_the_kernels_would_take_wrongly_is_refused(self):
-        from tpviz.schemes.t3.gpu.ring import Ring
+        from tpviz.evidence.t3_gpu.ring import Ring
 
         a, b = inputs(2, 32, 16, 16)
         with pytest.raises(ValueError, match="bits of bfloat16"):
@@ -223,7 +223,7 @@ class TestKernels:
 
 def _waiting_rank(path, reduce, tile):
     """On a rank: its programs and movers, on buffers in a file that all ranks map."""
-    from tpviz.schemes.t3.gpu.ring import Ring
+    from tpviz.evidence.t3_gpu.ring import Ring
 
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     a, b = inputs(ranks, 48, 16, 32)
@@ -265,14 +265,14 @@ class TestCuda:
                 assert torch.equal(ring.run(mode), want)
 
     def test_contention_is_plain_numbers(self):
-        from tpviz.schemes.t3.gpu import bandwidths, contention
+        from tpviz.evidence.t3_gpu import bandwidths, contention
 
         rows = contention(2048, 2048, 1024, movers=8, pauses=(300, 0), repeats=5, buffer=256 << 20)
         assert 0 < rows[0].rate < rows[1].rate < sum(bandwidths(256 << 20, 3).values())
         assert all(row.slowdown > 0.8 for row in rows)
 
     def test_movers_go_through_the_buffer_block_by_block(self):
-        from tpviz.schemes.t3.gpu.traffic import BLOCK, Beside
+        from tpviz.evidence.t3_gpu.traffic import BLOCK, Beside
 
         bench = Beside(4096, 4096, 4096, movers=4, buffer=1 << 30)
         bench.source.fill_(1)
@@ -303,7 +303,7 @@ class TestCuda:
 
 def _symmetric_rank(movers):
     os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
-    from tpviz.schemes.t3.gpu import SymmetricRing
+    from tpviz.evidence.t3_gpu import SymmetricRing
 
     rank = torch.distributed.get_rank()
     a, b = inputs(2, 512, 256, 384)

@@ -15,8 +15,8 @@ COMPILE = """
 import re, sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from tpviz.schemes.t3.gpu.kernels import ring
-from tpviz.schemes.t3.gpu.traffic_kernels import beside, stream
+from tpviz.evidence.t3_gpu.kernels import ring
+from tpviz.evidence.t3_gpu.traffic_kernels import beside, stream
 
 WHAT = r"bar\\.sync|atom\\.[\\w.]*add[\\w.]*|red\\.global[\\w.]*|mma|acquire"
 

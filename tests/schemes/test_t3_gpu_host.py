@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tpviz.schemes.t3.gpu import (
+from tpviz.evidence.t3_gpu import (
     Contention,
     Settings,
     bandwidths,
@@ -16,8 +16,8 @@ from tpviz.schemes.t3.gpu import (
     matmul_reduce_scatter,
     ring_sum,
 )
-from tpviz.schemes.t3.hardware.dram import COMM, READ, Clock, Dram
-from tpviz.schemes.t3.hardware.machine import Machine
+from tpviz.evidence.t3_hardware.dram import COMM, READ, Clock, Dram
+from tpviz.evidence.t3_hardware.machine import Machine
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,7 +79,7 @@ def test_without_triton_the_error_says_where_it_comes_from(monkeypatch):
     from tpviz.schemes.t3 import gpu
 
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "tpviz.schemes.t3.gpu.kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "tpviz.evidence.t3_gpu.kernels", raising=False)
     monkeypatch.delattr(gpu, "kernels", raising=False)
     with pytest.raises(RuntimeError, match="comes with torch for CUDA"):
         matmul_reduce_scatter(torch.ones(2, 4, 8), torch.ones(2, 8, 4))
@@ -146,7 +146,7 @@ PARTS = {"read": ["read"], "copy": ["read", "write"], "update": ["read", "update
 
 
 def test_gpus_without_atomics_between_them_are_refused(monkeypatch):
-    from tpviz.schemes.t3.gpu import symmetric
+    from tpviz.evidence.t3_gpu import symmetric
 
     class Four:
         size = staticmethod(lambda: 4)
@@ -175,4 +175,4 @@ def test_cpu_paths_load_nothing_of_it():
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     modules = loaded.stdout.split()
     assert "tpviz.schemes.t3" in modules
-    assert not [m for m in modules if m == "triton" or m.startswith("tpviz.schemes.t3.gpu")]
+    assert not [m for m in modules if m == "triton" or m.startswith("tpviz.evidence.t3_gpu")]

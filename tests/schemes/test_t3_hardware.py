@@ -8,7 +8,7 @@ from math import ceil, prod
 import numpy as np
 import pytest
 
-from tpviz.schemes.t3.hardware import (
+from tpviz.evidence.t3_hardware import (
     COLLECTIVES,
     CONFIGS,
     Dma,
@@ -18,11 +18,11 @@ from tpviz.schemes.t3.hardware import (
     maps,
     simulate,
 )
-from tpviz.schemes.t3.hardware.dram import Clock
-from tpviz.schemes.t3.hardware.payload import ring_sum
-from tpviz.schemes.t3.hardware.ring import all_gather, reduce_scatter
-from tpviz.schemes.t3.hardware.tiling import Tiling
-from tpviz.schemes.t3.paper import sublayer_times
+from tpviz.evidence.t3_hardware.closed_form import sublayer_times
+from tpviz.evidence.t3_hardware.dram import Clock
+from tpviz.evidence.t3_hardware.payload import ring_sum
+from tpviz.evidence.t3_hardware.ring import all_gather, reduce_scatter
+from tpviz.evidence.t3_hardware.tiling import Tiling
 
 SMALL = Machine(cus=2, llc=64 << 10)
 RAGGED = Gemm(90, 76, 24, itemsize=4, tile=(16, 16))
@@ -37,7 +37,7 @@ def partials(gemm, ranks, seed):
 
 @pytest.mark.parametrize("module", ["map_errors", "machine", "maps", "run", "tiling", "tracker"])
 def test_examples_in_docstrings(module):
-    done = doctest.testmod(import_module(f"tpviz.schemes.t3.hardware.{module}"))
+    done = doctest.testmod(import_module(f"tpviz.evidence.t3_hardware.{module}"))
     assert done.attempted and not done.failed
 
 

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tpviz.schemes.t3.hardware import (
+from tpviz.evidence.t3_hardware import (
     COLLECTIVES,
     Dma,
     Gemm,
@@ -17,8 +17,8 @@ from tpviz.schemes.t3.hardware import (
     maps,
     simulate,
 )
-from tpviz.schemes.t3.hardware.maps import OPS
-from tpviz.schemes.t3.hardware.tiling import Tiling
+from tpviz.evidence.t3_hardware.maps import OPS
+from tpviz.evidence.t3_hardware.tiling import Tiling
 
 GEMM = Gemm(48, 40, 16, itemsize=8, tile=(8, 8), wavefronts=2)
 

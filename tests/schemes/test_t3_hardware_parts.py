@@ -6,12 +6,12 @@ from math import inf
 import numpy as np
 import pytest
 
-from tpviz.cost import show_bytes
-from tpviz.schemes.t3.hardware import Gemm, Machine, simulate
-from tpviz.schemes.t3.hardware.dram import COMM, READ, STORE, Clock, Dram
-from tpviz.schemes.t3.hardware.llc import Cache
-from tpviz.schemes.t3.hardware.small_gpu import SMALL_GPU
-from tpviz.schemes.t3.hardware.tiling import Tiling
+from tpviz.cluster.clock.cost import show_bytes
+from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
+from tpviz.evidence.t3_hardware.dram import COMM, READ, STORE, Clock, Dram
+from tpviz.evidence.t3_hardware.llc import Cache
+from tpviz.evidence.t3_hardware.small_gpu import SMALL_GPU
+from tpviz.evidence.t3_hardware.tiling import Tiling
 
 PLAIN = Machine(dram=1e9, efficiency=1.0, mixed=0.5, queue=1, entry=100, update=2.0)
 

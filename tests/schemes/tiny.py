@@ -8,7 +8,7 @@ from typing import Any
 from together import together, verifications
 
 import tpviz as tv
-from tpviz.simulation.program import Capture
+from tpviz.cluster.clock.program import Capture
 
 TINY = tv.GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32)
 UNTIED = replace(TINY, tied=False)

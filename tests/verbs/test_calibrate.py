@@ -20,10 +20,10 @@ from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import cost
 from tpviz.cluster.fit import fit_kernels, fit_line
 from tpviz.cluster.routes import family
-from tpviz.figures.chart_svg import LEGIBLE
-from tpviz.figures.svg import image
 from tpviz.verbs.calibrate import calibration_of, device_of_steps
 from tpviz.verbs.timing import LARGE, MODELS, SMALL
+from tpviz.views.figures.chart_svg import LEGIBLE
+from tpviz.views.figures.svg import image
 
 calibrate_module = sys.modules[tv.calibrate.__module__]
 SIZES = (2**12, 2**16, 2**20, 2**24)

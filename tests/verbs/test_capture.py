@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 
 import tpviz as tv
-from tpviz import peers
-from tpviz.simulation.program import place
-from tpviz.strategy import Strategy
+from tpviz.cluster.clock.program import place
+from tpviz.evidence import peers
+from tpviz.schemes.strategy import Strategy
 
 W = tv.GPT()
 COLUMNS = ("name", "phase", "layer", "flops", "bytes", "dtype", "axis", "members", "seq")
@@ -47,7 +47,7 @@ def test_captured_rows_are_those_of_a_run(strategy):
 
 
 @pytest.mark.parametrize(
-    "strategy", [s for s in PROGRAMS if type(s).__module__ != "tpviz.peers"], ids=repr
+    "strategy", [s for s in PROGRAMS if type(s).__module__ != "tpviz.evidence.peers"], ids=repr
 )
 def test_captured_ledger_is_the_formula(strategy):
     assert tv.capture(strategy, W).ledger() == strategy.ledger(W)

@@ -5,11 +5,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 import tpviz as tv
-from tpviz import peers
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.figures.svg import image
-from tpviz.trace.steps import median_step
+from tpviz.core.trace.steps import median_step
+from tpviz.evidence import peers
 from tpviz.verbs.compare import Comparison, compare
+from tpviz.views.figures.svg import image
 
 WORKLOAD = tv.GPT(layers=1, hidden=64, heads=4, seq=32, batch=4, vocab=64)
 STRATEGY = tv.Megatron(tp=2) * tv.DataParallel(dp=2, bucket_mb=0.05)

@@ -4,10 +4,10 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster.profiles import as_run_by, coefficients, framework_of, frameworks
-from tpviz.mesh import Mesh
-from tpviz.validation import fit
+from tpviz.core.mesh import Mesh
+from tpviz.evidence.published import fit
 from tpviz.verbs.fitted_range import joined, outside, traits
-from tpviz.widgets.model import model_html
+from tpviz.views.widgets.model import model_html
 
 IDEAL = tv.clusters.dgx("H100-SXM-80GB", 64)
 GRID = as_run_by(IDEAL, "nanotron", "Ultra-Scale")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Dimension, Level
-from tpviz.simulation.replay import replay
-from tpviz.trace import Event, Trace
-from tpviz.trace.members import members_list
-from tpviz.trace.steps import median_step
+from tpviz.cluster.clock.replay import replay
+from tpviz.core.trace import Event, Trace
+from tpviz.core.trace.members import members_list
+from tpviz.core.trace.steps import median_step
 from tpviz.verbs.residual import (
     PARTS,
     collective_times,

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 import tpviz as tv
-from tpviz.validation import scoreboard as score
+from tpviz.evidence.published import scoreboard as score
 from tpviz.verbs.room import USUAL, as_pipeline, check_memory, least_needs, need, words
 from tpviz.verbs.space import space
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tpviz as tv
-from tpviz import peers
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.strategy import Strategy, knob, register
+from tpviz.evidence import peers
+from tpviz.schemes.strategy import Strategy, knob, register
 from tpviz.verbs.search import kendall_tau, space
 from tpviz.verbs.space import cells
 from tpviz.verbs.why import because
@@ -81,7 +81,7 @@ def test_space_of_what_is_given():
 
 
 def test_a_space_comes_from_the_knobs_unless_said():
-    from tpviz import strategy as module
+    from tpviz.schemes import strategy as module
 
     @register
     class Odd(Strategy):

@@ -7,8 +7,8 @@ import pytest
 from plain_chart import assert_plain
 
 import tpviz as tv
-from tpviz.cost import show_seconds
-from tpviz.runtime.bar import View
+from tpviz.cluster.clock.cost import show_seconds
+from tpviz.ranks.bar import View
 from tpviz.verbs.ranking import Search, contrasted, plans, same_words
 
 W = tv.GPT(batch=8)

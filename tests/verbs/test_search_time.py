@@ -6,7 +6,7 @@ from importlib import import_module
 import pytest
 
 import tpviz as tv
-from tpviz.simulation import deadline
+from tpviz.cluster.clock import deadline
 from tpviz.verbs.ranking import plans
 
 W = tv.GPT(batch=8)

@@ -137,8 +137,8 @@ def test_more_memory_than_a_device_has():
 def spans(groups, names):
     """Seconds of a collective on each group when all of them run at once, two nodes, one NIC."""
     nic = Cluster("nic", DEVICE, (Level("node", 2, 1e9, 1e9), Level("nic", 2, 1e6, 1e6)))
-    from tpviz.simulation.engine import Engine
-    from tpviz.simulation.replay import Board
+    from tpviz.cluster.clock.engine import Engine
+    from tpviz.cluster.clock.replay import Board
 
     board = Board(tv.capture(PRODUCT, W), nic, tv.Faults())
     queues = [board._queue(name, group, False) for name, group in zip(names, groups)]

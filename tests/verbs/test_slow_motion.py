@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import tpviz as tv
-from tpviz import peers
-from tpviz.labs import atp, axonn, merak, t3
+from tpviz.evidence import atp, axonn, merak, peers, t3
 from tpviz.verbs.slow_motion import (
     FAITHFUL,
     LONGEST_STEP,

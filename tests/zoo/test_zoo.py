@@ -11,9 +11,9 @@ import torch.distributed as dist
 from zoo import PROGRAMS, RANKS, by_axis, in_turn, plainly, recorded
 
 import tpviz as tv
-from tpviz.runtime.fake import fake_tensors, fake_world
-from tpviz.runtime.launch import RankError, RankTimeoutError
-from tpviz.strategy import Strategy
+from tpviz.ranks.fake import fake_tensors, fake_world
+from tpviz.ranks.launch import RankError, RankTimeoutError
+from tpviz.schemes.strategy import Strategy
 
 pytestmark = pytest.mark.timeout(600)  # on a busy machine; alone all take about a minute
 

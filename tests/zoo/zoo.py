@@ -86,7 +86,7 @@ def recorded(build, cluster=None):
 def in_turn(run, builds, *args):
     """{name: what ``run`` gives} of programs one after another on a rank; as between two jobs, none
     sees the groups of those before it."""
-    from tpviz.runtime import worker
+    from tpviz.ranks import worker
 
     results = {}
     for name, build in builds.items():

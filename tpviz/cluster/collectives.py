@@ -23,7 +23,7 @@ taken as perfect.
 (6, 1200.0)
 """
 
-from tpviz.checks import one_of
+from tpviz.core.checks import one_of
 
 ALGORITHMS = ("ring", "tree", "recursive_doubling")
 NCCL = {"all_reduce": ("ring", "tree")}

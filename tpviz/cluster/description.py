@@ -15,10 +15,10 @@ from functools import cached_property
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
-from tpviz import limits
-from tpviz.checks import one_of, whole_number
-from tpviz.mesh import Mesh
-from tpviz.show import Shown, figure_of
+from tpviz.core import limits
+from tpviz.core.checks import one_of, whole_number
+from tpviz.core.mesh import Mesh
+from tpviz.core.show import Shown, figure_of
 
 from .collectives import ALGORITHMS, choose, cost
 from .parts import Device, Dimension, Level, checked_name, finite, keep, not_negative, positive

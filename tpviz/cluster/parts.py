@@ -10,7 +10,7 @@ from numbers import Real
 from sys import float_info
 from typing import Any
 
-from tpviz.checks import one_of, whole_number
+from tpviz.core.checks import one_of, whole_number
 
 DTYPES = (
     "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8",

@@ -1,7 +1,7 @@
 """Clusters that are not ideal, as runs on them were: by numbers of `coefficients.json`.
 
 Every number there has its source, or was fitted to the published rows that may be fitted on, at
-most eight for a GPU, fabric and framework together (`tpviz.validation.fit`, docs/adr/0021).
+most eight for a GPU, fabric and framework together (`tpviz.evidence.published.fit`, docs/adr/0021).
 
 >>> from tpviz import clusters
 >>> real = as_run_by(clusters.dgx("H100-SXM-80GB", 16), "Megatron-LM")
@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpviz.checks import one_of
+from tpviz.core.checks import one_of
 
 if TYPE_CHECKING:
     from .description import Cluster

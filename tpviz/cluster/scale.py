@@ -12,7 +12,7 @@ and memory carry the doubled bytes in the same time.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpviz.checks import number, one_of
+from tpviz.core.checks import number, one_of
 
 if TYPE_CHECKING:
     from .description import Cluster

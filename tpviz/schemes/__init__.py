@@ -5,7 +5,7 @@
 
 from importlib import import_module
 
-from tpviz.strategy import Strategy, registered
+from .strategy import Strategy, registered
 
 SCHEMES = ("atp", "axonn", "zero", "megatron", "merak", "t3", "pipeline")
 """In the order in which `strategies` lists them."""

@@ -21,18 +21,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpviz.cost import Segment
-from tpviz.mesh import Mesh
-from tpviz.strategy import Strategy
-from tpviz.trace.ledger import Ledger
+from tpviz.cluster.clock.cost import Segment
+from tpviz.core.mesh import Mesh
+from tpviz.core.trace.ledger import Ledger
+
+from .strategy import Strategy
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
     from tpviz.cluster import Cluster
-    from tpviz.schemes.gpt.program import Program
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
+
+    from .gpt.program import Program
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -60,7 +62,7 @@ class Custom(Strategy):
         (axis, collective, phase, count, payload bytes of each). None: no formula.
     cost : function (workload, cluster): seconds of a step's kernels and of exposed communication by
         axis, {"compute": 0.1, "dp": 0.02}; or a number, all of it compute; or a list of
-        `tpviz.cost.Segment`. None: no formula, so nothing is predicted.
+        `tpviz.cluster.clock.cost.Segment`. None: no formula, so nothing is predicted.
 
     Raises ``ValueError`` for axes that are no mesh, and for anything that is no function.
     """
@@ -157,7 +159,7 @@ class Custom(Strategy):
         device: "torch.device | str" = "cpu",
         **options: Any,
     ) -> "Program":
-        from tpviz.schemes.gpt.own import build
+        from .gpt.own import build
 
         return build(self, workload, mesh, device, **options)
 

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from tpviz.labels import label
-from tpviz.schemes.collectives import Group, gather_first, own_of, scatter_first
+from tpviz.core.labels import label
+
+from .collectives import Group, gather_first, own_of, scatter_first
 
 
 def linear_gradients(

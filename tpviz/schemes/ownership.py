@@ -8,8 +8,9 @@ weights are (out, in).
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tpviz.strategy import Strategy
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
+
+    from .strategy import Strategy
 
 LETTERS = {
     "token.weight": "VD",

@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tpviz.checks import one_of, whole_number
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import cost
 from tpviz.cluster.fit import LEAST_STEPS, fit_kernels, fit_line
 from tpviz.cluster.routes import family
-from tpviz.mesh import Mesh
-from tpviz.runtime.launch import check_world_size, launch
+from tpviz.core.checks import one_of, whole_number
+from tpviz.core.mesh import Mesh
+from tpviz.core.show import figure_of
+from tpviz.core.trace.faithful import warn_if_late
+from tpviz.core.workload import GPT
+from tpviz.ranks.launch import check_world_size, launch
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.schemes.gpt.pointwise import work
 from tpviz.schemes.zero.strategy import DataParallel
-from tpviz.show import figure_of
-from tpviz.trace.faithful import warn_if_late
-from tpviz.workload import GPT
 
 from .checks import check_cluster
 from .timing import LARGE, SMALL, time_paced_rank, time_rank
@@ -74,7 +74,7 @@ class Calibration:
         return figure_of(self).describe(self.scene())
 
     def scene(self) -> dict[str, Any]:
-        """What `tpviz.figures.calibration` draws, ready for JSON."""
+        """What `tpviz.views.figures.calibration` draws, ready for JSON."""
         return figure_of(self).calibration_scene(self.points, self.fits, self.cluster, self.badge)
 
     def to_svg(self, theme: str = "auto") -> str:

@@ -17,25 +17,25 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
 )
 
-from tpviz.mesh import Mesh
-from tpviz.runtime.clock import OrderClock
-from tpviz.runtime.fake import NoNumbers, fake_tensors, fake_world
-from tpviz.runtime.rank_errors import raised_at
-from tpviz.runtime.recorder import Recorder
-from tpviz.runtime.repeat import repeating
+from tpviz.cluster.clock import deadline
+from tpviz.cluster.clock.agreement import checked
+from tpviz.cluster.clock.program import Capture, place
+from tpviz.core.mesh import Mesh
+from tpviz.core.trace.members import members_list
+from tpviz.ranks.clock import OrderClock
+from tpviz.ranks.fake import NoNumbers, fake_tensors, fake_world
+from tpviz.ranks.rank_errors import raised_at
+from tpviz.ranks.recorder import Recorder
+from tpviz.ranks.repeat import repeating
 from tpviz.schemes.ownership import ownership
-from tpviz.simulation import deadline
-from tpviz.simulation.agreement import checked
-from tpviz.simulation.program import Capture, place
-from tpviz.trace.members import members_list
 
 from .checks import check_fit
 
 if TYPE_CHECKING:
+    from tpviz.core.trace import Trace
+    from tpviz.core.workload import GPT
     from tpviz.schemes.gpt.program import Program
-    from tpviz.strategy import Strategy
-    from tpviz.trace import Trace
-    from tpviz.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
 _NUMBERS = NoNumbers, DataDependentOutputException, DynamicOutputShapeException
 _lock = threading.Lock()  # a process has one torch.distributed world

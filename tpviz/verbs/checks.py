@@ -1,9 +1,9 @@
 """Checks that several verbs share: that each argument is what belongs in its place. No torch."""
 
 from tpviz.cluster import Cluster
-from tpviz.simulation.injected_faults import NONE, Faults
-from tpviz.strategy import Strategy
-from tpviz.workload import GPT
+from tpviz.cluster.clock.injected_faults import NONE, Faults
+from tpviz.core.workload import GPT
+from tpviz.schemes.strategy import Strategy
 
 
 def check_fit(strategy: Strategy, workload: GPT) -> None:

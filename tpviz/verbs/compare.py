@@ -9,10 +9,10 @@ from contextlib import closing
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.checks import one_of, whole_number
-from tpviz.runtime.bar import viewer
-from tpviz.show import figure_of
-from tpviz.trace.steps import median_step
+from tpviz.core.checks import one_of, whole_number
+from tpviz.core.show import figure_of
+from tpviz.core.trace.steps import median_step
+from tpviz.ranks.bar import viewer
 
 from .capture import capture as capture_program
 from .checks import check_faults
@@ -23,11 +23,11 @@ from .simulate import simulate
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.simulation.injected_faults import Faults
-    from tpviz.simulation.program import Capture
-    from tpviz.strategy import Strategy
-    from tpviz.trace.table import Trace
-    from tpviz.workload import GPT
+    from tpviz.cluster.clock.injected_faults import Faults
+    from tpviz.cluster.clock.program import Capture
+    from tpviz.core.trace.table import Trace
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
     from .predict import Prediction
     from .residual import Residual
@@ -92,7 +92,7 @@ def compare(
 
 
 def _foreseen(strategy: "Strategy", workload: "GPT", cluster: "Cluster"):
-    """The `Prediction`, or None for a strategy without a formula (`tpviz.peers`)."""
+    """The `Prediction`, or None for a strategy without a formula (`tpviz.evidence.peers`)."""
     try:
         return predict(strategy, workload, cluster)
     except NotImplementedError:
@@ -229,7 +229,7 @@ class Comparison:
     # -- shown -------------------------------------------------------------------------------------
     @cached_property
     def scene(self) -> dict[str, Any]:
-        """The picture as data: `tpviz.figures.comparison.comparison_scene`."""
+        """The picture as data: `tpviz.views.figures.comparison.comparison_scene`."""
         return figure_of(self).comparison_scene(
             self.prediction,
             self.simulated,
@@ -241,7 +241,7 @@ class Comparison:
         )
 
     def to_svg(self, **options: Any) -> str:
-        """One static SVG; options as `tpviz.figures.comparison.comparison_svg` takes them."""
+        """One static SVG; options as `tpviz.views.figures.comparison.comparison_svg` takes them."""
         return figure_of(self).comparison_svg(self.scene, **options)
 
     def to_table(self) -> list[list[str]]:

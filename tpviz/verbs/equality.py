@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tpviz.tables import html_table, listed, text_table
+from tpviz.core.tables import html_table, listed, text_table
 
 if TYPE_CHECKING:
-    from tpviz.trace.ledger import Ledger
-    from tpviz.trace.table import Trace
+    from tpviz.core.trace.ledger import Ledger
+    from tpviz.core.trace.table import Trace
 
 TOLERANCE = 1e-10
 """The largest `error` that passes: far above rounding in float64, far below any term left out."""

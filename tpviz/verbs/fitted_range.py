@@ -12,8 +12,8 @@ from tpviz.cluster.profiles import coefficients, framework_of
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.strategy import Strategy
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
 Range = list[Any]
 """[least, most] of a number; of a name all of them."""

@@ -16,8 +16,8 @@ from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
-from tpviz.cost import show_bytes
-from tpviz.strategy import Strategy
+from tpviz.cluster.clock.cost import show_bytes
+from tpviz.schemes.strategy import Strategy
 
 from .predict import check, predict
 from .ranking import Rejected, Row, rounded
@@ -26,7 +26,7 @@ from .why import kind
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .space import Cell
 

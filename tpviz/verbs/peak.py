@@ -31,14 +31,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.cost import Memory
+from tpviz.cluster.clock.cost import Memory
 from tpviz.schemes.gpt.memory import statistics
 from tpviz.schemes.pipeline.sharding import unit_numels
 from tpviz.schemes.pipeline.step import num_local_parameters
 
 if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
     from tpviz.schemes.merak.strategy import Merak
-    from tpviz.workload import GPT
 
 MiB = 1 << 20
 HANDLE, ENGINE, LARGE = 65 * MiB // 8, 4 * MiB, 32 * MiB

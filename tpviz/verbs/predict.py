@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.cluster import Cluster
-from tpviz.cost import (
+from tpviz.cluster.clock.cost import (
     Memory,
     by_axis,
     counted,
@@ -22,25 +22,25 @@ from tpviz.cost import (
     show_bytes,
     show_seconds,
 )
-from tpviz.mesh import Mesh
-from tpviz.strategy import Strategy
-from tpviz.workload import GPT
+from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
+from tpviz.schemes.strategy import Strategy
 
 from .checks import check_cluster, check_fit
 from .fitted_range import outside
 from .room import Training, check_training, need, room, words
 
 if TYPE_CHECKING:
-    from tpviz.cost import Segment
-    from tpviz.trace.ledger import Ledger
+    from tpviz.cluster.clock.cost import Segment
+    from tpviz.core.trace.ledger import Ledger
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """What the formulas say about one step of one rank; every rank's is the same.
 
-    segments : tuple of `tpviz.cost.Segment` in time order; seconds are the cluster's. training :
-    what else a model in 16 bits needs memory for, None: as most people train.
+    segments : tuple of `tpviz.cluster.clock.cost.Segment` in time order; seconds are the cluster's.
+    training : what else a model in 16 bits needs memory for, None: as most people train.
     """
 
     strategy: Strategy
@@ -63,8 +63,8 @@ class Prediction:
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """{part: seconds} of `tpviz.cost.PARTS`, which sum to the step. The two waits, for
-        bandwidth and for latency, sum to the exposed communication."""
+        """{part: seconds} of `tpviz.cluster.clock.cost.PARTS`, which sum to the step. The two
+        waits, for bandwidth and for latency, sum to the exposed communication."""
         return parts(*self._counted)
 
     @cached_property
@@ -110,8 +110,8 @@ class Prediction:
         return self.strategy.ledger(self.workload)
 
     def memory(self) -> Memory:
-        """The `tpviz.cost.Memory` of one rank, bytes by kind: of our own program, and of a model
-        in 16 bits of training in mixed precision (`tpviz.verbs.room`). Raises
+        """The `tpviz.cluster.clock.cost.Memory` of one rank, bytes by kind: of our own program, and
+        of a model in 16 bits of training in mixed precision (`tpviz.verbs.room`). Raises
         ``NotImplementedError`` where the strategy has no formula of it."""
         return Memory(self._memory)
 
@@ -180,7 +180,7 @@ def predict(
 
     With more ranks than shared ``cores``, kernels take ranks / cores times as long, as if all ranks
     computed all the time: too long in pipeline bubbles, where others wait. The cores' time for
-    moving bytes is added by `tpviz.cost.on_shared_cores`.
+    moving bytes is added by `tpviz.cluster.clock.cost.on_shared_cores`.
 
     Memory that exceeds the device is no error here: see ``.fits`` and `room.check_memory`.
     training : a `tv.Training`, of models in 16 bits. Raises ``ValueError`` where sizes do not

@@ -5,10 +5,11 @@ from dataclasses import dataclass, fields
 from itertools import combinations, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cost import show_apart, show_bytes, show_seconds
-from tpviz.show import figure_of
-from tpviz.strategy import Strategy
-from tpviz.tables import html_table
+from tpviz.cluster.clock.cost import show_apart, show_bytes, show_seconds
+from tpviz.core import charts
+from tpviz.core.show import figure_of
+from tpviz.core.tables import html_table
+from tpviz.schemes.strategy import Strategy
 
 from . import why as reasons
 from .predict import Prediction
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpviz.cluster import Cluster
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .frontier import Found
 
@@ -200,8 +201,7 @@ class Search:
 
     def scene(self, most: int = 10) -> dict[str, Any]:
         """The chart of the first ``most`` plans as data, ready for JSON: see
-        `tpviz.figures.charts`."""
-        charts = figure_of(self)
+        `tpviz.core.charts`."""
         first = list(islice(plans(self.rows), most))
         shown = [plan[0] for plan in first]
         names, common = contrasted([row.strategy for row in shown])
@@ -232,9 +232,9 @@ class Search:
 
     def to_html(self, path: "str | PathLike[str]", *, title: str = "") -> "Path":
         """Write chart and table as one HTML file that needs no network; returns the path."""
-        charts, still = figure_of(self), self._repr_html_()
-        view = charts.place("picture", {"scene": {"svg": still}})
-        return charts.write_view(path, self.scene()["title"], view, still, title)
+        page, still = figure_of(self), self._repr_html_()
+        view = page.place("picture", {"scene": {"svg": still}})
+        return page.write_view(path, self.scene()["title"], view, still, title)
 
     def describe(self) -> str:
         """Why the winner wins, how far the rankings agree, what was rejected and excluded, in
@@ -277,12 +277,12 @@ class Search:
         )
 
     def _repr_html_(self):
-        charts = figure_of(self)
+        figure = figure_of(self)
         rows = self.to_table()
         sides = ["left" if head in ("strategy", "same plan") else "right" for head in rows[0]]
         styles = [f"text-align:{side};padding:1px 8px" for side in sides]
         table = html_table(rows, "class='tpviz-search'", styles)
-        picture = charts.image(self.to_svg(), self.describe(), charts.LEGIBLE)
+        picture = figure.image(self.to_svg(), self.describe(), figure.LEGIBLE)
         return f"<div>{picture}{table}</div>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None):

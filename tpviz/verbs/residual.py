@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tpviz.cost import show_seconds
-from tpviz.simulation.injected_faults import Faults
-from tpviz.trace.critical import match_collectives
-from tpviz.trace.faithful import LATE
-from tpviz.trace.members import members_list
-from tpviz.trace.steps import median_step
+from tpviz.cluster.clock.cost import show_seconds
+from tpviz.cluster.clock.injected_faults import Faults
+from tpviz.core.trace.critical import match_collectives
+from tpviz.core.trace.faithful import LATE
+from tpviz.core.trace.members import members_list
+from tpviz.core.trace.steps import median_step
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.trace.table import Trace
+    from tpviz.core.trace.table import Trace
 
 PARTS = (
     "compute",

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tpviz.checks import number, one_of, settle
+from tpviz.cluster.clock.cost import Memory, show_bytes
+from tpviz.cluster.clusters import GPUS
 from tpviz.cluster.profiles import framework_of
-from tpviz.clusters import GPUS
-from tpviz.cost import Memory, show_bytes
+from tpviz.core.checks import number, one_of, settle
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak, as_merak
@@ -35,8 +35,8 @@ from .peak import UNFUSED, Run, least_peak, peak, run_by, states
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.strategy import Strategy
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
 BLOCKWISE = 1 + 4 / 2048
 """Bytes of a moment in 8 bits: a float32 scale for each 2048 (Dettmers et al. 2022, arXiv

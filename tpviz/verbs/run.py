@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from tpviz.checks import number, one_of, whole_number
-from tpviz.mesh import Mesh
-from tpviz.runtime.hosts import check_one_clock
-from tpviz.runtime.launch import in_torchrun, launch
-from tpviz.runtime.launch import progress as report
-from tpviz.runtime.recorder import DETAILS, record
+from tpviz.cluster.clock.injected_faults import NONE
+from tpviz.core.checks import number, one_of, whole_number
+from tpviz.core.mesh import Mesh
+from tpviz.core.trace import Trace
+from tpviz.ranks.hosts import check_one_clock
+from tpviz.ranks.launch import in_torchrun, launch
+from tpviz.ranks.launch import progress as report
+from tpviz.ranks.recorder import DETAILS, record
 from tpviz.schemes.gpt.program import LEARNING_RATE, batch_of, reference_program
 from tpviz.schemes.ownership import ownership
-from tpviz.simulation.injected_faults import NONE
-from tpviz.trace import Trace
 
 from .checks import check_faults, check_fit
 from .simulate import check_place
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
+    from tpviz.cluster.clock.injected_faults import Faults
+    from tpviz.core.workload import GPT
     from tpviz.schemes.gpt.program import Program
-    from tpviz.simulation.injected_faults import Faults
-    from tpviz.strategy import Strategy
-    from tpviz.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
 
 def run(

@@ -12,12 +12,12 @@ from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.checks import number, one_of, whole_number
-from tpviz.cost import show_bytes, show_seconds
-from tpviz.runtime.bar import View, viewer
+from tpviz.cluster.clock import deadline
+from tpviz.cluster.clock.cost import show_bytes, show_seconds
+from tpviz.core.checks import number, one_of, whole_number
+from tpviz.ranks.bar import View, viewer
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.simulation import deadline
-from tpviz.strategy import Strategy
+from tpviz.schemes.strategy import Strategy
 
 from .checks import check_cluster, check_workload
 from .frontier import Found, Frontier
@@ -38,7 +38,7 @@ from .why import rivals
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 __all__ = ["Rejected", "Row", "Search", "kendall_tau", "search", "space"]
 OBJECTIVES = ("step", "communication")
@@ -242,7 +242,7 @@ def _paper_order(row: Row):
 
 def _check_ranks(rows: Sequence[Row]):
     """Raise ``ValueError``, before hours of simulation, where ranks that may run are too many."""
-    from tpviz.runtime.launch import check_world_size
+    from tpviz.ranks.launch import check_world_size
 
     for world_size in {row.strategy.world_size for row in rows}:
         check_world_size(world_size)

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tpviz.checks import one_of, whole_number
-from tpviz.simulation.program import Capture
-from tpviz.simulation.replay import replay
+from tpviz.cluster.clock.program import Capture
+from tpviz.cluster.clock.replay import replay
+from tpviz.core.checks import one_of, whole_number
 
 from .checks import check_faults
 from .predict import check
@@ -17,10 +17,10 @@ from .room import check_memory
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.simulation.injected_faults import Faults
-    from tpviz.strategy import Strategy
-    from tpviz.trace.table import Trace
-    from tpviz.workload import GPT
+    from tpviz.cluster.clock.injected_faults import Faults
+    from tpviz.core.trace.table import Trace
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
 DETAILS = ("kernels", "all")
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tpviz.cluster import Cluster
-from tpviz.cost import show_seconds
-from tpviz.mesh import Mesh
-from tpviz.strategy import Strategy
-from tpviz.workload import GPT
+from tpviz.cluster.clock.cost import show_seconds
+from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
+from tpviz.schemes.strategy import Strategy
 
 from .predict import Prediction, predict
 

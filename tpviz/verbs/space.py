@@ -9,15 +9,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tpviz.checks import divisors, one_of
 from tpviz.cluster.profiles import framework_of
+from tpviz.core.checks import divisors, one_of
 from tpviz.schemes import strategies as registered
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.strategy import RECOMPUTE, Strategy
+from tpviz.schemes.strategy import RECOMPUTE, Strategy
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 Kind = type[Strategy] | str | Strategy
 GIVE = (

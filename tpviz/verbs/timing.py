@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 
 from tpviz.cluster.routes import family
-from tpviz.runtime.devices import badge, inner_kind
-from tpviz.runtime.launch import progress as report
-from tpviz.runtime.recorder import record
+from tpviz.core.workload import GPT
+from tpviz.ranks.devices import badge, inner_kind
+from tpviz.ranks.launch import progress as report
+from tpviz.ranks.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
 from tpviz.schemes.gpt.model import ReferenceGPT
 from tpviz.schemes.gpt.program import Program, reference_program
-from tpviz.workload import GPT
 
 from .run import train_step
 

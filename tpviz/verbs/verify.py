@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from tpviz.checks import whole_number
-from tpviz.runtime.launch import launch
-from tpviz.runtime.launch import progress as report
-from tpviz.runtime.recorder import record
+from tpviz.core.checks import whole_number
+from tpviz.ranks.launch import launch
+from tpviz.ranks.launch import progress as report
+from tpviz.ranks.recorder import record
 from tpviz.schemes.gpt.program import batch_of, reference_program
 
 from .checks import check_fit
@@ -32,10 +32,10 @@ from .equality import (
 from .run import mean_losses, number_of, program_here
 
 if TYPE_CHECKING:
+    from tpviz.core.trace.ledger import Ledger
+    from tpviz.core.workload import GPT
     from tpviz.schemes.gpt.program import Program
-    from tpviz.strategy import Strategy
-    from tpviz.trace.ledger import Ledger
-    from tpviz.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
 _T = TypeVar("_T")
 

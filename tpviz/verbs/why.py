@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from tpviz.cluster.clock.cost import show_seconds
 from tpviz.cluster.profiles import framework_of
-from tpviz.cost import show_seconds
-from tpviz.strategy import Strategy
+from tpviz.schemes.strategy import Strategy
 
 from .predict import Prediction, check, predict
 from .room import check_memory

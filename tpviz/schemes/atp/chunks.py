@@ -10,8 +10,8 @@ collective: one that outlasts it (t < kappa w) by t (1 - 1/kappa), else all of i
     T    = g_d + max(a, g_w + (1 - 1/kappa) a)                                        backward
 
 the left side if the GEMMs are the longer lane, the right side if the all-reduces are; a backward
-layer's ``a`` includes its latency. With kappa = 1 that is a `tpviz.step.Chunks`. The simpler g_d +
-max(a, kappa g_w) is the same for a >= kappa g_w, and too much if they end earlier.
+layer's ``a`` includes its latency. With kappa = 1 that is a `tpviz.core.step.Chunks`. The simpler
+g_d + max(a, kappa g_w) is the same for a >= kappa g_w, and too much if they end earlier.
 
 The best C, not rounded (derived: both sides are convex in C and meet at C = (kappa g - a)/alpha):
 
@@ -30,14 +30,14 @@ from collections.abc import Callable, Iterable
 from math import ceil, floor, inf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.checks import number, whole_number
-from tpviz.step import Chunks, Overlapped, PairInChunks, flat
-from tpviz.strategy import step_of
+from tpviz.core.checks import number, whole_number
+from tpviz.core.step import Chunks, Overlapped, PairInChunks, flat
+from tpviz.schemes.strategy import step_of
 
 if TYPE_CHECKING:
-    from tpviz.cost import Transfer
-    from tpviz.step import Collective, Kernel
-    from tpviz.workload import GPT
+    from tpviz.cluster.clock.cost import Transfer
+    from tpviz.core.step import Collective, Kernel
+    from tpviz.core.workload import GPT
 
     from .strategy import ATP
 
@@ -112,8 +112,9 @@ def slowdown(
 ) -> float:
     """Seconds that contention adds to a step of an `ATP` whose cost is known without it.
 
-    seconds : kernel -> s; moved : `tpviz.step.Collective` -> `tpviz.cost.Transfer`. Raises
-    ``ValueError`` for pipelined chunks, of which this has no formula.
+    seconds : kernel -> s; moved : `tpviz.core.step.Collective` ->
+    `tpviz.cluster.clock.cost.Transfer`. Raises ``ValueError`` for pipelined chunks, of which this
+    has no formula.
     """
     check_kappa(kappa)
     return sum(
@@ -145,7 +146,8 @@ def layer_of(
     seconds: "Callable[[Kernel], float]",
     moved: "Callable[[Collective], Transfer]",
 ) -> Layer:
-    """The `Layer` of a `tpviz.step.Chunks`: its GEMM and its sum as they are in these chunks."""
+    """The `Layer` of a `tpviz.core.step.Chunks`: its GEMM and its sum as they are in these
+    chunks."""
     kernel, move, count = operation
     one = moved(move)
     return Layer(count * seconds(kernel), count * (one.seconds - one.latency), one.latency)

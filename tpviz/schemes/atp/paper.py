@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterable, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
-from tpviz.checks import one_of
 from tpviz.cluster.collectives import cost
-from tpviz.mesh import Mesh
+from tpviz.core.checks import one_of
+from tpviz.core.mesh import Mesh
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import ATP
 
@@ -170,7 +170,7 @@ def best(
     At equal times the one nearest 1D (fewest copies of the hidden activations), then the first.
 
     strategies : such as those of `ATP.meshes`. bandwidths : (B1, B2), the same for all of them, or
-    a function of the mesh (d1, d2) such as `tpviz.matrix.CommunicationMatrix.of`.
+    a function of the mesh (d1, d2) such as `tpviz.views.matrix.CommunicationMatrix.of`.
     """
     rates = bandwidths if callable(bandwidths) else lambda mesh: bandwidths
     timed = [(bus_time(s, w, rates(s.mesh)), s) for s in strategies]

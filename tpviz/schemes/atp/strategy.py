@@ -14,11 +14,12 @@ from dataclasses import replace
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.checks import divides, whole_number
-from tpviz.mesh import Mesh
+from tpviz.core.checks import divides, whole_number
+from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.strategy import (
+from tpviz.schemes.strategy import (
     Strategy,
     accumulation_knob,
     divisors,
@@ -26,7 +27,6 @@ from tpviz.strategy import (
     recompute_knob,
     register,
 )
-from tpviz.workload import GPT
 
 from .paper import communication
 

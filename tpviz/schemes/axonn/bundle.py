@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 
 if TYPE_CHECKING:
     from .weights import Weight

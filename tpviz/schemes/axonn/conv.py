@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tpviz.checks import divides
+from tpviz.core.checks import divides
 from tpviz.schemes.collectives import own_of
 from tpviz.schemes.grid.operators import LinearSharding, both_gradients, summing
 

@@ -12,7 +12,7 @@ from tpviz.schemes.grid.program import GridEmbedding
 from .weights import Depth, Weight
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .program import DepthGroups
     from .tuner import Tuner

@@ -22,14 +22,14 @@ All of that are buffers and counted as activations; gradients are the shards rec
 from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Memory
+from tpviz.cluster.clock.cost import Memory
 from tpviz.schemes.gpt.memory import core_kept, dropped, statistics
 from tpviz.schemes.grid.memory import block_kept
 
 from .step import num_local_parameters
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import AxoNN
 

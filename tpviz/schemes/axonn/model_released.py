@@ -18,7 +18,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 GIB = 1024**3
 LAYERS = ((3, False), (1, True), (4, False), (4, True))

@@ -9,7 +9,7 @@ not confirmed. What is computed here is derived, never a number of the papers.
 
 from typing import NamedTuple
 
-from tpviz.workload import GPT
+from tpviz.core.workload import GPT
 
 SIZES = {
     "5B": (24, 4096),

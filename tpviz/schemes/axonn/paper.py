@@ -29,14 +29,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.advice import fits
+from tpviz.schemes.advice import fits
 
 from .rates import insides, of_cluster
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.mesh import Mesh
-    from tpviz.workload import GPT
+    from tpviz.core.mesh import Mesh
+    from tpviz.core.workload import GPT
 
     from .strategy import AxoNN
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tpviz.labels import label
-from tpviz.mesh import Mesh
+from tpviz.core.labels import label
+from tpviz.core.mesh import Mesh
 from tpviz.schemes.collectives import own_of, part_of
 from tpviz.schemes.gpt.initial import load_initial
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather_together, own_part
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import AxoNN
 

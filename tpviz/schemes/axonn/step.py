@@ -26,13 +26,13 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tpviz.core.step import Collective, Issue, Overlapped, Part, Repeat, Step, Wait
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.schemes.gpt.step import assemble, completes
 from tpviz.schemes.grid.step import pieces as plane_pieces
-from tpviz.step import Collective, Issue, Overlapped, Part, Repeat, Step, Wait
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import AxoNN
 

@@ -16,24 +16,24 @@ from math import gcd, prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.checks import divides
-from tpviz.mesh import Mesh
+from tpviz.core.checks import divides
+from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.strategy import (
+from tpviz.schemes.strategy import (
     accumulation_knob,
     divisors,
     knob,
     recompute_knob,
     register,
 )
-from tpviz.workload import GPT
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory
+    from tpviz.cluster.clock.cost import Memory
+    from tpviz.core.step import Operation, Part, Step
     from tpviz.schemes.gpt.pointwise import Held
-    from tpviz.step import Operation, Part, Step
 
 
 __all__ = ["GPT", "AxoNN"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from tpviz.labels import current, label
+from tpviz.core.labels import current, label
 from tpviz.schemes.collectives import Group, gather_first, own_of, scatter_first
 
 if TYPE_CHECKING:

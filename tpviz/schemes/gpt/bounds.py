@@ -14,16 +14,16 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cost import Clock
-from tpviz.mesh import Mesh
-from tpviz.step import Collective, Issue, Kernel, Step, expanded, flat
+from tpviz.cluster.clock.cost import Clock
+from tpviz.core.mesh import Mesh
+from tpviz.core.step import Collective, Issue, Kernel, Step, expanded, flat
 
 from .pointwise import Held, gemms_of, spread
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster, Device
-    from tpviz.strategy import Strategy
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
 
 class Sums(NamedTuple):

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 if TYPE_CHECKING:
     from torch import nn
 
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 
 def initial(workload: "GPT", name: str, dtype: torch.dtype = torch.float64) -> torch.Tensor:

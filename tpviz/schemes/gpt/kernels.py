@@ -7,7 +7,7 @@ arguments and results, each once. T tokens, B sequences of S, N heads of D numbe
 Kernel(flops=3145728, bytes=180224)
 """
 
-from tpviz.step import Kernel
+from tpviz.core.step import Kernel
 
 
 def gemm(m: int, k: int, n: int, itemsize: int, bias: int = 0) -> Kernel:

@@ -5,10 +5,10 @@ Of a whole block: `tpviz.schemes.grid.memory`.
 
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Memory
+from tpviz.cluster.clock.cost import Memory
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 
 def num_norm_parameters(w: "GPT") -> int:

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 from tpviz.schemes.operators import SplitNorm
 
 if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
     from tpviz.schemes.collectives import Group
-    from tpviz.workload import GPT
 
 ROTARY_BASE = 10_000.0
 """Of the wavelengths (Su et al. 2021, section 3.2.2); later models have others, at equal cost."""

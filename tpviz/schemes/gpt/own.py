@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 
 from .initial import initial, load_initial
 from .model import ReferenceGPT
@@ -22,8 +22,8 @@ from .program import LEARNING_RATE, Program, gather_together, own_part
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from tpviz.core.workload import GPT
     from tpviz.schemes.custom import Custom
-    from tpviz.workload import GPT
 
 Cuts = tuple[tuple[int, str], ...]
 """(dim, axis) pairs, as the splits of a `Program`."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpviz.cluster import Device
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 
 class Held(NamedTuple):

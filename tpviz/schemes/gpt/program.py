@@ -11,7 +11,7 @@ from weakref import proxy
 import torch
 import torch.distributed as dist
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 from tpviz.schemes.collectives import GroupsByAxis, own_of, sum_together
 
 from .initial import load_initial
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh
 
+    from tpviz.core.workload import GPT
     from tpviz.schemes.grid.layout import Layout
-    from tpviz.workload import GPT
 
 LEARNING_RATE = 1e-3
 

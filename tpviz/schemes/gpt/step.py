@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.step import Kernel, Operation, Part
+from tpviz.core.step import Kernel, Operation, Part
 
 from .kernels import adamw, attention, linear
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 FORWARD = {"attention": ".attention", "mlp": ".mlp"}
 BACKWARD = {

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tpviz.schemes.collectives import Group, own_of
-from tpviz.schemes.gpt.model import positions
 from tpviz.schemes.operators import Reduce, ReduceScatter, VocabularyCrossEntropy
 
+from .model import positions
+
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 
 class ParallelEmbedding(nn.Module):

@@ -16,8 +16,8 @@ from tpviz.schemes.operators import linear
 from . import operators
 
 if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
     from tpviz.schemes.collectives import Group
-    from tpviz.workload import GPT
 
     from .layout import Layout
 

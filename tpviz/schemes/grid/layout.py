@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from tpviz.schemes.gpt.pointwise import Held
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 
 class Layout(NamedTuple):

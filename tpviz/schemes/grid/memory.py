@@ -18,14 +18,14 @@ more, in the order in which the sequence is scattered.
 
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Memory
+from tpviz.cluster.clock.cost import Memory
 from tpviz.schemes.gpt.memory import attention_kept, core_kept, dropped, mlp_kept, statistics
 
 from .layout import Layout
 from .step import num_local_parameters
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
 ALONE = Layout.of_one_axis("", 1)
 """The whole model on one rank."""

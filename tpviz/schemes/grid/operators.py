@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import get_gradient_edge
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 from tpviz.schemes.collectives import Group, gather_first, own_of, scatter_first
 from tpviz.schemes.operators import defer_wgrad, later, linear_gradients
 

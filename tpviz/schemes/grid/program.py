@@ -23,7 +23,7 @@ from .operators import Gather, LinearSharding, PipelinedMLP
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .layout import Layout
     from .tensor import TensorParallel

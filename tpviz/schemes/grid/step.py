@@ -24,13 +24,13 @@ layer gathers its input again for the weight's gradient, which keeps activations
 
 from typing import TYPE_CHECKING
 
+from tpviz.core.step import Chunks, Collective, Operation, Overlapped, PairInChunks
 from tpviz.schemes.gpt.kernels import adamw, attention, gemm
 from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
 from tpviz.schemes.gpt.step import completes
-from tpviz.step import Chunks, Collective, Operation, Overlapped, PairInChunks
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .layout import Layout
 

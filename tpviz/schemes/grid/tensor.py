@@ -10,11 +10,11 @@ from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from tpviz.core.step import Part, Step, accumulated
 from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.gpt.step import assemble
 from tpviz.schemes.ownership import local_shapes
-from tpviz.step import Part, Step, accumulated
-from tpviz.strategy import Strategy
+from tpviz.schemes.strategy import Strategy
 
 from .layout import Layout
 from .memory import memory
@@ -23,10 +23,10 @@ from .step import order, pieces
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.cost import Memory
+    from tpviz.cluster.clock.cost import Memory
+    from tpviz.core.step import Operation
+    from tpviz.core.workload import GPT
     from tpviz.schemes.gpt.pointwise import Held
-    from tpviz.step import Operation
-    from tpviz.workload import GPT
 
     from .program import Groups
 

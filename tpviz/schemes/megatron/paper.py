@@ -29,12 +29,12 @@ out, down  g + r; in chunks c: max(g + r_c, g_c + r)     d + w; sp: a + d + w
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.collectives import cost
-from tpviz.mesh import Mesh
+from tpviz.core.mesh import Mesh
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
+    from tpviz.core.workload import GPT
     from tpviz.schemes.t3.strategy import T3
-    from tpviz.workload import GPT
 
     from .strategy import Megatron
 

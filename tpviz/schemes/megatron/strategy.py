@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from math import gcd
 from typing import TYPE_CHECKING, Self
 
-from tpviz.checks import divides
-from tpviz.mesh import Mesh
+from tpviz.core.checks import divides
+from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.strategy import accumulation_knob, knob, recompute_knob, register
-from tpviz.workload import GPT
+from tpviz.schemes.strategy import accumulation_knob, knob, recompute_knob, register
 
 from .paper import communication
 

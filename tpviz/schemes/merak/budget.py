@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpviz.cost import show_bytes
+from tpviz.cluster.clock.cost import show_bytes
 from tpviz.schemes.pipeline.memory import memory
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import Merak
 

@@ -12,9 +12,9 @@ stage's input; k_s the part (0..1) of a stage's layers that keep all their activ
     k_s = k_0 (n_0 - 1) / (n_s - 1), which gives both                           derived
     M_s = A (1 + (n_s - 1) k_s) + C n_s (1 - k_s)                               derived
 
-The first, for all f, b and r: `tpviz.schedules.formulas.makespan`. The second to fourth:
+The first, for all f, b and r: `tpviz.core.schedules.formulas.makespan`. The second to fourth:
 `kept_shares`. M_s, the activations at the peak: `memory.activations` counts it action by action.
-The order of actions itself: `tpviz.schedules.one_f_one_b.shifted_critical_path`.
+The order of actions itself: `tpviz.core.schedules.one_f_one_b.shifted_critical_path`.
 
 >>> kept_shares("shifted_critical_path", 4, 8)
 (1.0, 1.5, 1.5, None)
@@ -24,8 +24,8 @@ The order of actions itself: `tpviz.schedules.one_f_one_b.shifted_critical_path`
 
 from functools import lru_cache
 
-from tpviz.schedules import schedule
-from tpviz.schedules.formulas import makespan
+from tpviz.core.schedules import schedule
+from tpviz.core.schedules.formulas import makespan
 
 
 @lru_cache(maxsize=256)

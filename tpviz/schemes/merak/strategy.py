@@ -15,6 +15,7 @@ from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
+from tpviz.core.workload import GPT
 from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.split import layers_of
@@ -29,8 +30,7 @@ from tpviz.schemes.pipeline.strategy import (
     skip_knob,
     subpipeline_knob,
 )
-from tpviz.strategy import divisors, knob, register
-from tpviz.workload import GPT
+from tpviz.schemes.strategy import divisors, knob, register
 
 __all__ = ["GPT", "Merak"]
 
@@ -54,8 +54,8 @@ class Merak(Staged):
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
     ranks that have fewer microbatches in flight), or all ("none"). Which stages recompute at all,
     and when, the ``schedule`` says; but attention's core ("selective", see
-    `tpviz.strategy.recompute_knob`) is computed again within backward, on every stage. ``zero`` and
-    what it sends: `sharding`; ``sp``: as Megatron has it, of messages too.
+    `tpviz.schemes.strategy.recompute_knob`) is computed again within backward, on every stage.
+    ``zero`` and what it sends: `sharding`; ``sp``: as Megatron has it, of messages too.
 
     ``schedule``: a name, or one of your own: a `Schedule`, or a line of actions for each rank
     ("F0 F1 B0 B1"), kept as text. A stage recomputes where its line says so (R, RB) and

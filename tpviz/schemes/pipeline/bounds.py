@@ -17,8 +17,8 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cost import Clock
-from tpviz.mesh import Mesh
+from tpviz.cluster.clock.cost import Clock
+from tpviz.core.mesh import Mesh
 from tpviz.schemes.gpt.bounds import NOTHING, bytes_seconds, kernels_of, sums
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import update
@@ -29,7 +29,7 @@ from .step import message_seconds
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .staged import Staged
 

@@ -8,14 +8,14 @@ schedule is that of the microbatches, so all schedules give the same numbers.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tpviz.labels import label, repeated
+from tpviz.core.labels import label, repeated
 
 from .p2p_plan import made, needed
 
 if TYPE_CHECKING:
     import torch
 
-    from tpviz.schedules import Schedule
+    from tpviz.core.schedules import Schedule
 
     from .messages import Messages
     from .stage import Forward, Runner

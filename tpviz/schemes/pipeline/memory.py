@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Memory
+from tpviz.cluster.clock.cost import Memory
 from tpviz.schemes.gpt.memory import statistics
 from tpviz.schemes.grid.memory import block_kept, dropped_bytes
 from tpviz.schemes.zero.paper import model_states
@@ -21,7 +21,7 @@ from .sharding import most_whole
 from .step import message_bytes, num_local_parameters, numels, units_at
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .staged import Staged
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 
 from .p2p_plan import PREFETCH, Message, P2PPlan
 

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+from tpviz.core.step import Collective, Operation, Operations, Part
 from tpviz.schemes.gpt.step import AGAIN, BACKWARD, FORWARD, PIECES, Kernels, kernels, payloads
-from tpviz.step import Collective, Operation, Operations, Part
 
 if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
     from tpviz.schemes.grid.tensor import TensorParallel
-    from tpviz.workload import GPT
 
 
 class Microbatch:

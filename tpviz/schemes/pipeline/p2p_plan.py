@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpviz.schedules.actions import BACKWARDS, Action
+from tpviz.core.schedules.actions import BACKWARDS, Action
 
 if TYPE_CHECKING:
-    from tpviz.schedules import Schedule
+    from tpviz.core.schedules import Schedule
 
 PREFETCH = 2
 """How many messages of a queue are asked for before they are needed."""

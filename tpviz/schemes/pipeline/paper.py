@@ -6,7 +6,7 @@ weights wait), https://arxiv.org/abs/2401.10241. p ranks, m microbatches, v stag
 
     bubble / ideal time = (p - 1) / (v m)       (2104.04473, section 2.2)
 
-Makespans of all schedules, with their sources: `tpviz.schedules.formulas`.
+Makespans of all schedules, with their sources: `tpviz.core.schedules.formulas`.
 
 >>> bubble(4, 8), bubble(4, 8, 2)
 (0.375, 0.1875)

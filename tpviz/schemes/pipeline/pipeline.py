@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tpviz.labels import label
-from tpviz.mesh import Mesh
+from tpviz.core.labels import label
+from tpviz.core.mesh import Mesh
 from tpviz.schemes.collectives import sum_together
 
 from .executor import Executor
@@ -23,7 +23,7 @@ from .tied_weights import Tie, TiedWeights
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.schedules import Schedule
+    from tpviz.core.schedules import Schedule
     from tpviz.schemes.zero.flat_param import FlatBucket
 
     from .staged import Staged

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .staged import Staged
 

@@ -22,13 +22,13 @@ from math import prod
 from sys import maxsize
 from typing import TYPE_CHECKING
 
+from tpviz.core.step import Collective, Operations, Part
 from tpviz.schemes.zero.buckets import Bucket, fill_buckets
-from tpviz.step import Collective, Operations, Part
 
 from .split import HEAD, TOKENS
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .staged import Staged
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import proxy
 
-from tpviz.labels import current, label
+from tpviz.core.labels import current, label
 
 from .sharding import gathered, unit_of, visits
 

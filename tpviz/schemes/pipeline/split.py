@@ -22,7 +22,7 @@ from functools import lru_cache
 from itertools import accumulate, groupby, pairwise
 from typing import Any
 
-from tpviz.checks import text, whole_number
+from tpviz.core.checks import text, whole_number
 
 TOKENS, HEAD = "embed.token.weight", "head.weight"
 """The two ends' weights; where they are one, the last stage has a copy under the second name."""

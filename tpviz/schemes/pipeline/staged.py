@@ -1,7 +1,7 @@
 """What every pipeline is, whatever knobs it has: `strategy.Pipeline`, and `Merak`.
 
-The order of a stage's actions is that of `tpviz.schedules`, its blocks those of `split`, what a
-microbatch does on it that of the factor inside.
+The order of a stage's actions is that of `tpviz.core.schedules`, its blocks those of `split`, what
+a microbatch does on it that of the factor inside.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,18 +10,18 @@ from functools import lru_cache
 from math import floor
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.checks import divides, settle
-from tpviz.mesh import Mesh
-from tpviz.schedules import SCHEDULES, Schedule, schedule
-from tpviz.schedules import check as check_schedule
-from tpviz.schedules.own import read
+from tpviz.core.checks import divides, settle
+from tpviz.core.mesh import Mesh
+from tpviz.core.schedules import SCHEDULES, Schedule, schedule
+from tpviz.core.schedules import check as check_schedule
+from tpviz.core.schedules.own import read
+from tpviz.core.workload import GPT
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.schemes.merak.paper import kept_shares
+from tpviz.schemes.strategy import Strategy, divisors, microbatches, placed
 from tpviz.schemes.zero.buckets import kept_ranges
-from tpviz.strategy import Strategy, divisors, microbatches, placed
-from tpviz.workload import GPT
 
 from .sharding import flat_buckets
 from .split import (
@@ -38,9 +38,9 @@ from .split import (
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster, Device
-    from tpviz.cost import Memory, Segment
+    from tpviz.cluster.clock.cost import Memory, Segment
+    from tpviz.core.trace import Ledger
     from tpviz.schemes.gpt.pointwise import Held
-    from tpviz.trace import Ledger
 
 
 class Staged(Strategy):
@@ -300,7 +300,8 @@ class Staged(Strategy):
 
     # -- what `search` tries, and how fast it can be at most ---------------------------------------
     def microbatched(self, workload: GPT) -> Iterator[Self]:
-        """Microbatches of 1 to `tpviz.strategy.MICRO` rows, and one, two and four a stage."""
+        """Microbatches of 1 to `tpviz.schemes.strategy.MICRO` rows, and one, two and four a
+        stage."""
         rows = workload.batch // self.dp
         few = [n for n in few_of(self.pp) if rows % n == 0]
         for count in sorted({*microbatches(rows), *few}, reverse=True) if rows else ():

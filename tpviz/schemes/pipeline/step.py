@@ -13,11 +13,11 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Clock, Segment
-from tpviz.mesh import Mesh
-from tpviz.schedules import Schedule, Timeline, timeline
+from tpviz.cluster.clock.cost import Clock, Segment
+from tpviz.core.mesh import Mesh
+from tpviz.core.schedules import Schedule, Timeline, timeline
+from tpviz.core.step import Collective, Part, Repeat, count, interned
 from tpviz.schemes.gpt.step import update
-from tpviz.step import Collective, Part, Repeat, count, interned
 
 from .microbatch import Microbatch
 from .p2p_plan import P2PPlan
@@ -26,8 +26,8 @@ from .split import TOKENS
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster, Device
-    from tpviz.trace import Ledger
-    from tpviz.workload import GPT
+    from tpviz.core.trace import Ledger
+    from tpviz.core.workload import GPT
 
     from .staged import Staged
 

@@ -17,13 +17,13 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from tpviz.schedules import SCHEDULES
-from tpviz.schedules.formulas import SPLIT
-from tpviz.schedules.own import as_text
+from tpviz.core.schedules import SCHEDULES
+from tpviz.core.schedules.formulas import SPLIT
+from tpviz.core.schedules.own import as_text
+from tpviz.core.workload import GPT
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
+from tpviz.schemes.strategy import Strategy, divisors, knob, placed, register
 from tpviz.schemes.zero.strategy import DataParallel
-from tpviz.strategy import Strategy, divisors, knob, placed, register
-from tpviz.workload import GPT
 
 from .staged import Staged, few_of
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tpviz.mesh import Mesh
+from tpviz.core.mesh import Mesh
 from tpviz.schemes.grid.layers import GridLinear
 from tpviz.schemes.grid.program import Groups, build
 

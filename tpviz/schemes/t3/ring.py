@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
 
 from .paper import updates_per_element

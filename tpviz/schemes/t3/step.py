@@ -23,15 +23,15 @@ for the slowest, of any replica's ring.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tpviz.core.step import RING_SHIFT, Collective, Kernel, Operation, Operations, Overlapped
 from tpviz.schemes.gpt.kernels import gemm
 from tpviz.schemes.gpt.step import kernels, payloads, update
 from tpviz.schemes.grid.step import num_local_parameters, num_whole_parameters
-from tpviz.step import RING_SHIFT, Collective, Kernel, Operation, Operations, Overlapped
 
 from .tiles import bands, sizes, whole_chunk
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import T3
 

@@ -3,7 +3,7 @@
 Pati et al. 2024, "T3: Transparent Tracking & Triggering for Fine-grained Overlap of Compute &
 Collectives", ASPLOS, arXiv 2401.16677. Here is its software form, for ranks of torch.distributed:
 tiles computed in the staggered order, a tracker that counts their updates, a trigger that sends
-them on. The simulated hardware is in `tpviz.schemes.t3.hardware`.
+them on. The simulated hardware is in `tpviz.evidence.t3_hardware`.
 
 >>> T3(tp=4).check(GPT(seq=31, batch=2))
 Traceback (most recent call last):
@@ -14,20 +14,20 @@ from collections.abc import Iterator, Sequence
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-from tpviz.checks import divides, whole_number
-from tpviz.mesh import Mesh
+from tpviz.core.checks import divides, whole_number
+from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.schemes.megatron.paper import communication
-from tpviz.strategy import accumulation_knob, knob, recompute_knob, register
-from tpviz.workload import GPT
+from tpviz.schemes.strategy import accumulation_knob, knob, recompute_knob, register
 
 from .step import Layers
 from .tiles import cut, whole_chunk
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.step import Operation
+    from tpviz.core.step import Operation
 
 __all__ = ["GPT", "T3"]
 

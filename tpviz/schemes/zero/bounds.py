@@ -17,8 +17,8 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Clock
-from tpviz.mesh import Mesh
+from tpviz.cluster.clock.cost import Clock
+from tpviz.core.mesh import Mesh
 from tpviz.schemes.gpt.bounds import bytes_seconds, shallows, sums
 from tpviz.schemes.gpt.step import update
 
@@ -27,7 +27,7 @@ from .step import inner_parts
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import DataParallel
 
@@ -36,7 +36,7 @@ PHASES = ("forward",), ("recompute", "backward"), ("sync",)
 
 
 def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
-    """`tpviz.strategy.Strategy.bounds`."""
+    """`tpviz.schemes.strategy.Strategy.bounds`."""
     mesh, local = Mesh(s.axes), s.local(w)
 
     @cache

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 from tpviz.schemes.collectives import gather_first, own_of, scatter_first
 
 if TYPE_CHECKING:

@@ -17,23 +17,23 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tpviz.cost import Memory
+from tpviz.cluster.clock.cost import Memory
+from tpviz.core.step import ready_order
 from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.grid.memory import ALONE
 from tpviz.schemes.grid.memory import memory as memory_of
-from tpviz.step import ready_order
 
 from .paper import model_states
 from .step import inner_parts
 
 if TYPE_CHECKING:
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import DataParallel
 
 
 def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
-    """The `tpviz.cost.Memory` of one rank."""
+    """The `tpviz.cluster.clock.cost.Memory` of one rank."""
     local, inner, dp = strategy.local(workload), strategy.inner, strategy.dp
     found = of_step(inner_memory(strategy, local), workload, local)
     if dp == 1:

@@ -12,7 +12,7 @@ from weakref import proxy
 
 import torch
 
-from tpviz.labels import label
+from tpviz.core.labels import label
 from tpviz.schemes.collectives import own_of
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
 
@@ -21,7 +21,7 @@ from .flat_param import FlatBucket, gather_updated
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
 
     from .strategy import DataParallel
 

@@ -22,8 +22,7 @@ block's reduce-scatter queues behind that all-gather, and the next all-gather be
 
 from typing import TYPE_CHECKING
 
-from tpviz.schemes.gpt.step import reference, update
-from tpviz.step import (
+from tpviz.core.step import (
     Collective,
     Issues,
     Operations,
@@ -34,11 +33,12 @@ from tpviz.step import (
     accumulated,
     microbatch_of,
 )
-from tpviz.strategy import step_of
+from tpviz.schemes.gpt.step import reference, update
+from tpviz.schemes.strategy import step_of
 
 if TYPE_CHECKING:
-    from tpviz.strategy import Strategy
-    from tpviz.workload import GPT
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.strategy import Strategy
 
     from .strategy import DataParallel
 

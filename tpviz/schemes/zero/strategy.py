@@ -14,10 +14,17 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.checks import divides
+from tpviz.core.checks import divides
 from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.ownership import local_shapes
-from tpviz.strategy import Strategy, accumulation_knob, knob, placed, recompute_knob, register
+from tpviz.schemes.strategy import (
+    Strategy,
+    accumulation_knob,
+    knob,
+    placed,
+    recompute_knob,
+    register,
+)
 
 from .buckets import MEGABYTE, Bucket, fill_buckets, kept_ranges
 from .memory import memory
@@ -25,9 +32,9 @@ from .step import step
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.cost import Memory
-    from tpviz.step import Step
-    from tpviz.workload import GPT
+    from tpviz.cluster.clock.cost import Memory
+    from tpviz.core.step import Step
+    from tpviz.core.workload import GPT
 
 __all__ = ["DataParallel"]
 

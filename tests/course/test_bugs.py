@@ -1,0 +1,23 @@
+"""The exercises on the bug zoos: every fault of a zoo has its words, and every place outside of the
+layers too."""
+
+from importlib import import_module
+
+import pytest
+
+from tpviz.course.zoo import Diagnosis
+from tpviz.exercises import bugs
+
+EXERCISES = [task for task in vars(bugs).values() if isinstance(task, Diagnosis)]
+
+
+def test_there_are_four():
+    assert [task.name for task in EXERCISES] == ["atp_bugs", "axonn_bugs", "merak_bugs", "t3_bugs"]
+
+
+@pytest.mark.parametrize("task", EXERCISES, ids=lambda task: task.name)
+def test_every_cause_has_its_evidence_and_every_place_a_word(task):
+    broken = import_module(f"tpviz.exercises.{task.zoo}").Broken
+    assert list(task.shows) == list(broken.faults)
+    assert tuple(task.outside) == broken.outside
+    assert all(cause in task.prompt for cause in task.shows)

@@ -1,0 +1,98 @@
+"""What ranks did in a run of a pipeline, as bars under those of its schedule."""
+
+import re
+
+import pytest
+from schedule_runs import panel, trace_of
+
+from tpviz.core.schedules import SCHEDULES
+from tpviz.core.trace import Event, Trace
+from tpviz.core.trace.pipeline import measured
+from tpviz.views.figures.schedule import schedule_scene
+from tpviz.views.figures.schedule_lanes import lay_out
+from tpviz.views.figures.schedule_words import Panel
+
+BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)")
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_measured_lanes_are_the_runs(name):
+    for one in (panel(name, 4, 8, latency=0.3), panel(name, 2, 4, recompute=False)):
+        ran = measured(trace_of(one.timeline, late=3.0))
+        assert ran.makespan == pytest.approx(one.timeline.makespan)
+        assert ran.idle == pytest.approx(one.timeline.bubble)
+        assert ran.badge == "emulated"
+
+
+def test_a_wait_parts_two_bars_of_the_same_microbatch():
+    def event(start, end, kind="compute"):
+        return Event(
+            id=start,
+            kind=kind,
+            lane="compute",
+            phase="backward",
+            microbatch=0,
+            axis=("pp" if kind == "wait" else ""),
+            start=float(start),
+            end=float(end),
+        )
+
+    meta = {"mesh": {"axes": {"pp": 1}}}
+    ran = measured(Trace.from_events([event(0, 1), event(2, 3)], meta))
+    assert ran.bars == ([("backward", 0.0, 3.0)],)
+    ran = measured(Trace.from_events([event(0, 1), event(1, 2, "wait"), event(2, 3)], meta))
+    assert (ran.bars[0], ran.idle) == ([("backward", 0.0, 1.0), ("backward", 2.0, 3.0)], (1.0,))
+
+
+def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
+    line = panel(latency=0.3).timeline
+    one = Panel(
+        line,
+        (1.0,) * 4,
+        measured=measured(
+            trace_of(line, late=3.0),
+            lambda rank: [(time + 3.0, count) for time, count in line.in_flight(rank)],
+        ),
+    )
+    for ran, clock in zip(one.measured.held[1], line.in_flight(1), strict=True):
+        assert ran == pytest.approx(clock)
+    scene, layout = schedule_scene([one], "t"), lay_out([one])
+    drawn = re.findall(r"d='([^']*)'[^>]*data-flown", scene["common"])
+    for row, path in zip(layout.rows, drawn, strict=True):
+        heights = [float(v) for v in re.findall(r"V([\d.]+)", path)]
+        assert len(heights) == len(line.in_flight(row.rank))
+        base = row.y + layout.lane + layout.ran + layout.strip + layout.flown - 1
+        most = max(line.peak_in_flight)
+        assert base - min(heights) == pytest.approx(
+            (layout.flown - 3) * line.peak_in_flight[row.rank] / most, abs=0.01
+        )
+        assert heights[-1] == base
+    assert "data-flown" not in schedule_scene([panel()], "t")["common"]
+
+
+def test_a_run_is_drawn_under_the_simulated_lanes():
+    line = panel().timeline
+    one = Panel(line, (1.0,) * 4, None, (), measured(trace_of(line)))
+    scene, layout = schedule_scene([one], "t"), lay_out([one])
+    [drawn] = re.findall(r"<g data-source='emulated'>(.*?)</g>", scene["common"])
+    for row in layout.rows:
+        long = sum(
+            float(bar[2])
+            for path in re.findall(r"d='([^']*)'[^>]*data-key", drawn)
+            for bar in BAR.findall(path)
+            if float(bar[1]) == row.y + layout.lane + 2
+        )
+        assert long / layout.scale == pytest.approx(line.busy[row.rank], rel=0.01)
+    assert "measured 6<" in scene["common"]
+    assert "Measured: emulated." in scene["common"]
+
+
+def test_what_is_no_run_of_a_pipeline():
+    with pytest.raises(ValueError, match=r"this trace has no axis pp but tp"):
+        measured(Trace.from_events([Event()], {"mesh": {"axes": {"tp": 1}}}))
+    with pytest.raises(ValueError, match=r"this trace has no rank with a microbatch"):
+        measured(
+            Trace.from_events(
+                [Event(kind="compute", lane="compute")], {"mesh": {"axes": {"pp": 1}}}
+            )
+        )

@@ -1,0 +1,189 @@
+"""The script of the schedule view in a plain page: it plays evenly, and keeps still if asked."""
+
+import pytest
+
+from tpviz.views.widgets import ScheduleView
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(params=["no-preference", "reduce"])
+def opened(request, page_of):
+    """(the view, reduced motion?) of a page without Python, with row 1 looked at; it shall play."""
+    steps = ScheduleView("1f1b", p=2, m=4, latency=1.0).picture
+    steps.row = 1
+    state = {name: getattr(steps, name) for name in ("scene", "detail", "row", "step")}
+    tab = page_of("schedule", [{**state, "autoplay": True}], request.param)
+    return tab.locator(".tpv-schedule"), request.param == "reduce"
+
+
+def test_it_plays_unless_motion_is_to_be_reduced(opened):
+    view, reduced = opened
+    svg = view.locator("svg[role=application]")
+    view.locator("button", has_text="Play" if reduced else "Pause").wait_for()
+    if reduced:
+        svg.press("Space")
+    view.page.wait_for_selector(".tpv-schedule[data-step='2']")
+    svg.press("Space")
+    view.locator("button", has_text="Play").wait_for()
+
+
+@pytest.mark.parametrize("opened", ["no-preference"], indirect=True)
+def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
+    view, _ = opened
+    svg, says = view.locator("svg[role=application]"), view.locator(".tpv-live")
+    svg.press("Home")
+    for step in (1, 2):
+        svg.press("ArrowRight")
+        view.page.wait_for_selector(f".tpv-schedule[data-step='{step}']")
+    assert says.text_content().startswith(
+        "at 2 of 24; rank 1 is idle for 2, from 0: F0 waits for the activation of F0 from rank 0."
+    )
+    assert svg.locator("[data-chosen]").count() == 0
+    assert svg.locator("[data-needed]").count() == 1
+    svg.press("ArrowRight")
+    view.page.wait_for_selector(".tpv-schedule[data-step='3']")
+    assert "rank 1: F0, forward, 2 to 3: starts when" in says.text_content()
+    assert svg.locator("[data-chosen]").count() == 1
+    svg.press("End")
+    view.page.wait_for_selector(".tpv-schedule[data-row='1']")
+    view.locator(".tpv-now", has_text="at 24 of 24").wait_for()
+    last = view.get_attribute("data-step")
+    for key in ("ArrowLeft", "Space"):  # it plays to the end, and stays there
+        svg.press(key)
+        view.page.wait_for_selector(f".tpv-schedule:not([data-step='{last}'])")
+    view.page.wait_for_selector(f".tpv-schedule[data-step='{last}']:not(.tpv-playing)")
+    assert "url(#tpv-" not in svg.inner_html()
+    svg.press("ArrowUp")  # nobody there who could look at another row
+    view.page.wait_for_selector(".tpv-schedule[data-row='0']")
+    assert svg.locator("[data-chosen], [data-needed]").count() == 0
+    svg.press("ArrowDown")
+    view.page.wait_for_selector(".tpv-schedule[data-row='1']")
+    svg.press("ArrowDown")  # there is no further row
+    for row in (0, -1):
+        svg.press("ArrowUp")
+        view.page.wait_for_selector(f".tpv-schedule[data-row='{row}']")
+    assert says.text_content().startswith("at 24 of 24; The critical path of 1f1b runs")
+
+
+BARS = "[data-timed] path[data-key='forward']"
+
+
+@pytest.fixture
+def long(page_of):
+    """The view of a long schedule in a page."""
+    steps = ScheduleView("1f1b", p=16, m=64).picture
+    tab = page_of("schedule", [steps.state()])
+    return tab.locator(".tpv-schedule"), steps.scene
+
+
+def widths(view):
+    """px of the bars, of one ink, of all ranks."""
+    d = view.locator(BARS).first.get_attribute("d")
+    return [float(part.split("v")[0]) for part in d.split("h")[1::2]]
+
+
+def test_one_zooms_until_names_fit_and_back(long):
+    view, scene = long
+    svg, names = view.locator("svg[role=application]"), view.locator("[data-names] text")
+    whole, before = view.get_attribute("data-window"), widths(view)
+    assert names.count() == 0 and max(before) < 3
+    svg.focus()
+    for _ in range(9):
+        svg.press("+")
+    view.page.wait_for_function(
+        "view => view.querySelectorAll('[data-names] text').length && new Promise(done => "
+        "requestAnimationFrame(() => requestAnimationFrame(() => done(true))))",
+        arg=view.element_handle(),
+    )
+    low, high = map(float, view.get_attribute("data-window").split(","))
+    zoomed = (scene["axis"]["right"] - scene["axis"]["left"]) / (high - low)
+    assert zoomed == pytest.approx(0.6**-9)
+    assert widths(view) == pytest.approx([before[0] * zoomed] * len(widths(view)), rel=0.01)
+    assert 0 < len(widths(view)) < len(before) / 4  # what is outside is left out
+    shown = names.all_text_contents()
+    assert {"F0", "F9"} <= set(shown) and all(name.strip("FBR").isdigit() for name in shown)
+    ticks = view.locator("[data-axis] text").all_text_contents()
+    scale = scene["axis"]["duration"] / (scene["axis"]["right"] - scene["axis"]["left"])
+    left = scene["axis"]["left"]
+    assert all(low <= left + float(t) / scale <= high for t in ticks) and len(ticks) > 4
+    box = svg.bounding_box()
+    view.page.mouse.move(box["x"] + 400, box["y"] + 200)
+    view.page.mouse.down()
+    view.page.mouse.move(box["x"] + 300, box["y"] + 200, steps=3)
+    view.page.mouse.up()
+    view.page.wait_for_selector(f".tpv-schedule:not([data-window='{low},{high}'])")
+    moved = float(view.get_attribute("data-window").split(",")[0])
+    grown = box["width"] / scene["width"]
+    assert moved == pytest.approx(low + 100 / grown / zoomed, abs=0.1)
+    assert view.get_attribute("data-row") == "-1"  # a drag is no click
+    view.page.mouse.wheel(0, -100)
+    view.page.wait_for_function(
+        "([view, low]) => Number(view.dataset.window.split(',')[0]) > low",
+        arg=[view.element_handle(), moved + 0.1],
+    )
+    svg.press("0")
+    view.page.wait_for_selector(f".tpv-schedule[data-window='{whole}']")
+    assert widths(view) == pytest.approx(before, abs=0.02) and names.count() == 0
+
+
+def test_it_opens_filled_plays_from_the_start_at_the_chosen_speed_and_reveals(long):
+    view, scene = long
+    svg, veil = view.locator("svg[role=application]"), view.locator(".tpv-veil")
+    assert int(view.get_attribute("data-step")) == scene["opens"] > 0
+    assert veil.get_attribute("visibility") == "hidden"
+    speed = view.get_by_label("speed")
+    assert speed.input_value() == "1"
+    svg.press(">")
+    svg.press(">")
+    svg.press(">")
+    assert speed.input_value() == "4"
+    svg.press("<")
+    assert speed.input_value() == "2"
+    speed.select_option("0.25x")
+    svg.press("Space")
+    view.page.wait_for_function(
+        "([view, opens]) => view.matches('.tpv-playing') && view.dataset.step < opens",
+        arg=[view.element_handle(), scene["opens"]],
+    )
+    box = veil.evaluate(
+        "node => Object.fromEntries([...node.attributes].map((a) => [a.name, a.value]))"
+    )
+    assert box.pop("visibility") == "visible"
+    box = {name: float(box[name]) for name in ("x", "width", "y", "height")}
+    assert box["x"] + box["width"] == pytest.approx(scene["axis"]["right"])
+    assert (box["y"], box["height"]) == (scene["head"], scene["foot"] - scene["head"])
+    svg.press("Home")
+    view.page.wait_for_selector(".tpv-schedule[data-step='0']:not(.tpv-playing)")
+    line = "path.s-fg.f-fg[transform][visibility={}]"
+    view.page.wait_for_selector(line.format("hidden"), state="attached")  # there is nothing yet
+    svg.press("ArrowRight")
+    view.page.wait_for_selector(line.format("visible"), state="attached")
+
+
+def test_controls_are_drawn_and_have_names(long):
+    view, _ = long
+    buttons = view.locator(".tpv-tools button")
+    for button in buttons.all():
+        assert button.get_attribute("aria-label")
+        text = button.inner_text()
+        assert text.isascii() or text == "−", text  # no character that may be drawn as an emoji
+    assert view.locator(".tpv-tools .tpv-icon path").count() == 5
+
+
+WHERE = """view => [Number(view.querySelector("path.s-fg.f-fg[transform]").getAttribute("transform")
+  .match(/[0-9.]+/)[0]), performance.now()]"""
+
+
+def test_the_speed_is_the_chosen_one(page_of):
+    tab = page_of("schedule", [ScheduleView("1f1b", p=2, m=4).picture.state()])
+    view, runs = tab.locator(".tpv-schedule"), {}
+    view.locator("svg[role=application]").press("Space")
+    for speed in ("0.25x", "1x"):
+        view.get_by_label("speed").select_option(speed)
+        (a, t0), (b, t1) = (
+            view.evaluate(WHERE),
+            (tab.wait_for_timeout(600), view.evaluate(WHERE))[1],
+        )
+        runs[speed] = (b - a) / (t1 - t0)
+    assert runs["1x"] > 2.5 * runs["0.25x"] > 0

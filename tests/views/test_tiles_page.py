@@ -1,0 +1,80 @@
+"""The script of the tile view in a plain page: parts change as the play-head passes."""
+
+import pytest
+
+from tpviz.views.figures.tiles_states import state_at
+from tpviz.views.widgets import TileView
+
+pytestmark = pytest.mark.browser
+FAR = "([view, opens]) => Number(view.dataset.step) >= 6 && Number(view.dataset.step) < opens"
+INNER = "node => [node.dataset.at, node.dataset.is, node.dataset.place, node.innerHTML]"
+
+
+@pytest.fixture(params=["no-preference", "reduce"])
+def opened(request, page_of):
+    """(the view, reduced motion?) of a page without Python, with part 9 looked at, playing."""
+    tiles = TileView((512, 512, 256), 4, tile=128).picture
+    tiles.part = 9
+    state = {name: getattr(tiles, name) for name in ("scene", "detail", "part", "step")}
+    tab = page_of("tiles", [{**state, "autoplay": True}], request.param)
+    return tab.locator(".tpv-tiles"), request.param == "reduce", tiles.scene
+
+
+def test_it_plays_unless_motion_is_to_be_reduced(opened):
+    view, reduced, scene = opened
+    svg = view.locator("svg[role=application]")
+    view.locator("button", has_text="Play" if reduced else "Pause").wait_for()
+    if not reduced:
+        view.page.wait_for_function(FAR, arg=[view.element_handle(), scene["opens"]])
+        svg.press("Space")
+    view.locator("button", has_text="Play").wait_for()
+    step = int(view.get_attribute("data-step"))
+    assert (step == scene["opens"]) == reduced
+    drawn_at(view, scene, step)
+
+
+@pytest.mark.parametrize("opened", ["no-preference"], indirect=True)
+def test_keys_and_clicks(opened):
+    view, _, scene = opened
+    svg, says = view.locator("svg[role=application]"), view.locator(".tpv-live")
+    for key, step in (("Home", 0), ("ArrowRight", 1), ("ArrowRight", 2), ("End", 120)):
+        svg.press(key)
+        view.page.wait_for_selector(f".tpv-tiles[data-step='{step}']")
+        drawn_at(view, scene, step)
+    assert "tile (2, 1), chunk 2, 2nd in its order: computed" in says.text_content()
+    assert svg.locator("[data-chosen]").count() == 1
+    assert "url(#tpv-" not in svg.inner_html()
+    for key, part in (
+        ("ArrowDown", 13),
+        ("ArrowDown", 13),
+        ("ArrowUp", 9),
+        ("Shift+ArrowLeft", 8),
+        ("PageDown", 24),
+        ("PageDown", 24),
+        ("ArrowUp", 20),
+        ("Shift+ArrowRight", 21),
+    ):
+        svg.press(key)
+        view.page.wait_for_selector(f".tpv-tiles[data-part='{part}']")
+        assert view.get_attribute("data-step") == "120"
+    assert svg.locator("[data-chosen]").count() == 0  # nobody there who could look at another part
+    assert says.text_content().endswith("sequential, GPU 0: 16 done.")
+    svg.locator("[data-at]").nth(9).click()
+    view.page.wait_for_selector(".tpv-tiles[data-part='9']")
+    assert svg.locator("[data-chosen]").count() == 1
+    svg.press("Escape")
+    view.page.wait_for_selector(".tpv-tiles[data-part='-1']")
+    for key in ("PageUp", "ArrowUp", "Shift+ArrowLeft"):  # none is before the first
+        svg.press(key)
+        view.page.wait_for_selector(".tpv-tiles[data-part='0']")
+
+
+def drawn_at(view, scene, step):
+    """Every part is in the state of that step; what the page says of itself is its own pattern."""
+    x, looks = scene["stops"][step], {}
+    for at, told, place, inner in view.locator("[data-at]").evaluate_all(
+        f"nodes => nodes.map({INNER})"
+    ):
+        key, look = state_at(map(float, at.split(",")), told, x), inner.replace(place, "@")
+        assert looks.setdefault(key, look) == look and "@" in look
+    assert len(set(looks.values())) == len(looks)

@@ -1,0 +1,126 @@
+"""A captured program: what each rank computes, issues and waits for, and who it is the same as.
+
+A capture records a few ranks. Ranks that differ only in where they sit share a capture; `place`
+says which members a collective has on another rank: on axes along which the group's members vary
+they stay, on the others they follow the rank. A message follows the rank on all axes, round the end
+as on a ring.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpviz.core.mesh import Mesh
+from tpviz.core.trace.members import members_list, members_text
+from tpviz.core.trace.table import Trace
+
+if TYPE_CHECKING:
+    from tpviz.core.trace.ledger import Ledger
+
+PEER = ("send", "recv")
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """Traces of a program whose times are only an order (see `tpviz.capture`).
+
+    traces : {rank: Trace} of the ranks recorded. model : {rank: rank recorded that it resembles}.
+    """
+
+    axes: dict[str, int]
+    traces: dict[int, Trace]
+    model: dict[int, int]
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the program."""
+        return Mesh(self.axes).size
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The mesh the program was captured on."""
+        return Mesh(self.axes)
+
+    def ledger(self, rank: int = 0) -> "Ledger":
+        """The ledger of a rank's step."""
+        return self.traces[self.model[rank]].ledger()
+
+    def trace(self, rank: int) -> Trace:
+        """The program of one rank as a `Trace`; start and end are only an order."""
+        source = self.model[rank]
+        trace = self.traces[source]
+        if rank == source:
+            return trace
+        keys = [(e.members, is_message(e.name)) for e in trace]
+        placed = {
+            (text, peer): place(self.mesh, source, rank, members_list(text), peer)
+            for text, peer in dict.fromkeys(keys)
+        }
+        events = (
+            e._replace(rank=rank, members=members_text(placed[key])) for e, key in zip(trace, keys)
+        )
+        return Trace.from_events(events, trace.meta)
+
+    def __repr__(self):
+        events = sum(map(len, self.traces.values()))
+        return (
+            f"<Capture {self.world_size} ranks, {len(self.traces)} of them recorded, "
+            f"{events} events>"
+        )
+
+
+def is_message(name: str) -> bool:
+    """Whether an event is a message's, or the wait for one."""
+    return name.removeprefix("wait ") in PEER
+
+
+def place(
+    mesh: Mesh, source: int, rank: int, members: Sequence[int], peer: bool = False
+) -> tuple[int, ...]:
+    """The members that a group of rank ``source`` has where ``rank`` sits; peer: of a message."""
+    if source == rank or not members:
+        return tuple(members)
+    found = np.array(members)
+    for stride, size in strides(mesh):
+        here, there = source // stride % size, rank // stride % size
+        places = found // stride % size
+        if peer:
+            found += ((places - here + there) % size - places) * stride
+        elif (places == here).all():
+            found += (there - here) * stride
+    return tuple(found.tolist())
+
+
+def strides(mesh: Mesh) -> list[tuple[int, int]]:
+    """[(how far apart neighbours on an axis are, its size)], outer first."""
+    stride, found = mesh.size, []
+    for size in mesh.shape:
+        stride //= size
+        found.append((stride, size))
+    return found
+
+
+def operations(trace: Trace) -> list[tuple[str, int, int]]:
+    """The program of a captured rank, in order, as (what, row acted on, own row).
+
+    ("kernel", row, row), ("issue", row, row), ("wait", row of the collective, row), and ("begin",
+    row, row), ("end", row, row) of a step. Rows are indices into the trace.
+    """
+    row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
+    found = []
+    for row, (kind, start, end, source) in enumerate(
+        zip(*(trace[name].tolist() for name in ("kind", "start", "end", "waits_for")))
+    ):
+        if kind == "step":
+            found += [(start, "begin", row, row), (end, "end", row, row)]
+        elif kind == "compute":
+            found.append((start, "kernel", row, row))
+        elif kind == "comm":
+            found.append((start, "issue", row, row))
+        else:
+            found.append((end, "wait", row_of[source], row))
+    return [op[1:] for op in sorted(found, key=lambda op: op[0])]

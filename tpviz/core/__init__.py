@@ -1,0 +1,1 @@
+"""What every scheme is made of: workload, mesh, a step as data, trace, schedules, how to show."""

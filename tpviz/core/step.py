@@ -1,0 +1,318 @@
+"""A training step as data: kernels and collectives of one rank, in the order of the program.
+
+A scheme's ``step`` is a sequence of `Part`s. From it come the ledger (`count`), the predicted time
+(`tpviz.cluster.clock.cost.Clock`) and the films, so these cannot disagree. Collectives of one axis
+queue in the order in which they are issued; a kernel waits for none unless a `Wait` says so.
+
+>>> kernel, move = Kernel(2_000_000, 3_000), Collective("tp", "all_reduce", 4096)
+>>> step = [Part("forward", "up", (kernel, move)), Part("forward", "", (Overlapped(move, kernel),))]
+>>> print(count(step, {"tp": 4}))
+axis  collective  phase    count  payload_bytes  wire_bytes
+tp    all_reduce  forward      2           8192       12288
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from typing import Any, NamedTuple
+
+from .trace.ledger import Ledger
+
+RING_SHIFT = "ring_shift"
+"""A message to the next rank of the axis, and one from the rank before: a send and a receive."""
+
+
+class Kernel(NamedTuple):
+    """The work of one kernel: floating-point operations, and bytes that it reads and writes."""
+
+    flops: int
+    bytes: int
+
+
+class Collective(NamedTuple):
+    """A collective that kernels wait for; ``payload`` bytes of the full tensor."""
+
+    axis: str
+    collective: str
+    payload: int
+
+
+class Issue(NamedTuple):
+    """A collective starts, and kernels go on. phase : the ledger's, where it is not the part's."""
+
+    move: Collective
+    phase: str = ""
+
+
+class Issues(NamedTuple):
+    """Several collectives start, those of an axis one after another, and kernels go on."""
+
+    moves: tuple[Collective, ...]
+
+    def expand(self) -> "Iterator[Operation]":
+        """In collectives that start."""
+        return map(Issue, self.moves)
+
+
+class Wait(NamedTuple):
+    """Kernels wait until of the axis's collectives only the last ``in_flight`` issued are left."""
+
+    axis: str
+    in_flight: int = 0
+
+
+class Overlapped(NamedTuple):
+    """A collective with a kernel over it: both start together, then both are waited for."""
+
+    move: Collective
+    kernel: Kernel
+
+    def expand(self) -> "Iterator[Operation]":
+        """In kernels and collectives."""
+        yield Issue(self.move)
+        yield self.kernel
+        yield Wait(self.move.axis)
+
+
+class Chunks(NamedTuple):
+    """``count`` times a kernel and a collective that runs during the next kernels.
+
+    Two stages of a pipeline with equal items: T(C) = max(C g + a, g + C a), g and a of one chunk
+    (derived; references: ATP's chunk-based overlap).
+    """
+
+    kernel: Kernel
+    move: Collective
+    count: int
+
+    def expand(self) -> "Iterator[Operation]":
+        """In kernels and collectives."""
+        for _ in range(self.count):
+            yield self.kernel
+            yield Issue(self.move)
+        yield Wait(self.move.axis)
+
+
+class PairInChunks(NamedTuple):
+    """``count`` chunks through two kernels, each followed by its collective (None: none)."""
+
+    first: Kernel
+    first_move: Collective | None
+    second: Kernel
+    second_move: Collective | None
+    count: int
+
+    def expand(self) -> "Sequence[Operation]":
+        """first 1, first 2, second 1, first 3, second 2, ...: second waits for its chunk's first.
+
+        The collectives of both axes are in flight at once. Links that they share count as free, as
+        they do beside data parallelism; `tpviz.simulate` shares them.
+        """
+        made, tickets = Operations(), []
+        for number in range(self.count + 1):
+            if number < self.count:
+                made.append(self.first)
+                tickets.append(made.issue(self.first_move))
+            if number:
+                made.wait(tickets[number - 1])
+                made.append(self.second)
+                last = made.issue(self.second_move)
+        made.wait(last)
+        return made
+
+
+Composite = Issues, Overlapped, Chunks, PairInChunks
+Operation = Kernel | Collective | Issue | Wait | Issues | Overlapped | Chunks | PairInChunks
+"""What a part of a step is made of."""
+
+
+class Part(NamedTuple):
+    """Operations of one layer in one phase. ready : parameters whose gradients are complete at its
+    end, in that order. What is no `Operation` is a scheme's own, which its step replaces."""
+
+    phase: str
+    layer: str
+    operations: tuple[Any, ...]
+    ready: tuple[str, ...] = ()
+
+
+class Repeat(NamedTuple):
+    """The same parts ``count`` times."""
+
+    parts: "Step"
+    count: int
+
+
+Step = Sequence[Part | Repeat]
+
+
+class Operations(list[Operation]):
+    """A list to write operations into, which knows how many collectives each `Wait` leaves in
+    flight."""
+
+    def __init__(self):
+        super().__init__()
+        self.issued: Counter[str] = Counter()
+
+    def issue(self, move: Collective | None, phase: str = "") -> tuple[str, int] | None:
+        """Start a collective (None: nothing); what to give to `wait`."""
+        if move is None:
+            return None
+        self.append(Issue(move, phase))
+        self.issued[move.axis] += 1
+        return move.axis, self.issued[move.axis]
+
+    def wait(self, ticket: tuple[str, int] | None) -> None:
+        """Wait for a collective that `issue` started."""
+        if ticket:
+            axis, number = ticket
+            self.append(Wait(axis, self.issued[axis] - number))
+
+
+def expanded(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Kernels, collectives, `Issue` and `Wait` alone."""
+    for operation in operations:
+        if isinstance(operation, Composite):
+            yield from operation.expand()
+        else:
+            yield operation
+
+
+def count(step: Step, sizes: Mapping[str, int]) -> Ledger:
+    """The `Ledger` of a step. sizes : ranks of each axis; of one rank there is nothing to send."""
+    return Ledger.of(_rows(step, sizes))
+
+
+def _rows(step, sizes):
+    """What `Ledger.of` takes: each tuple of operations is looked at once, however often it runs."""
+    times, moves = Counter(), {}
+    for part, repeats in flat(step):
+        times[id(part.operations), part.phase] += repeats
+        if id(part.operations) not in moves:
+            moves[id(part.operations)] = Counter(_moves(part.operations))
+    for (key, phase), repeats in times.items():
+        for (move, other), each in moves[key].items():
+            axis, collective, payload = move
+            names = ("send", "recv") if collective == RING_SHIFT else (collective,)
+            size = min(sizes[axis], 2) if collective == RING_SHIFT else sizes[axis]
+            for name in names:
+                yield axis, name, other or phase, each * repeats, payload, size
+
+
+def _moves(operations):
+    """(`Collective`, phase or "") of each that is issued."""
+    for operation in expanded(operations):
+        if isinstance(operation, Collective):
+            yield operation, ""
+        elif isinstance(operation, Issue):
+            yield operation
+
+
+def accumulated(step: Sequence[Part], count: int) -> Step:
+    """The step of ``count`` microbatches from that of one: what comes after backward comes once,
+    and only the last microbatch completes gradients."""
+    if count == 1:
+        return step
+    return Repeat(microbatch_of(step), count - 1), *step
+
+
+def microbatch_of(step: Iterable[Part]) -> tuple[Part, ...]:
+    """A step's forward and backward, which complete no gradient."""
+    return tuple(p._replace(ready=()) for p in step if p.phase not in ("sync", "optimizer"))
+
+
+class Blocks(NamedTuple):
+    """Parts of a step that are ``count`` times the same but for the names of layers and parameters,
+    as those of a model's blocks are. waited : axes that kernels wait for in them."""
+
+    parts: tuple[Part, ...]
+    count: int
+    waited: frozenset[str]
+
+
+class Interned(tuple[Part | Repeat, ...]):
+    """A step with equal operations as one tuple, so that what goes over them does it once, and with
+    its ``blocks``: the same parts in the same order, by what repeats."""
+
+    blocks: tuple[Blocks | Repeat, ...]
+
+    def __new__(cls, items: Iterable[Part | Repeat]) -> "Interned":  # noqa: D102
+        made = super().__new__(cls, items)
+        made.blocks = tuple(_blocks_of(made))
+        return made
+
+
+def interned(step: Step, found: dict[Any, Any] | None = None) -> Interned:
+    """The step as an `Interned` one. found : {operations: the tuple that stands for these}, where
+    several steps share them."""
+    known: dict[Any, Any] = {} if found is None else found
+
+    def once(item: Part | Repeat) -> Part | Repeat:
+        if isinstance(item, Repeat):
+            return Repeat(interned(item.parts, known), item.count)
+        same = known.setdefault(item.operations, item.operations)
+        return item if same is item.operations else item._replace(operations=same)
+
+    return Interned(map(once, step))
+
+
+LONGEST, FEWEST = 64, 30
+"""How many parts the longest block has that is looked for; and a repetition of how many parts, at
+most, is walked part by part, which is as fast."""
+
+
+def _blocks_of(step: Any) -> Iterator[Blocks | Repeat]:
+    """What repeats, and the parts between as blocks that are there once."""
+    for kind, items in groupby(step, type):
+        if kind is Repeat:
+            yield from items
+            continue
+        parts = tuple(items)
+        marks = [(part.phase, id(part.operations), not part.ready) for part in parts]
+        alone = start = 0
+        while start < len(parts):
+            length, count = _repetition(marks, start)
+            end = start + length * count
+            if count > 1:
+                if alone < start:
+                    yield _blocks(parts[alone:start], 1)
+                yield _blocks(parts[start:end], count)
+                alone = end
+            start = end
+        if alone < start:
+            yield _blocks(parts[alone:], 1)
+
+
+def _blocks(parts, count):
+    distinct = {id(p.operations): p.operations for p in parts[: len(parts) // count]}
+    every = chain.from_iterable(map(expanded, distinct.values()))
+    waited = (o.axis for o in every if isinstance(o, (Collective, Wait)))
+    return Blocks(parts, count, frozenset(waited))
+
+
+def _repetition(marks, start):
+    """(length, count) of the repetition from ``start`` on that covers most; (1, 1) of none."""
+    best, left = (1, 1), len(marks) - start
+    for length in range(1, min(LONGEST, left // 3) + 1) if left > FEWEST else ():
+        if marks[start + length] != marks[start]:
+            continue
+        one, count = marks[start : start + length], 1
+        while one == marks[start + count * length : start + (count + 1) * length]:
+            count += 1
+        if count > 2 and count * length > max(FEWEST, best[0] * best[1]):
+            best = length, count
+    return best
+
+
+def ready_order(step: Step) -> list[str]:
+    """Parameter names in the order in which the step completes their gradients."""
+    return [name for part, _ in flat(step) for name in part.ready]
+
+
+def flat(step: Step) -> Iterator[tuple[Part, int]]:
+    """(`Part`, how often) of a step."""
+    for item in step:
+        if isinstance(item, Repeat):
+            yield from ((part, times * item.count) for part, times in flat(item.parts))
+        else:
+            yield item, 1

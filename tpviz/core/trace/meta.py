@@ -1,0 +1,141 @@
+"""What `Trace.meta` may hold: one table, by which files are checked and views read.
+
+Keys that are not in the table may be anything that JSON holds.
+"""
+
+import re
+from typing import Any
+
+from tpviz.core import limits
+
+from .shapes import Fields, List, Map, Misfit, Number, Rank, Text, Whole, fitting
+
+
+class Axes:
+    """{name: size} of the axes of a mesh, which has at most `limits.RANKS` ranks."""
+
+    shape = Map(Text(), Whole(1))
+
+    def check(self, value: Any) -> dict[str, int]:
+        """The axes as a dict."""
+        axes, size = self.shape.check(value), 1
+        for name, length in axes.items():
+            size *= length
+            if not name.isidentifier():
+                raise Misfit(name, "a plain word such as 'tp'").within(name)
+        if size > limits.RANKS:
+            raise Misfit(axes, f"a mesh of at most {limits.RANKS} ranks (tpviz.limits.RANKS)")
+        return axes
+
+
+class Samples:
+    """A rank's memory: times, and as many bytes of each kind."""
+
+    time, kind = List(Number()), List(Whole())
+
+    def check(self, value: Any) -> dict[str, list[float]]:
+        """{"time": list, kind: list, ...}."""
+        found = Fields({"time": self.time}, ("time",), rest=self.kind).check(value)
+        odd = [name for name in found if len(found[name]) != len(found["time"])]
+        if odd:
+            raise Misfit(found[odd[0]], f"as long as the {len(found['time'])} times").within(odd[0])
+        return found
+
+
+class Loss(Number):
+    """A loss, which may be any number, or None where it is not known."""
+
+    def check(self, value: Any) -> float | None:
+        """A float or None."""
+        return None if value is None else super().check(value)
+
+
+class Group:
+    """[backend, members] of a group, of which collectives are missing."""
+
+    def check(self, value: Any) -> list[str]:
+        """A list of two texts."""
+        found = List(Text()).check(value)
+        if len(found) != 2:
+            raise Misfit(value, "a backend and the members of a group")
+        return found
+
+
+class Host:
+    """[name of a host, mark of its clock], see `tpviz.ranks.hosts`."""
+
+    def check(self, value: Any) -> list[str]:
+        """A list of two texts."""
+        found = List(Text()).check(value)
+        if len(found) != 2:
+            raise Misfit(value, "the name of a host and the mark of its clock")
+        return found
+
+
+_RANGE = List(Whole(0))
+_ROW = Fields(
+    {
+        "name": Text(),
+        "shape": List(Whole(0)),
+        "notation": Text(),
+        "splits": List(Fields({"dim": Whole(0), "axis": Text()}, ("dim", "axis"))),
+        "flat": Fields({"axis": Text(), "ranges": List(_RANGE)}, ("axis", "ranges")),
+        "at": Fields({"axis": Text(), "indices": _RANGE}, ("axis", "indices")),
+    },
+    ("name", "shape", "notation", "splits"),
+)
+_LATE = ("seconds", "share", "share_of_communication", "behind")
+TEXTS = "badge", "device", "strategy", "workload", "title", "cluster", "source"
+META = {
+    **dict.fromkeys(TEXTS, Text()),
+    "world_size": Rank(1),
+    "overhead": Number(finite=False),
+    "losses": List(Loss(finite=False)),
+    "mesh": Fields({"axes": Axes()}, ("axes",)),
+    "ownership": List(_ROW),
+    "memory": Map(Rank(0, digits=True), Samples()),
+    "late": Fields({**dict.fromkeys(_LATE, Number()), "events": List(Text())}),
+    "unrecorded": List(Group()),
+    "notes": List(Text()),
+    "disagree": List(Text()),
+    "hosts": Map(Rank(0, digits=True), Host()),
+}
+ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
+          "memory": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": [],
+          "hosts": {}}  # fmt: skip
+"""What views read where a key is absent or has another shape; "" for the texts."""
+
+
+def checked(meta: Any, where: str) -> dict[str, Any]:
+    """``meta`` of a file; ``ValueError`` that begins with ``where`` for a key of another shape."""
+    return fitting(Fields(META), meta, where)
+
+
+def fact(meta: Any, name: str) -> Any:
+    """What the meta says under a key of the table, or that it says nothing: never raises."""
+    try:
+        if isinstance(meta, dict) and meta.get(name) is not None:
+            return META[name].check(meta[name])
+    except Misfit:
+        pass
+    return ABSENT.get(name, "")
+
+
+def brief(notes: list[str]) -> list[str]:
+    """What a badge says of notes: their subjects, up to three, and how many more there are; how
+    steps were found is said after what is unknown.
+
+    >>> brief(["steps by the GPUs' own time, as they lag", "a.json: 3 bytes replaced (at 9)"])
+    ['3 bytes replaced', "steps by the GPUs' own time"]
+    """
+    # A note is a subject and its figures; in front of it the name of a file may stand.
+    subjects = [
+        next((part.strip() for part in re.split("[:;,(]", note) if " " in part.strip()), note)
+        for note in notes
+    ]
+    unknown = [words.removesuffix(" unknown") for words in subjects if words.endswith(" unknown")]
+    subjects = [words for words in subjects if not words.endswith(" unknown")]
+    subjects = [f"{' and '.join(dict.fromkeys(unknown))} unknown", *subjects][not unknown :]
+    subjects = sorted(dict.fromkeys(subjects), key=lambda words: words.startswith("steps"))
+    more = [f"{len(subjects) - 3} more notes"] if len(subjects) > 4 else subjects[3:4]
+    return [*subjects[:3], *more]

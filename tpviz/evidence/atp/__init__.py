@@ -1,0 +1,22 @@
+"""The experiments of the ATP lab: chunks, contention, interconnects, scaling.
+
+from tpviz.evidence import atp
+curve = atp.chunk_curve(workload, cluster, mesh=(4, 2))
+curve.best("predicted"), curve.to_svg()
+"""
+
+from .chunking import ChunkCurve, chunk_curve
+from .contended import Contention, contention
+from .scaled import Scaling, scaling
+from .winning import Winners, winners
+
+__all__ = [
+    "ChunkCurve",
+    "Contention",
+    "Scaling",
+    "Winners",
+    "chunk_curve",
+    "contention",
+    "scaling",
+    "winners",
+]

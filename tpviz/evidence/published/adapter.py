@@ -1,0 +1,451 @@
+"""From a published run to what `predict` takes: strategy, workload, cluster.
+
+What a strategy cannot express is refused with a reason, `NotModelled`. What the row does not say,
+or says in other words, is listed in `Plan.assumed`.
+
+==========================  ================================================================
+run                         strategy
+==========================  ================================================================
+ZeRO-3 or 2 (FSDP), tp      `AxoNN` with z = dp ranks that shard every weight, x = tp; a block's
+                            weights in one message, gathered again in backward at stage 3;
+                            `DataParallel` where shards need padding
+all others (Megatron-LM,    `Merak` with its 1F1B schedule, interleaved where the run has virtual
+nanotron)                   stages; ZeRO-1 and sequence parallelism where the run has them
+==========================  ================================================================
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tpviz import clusters
+from tpviz.cluster import Cluster
+from tpviz.cluster.clock.cost import Memory
+from tpviz.cluster.profiles import as_run_by, fitted, frameworks
+from tpviz.core.workload import GPT
+from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.strategy import Strategy
+from tpviz.schemes.zero.strategy import DataParallel
+from tpviz.verbs.peak import ENGINE, HANDLE, LARGE, Run, peak
+from tpviz.verbs.room import as_pipeline, framework_run
+
+from .rows import PublishedRow, framework_of, table
+
+GPU_NAMES = {
+    "A100-80GB": "A100-SXM-80GB",
+    "H100": "H100-SXM-80GB",
+    "H200": "H200-SXM-141GB",
+    "B200": "B200-SXM-180GB",
+}
+"""Short names of sources -> names of `tpviz.clusters.GPUS`."""
+PROFILES = {
+    "bigscience": "Megatron-DeepSpeed",
+    **dict.fromkeys(
+        ("megatron_2020", "megatron_jan2021", "megatron_sc21"), "Megatron-LM before FlashAttention"
+    ),
+}
+"""How names of sources begin -> the profile of their runs, where it is not that of the framework.
+Attention of these passes its scores through memory."""
+FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
+"""Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
+Omni-Path links of 100 Gbit/s."""
+GRADIENTS = {"nanotron": {0: 2.0, 1: 2.5}}
+"""Bytes that data parallelism sends, by ZeRO's stage, as a multiple of those predicted: 4 for a
+parameter in 16 bits. nanotron all-reduces gradients in float32, 8 bytes, and with ZeRO-1 gathers
+weights besides, 2 (its trainer.py, ``reduce_scatter=False``, and optim/zero.py)."""
+ZERO = {"Megatron-LM": 1, "FSDP": 3}
+"""Profile -> the stage of ZeRO of runs that state none: the recipes of NeMo, Megatron-Bridge and
+DGX Cloud all have the distributed optimizer; FSDP shards all by default."""
+FIRST = {"n_gpus": 512, "tp": 32}
+"""From these sizes on the grid's pipelines send slow messages. Its authors ran pipelines a second
+time (scripts/scaling_benchmarks.py repeats jobs before a number unless pp is 1); which rows are of
+the first series is not stated. Of those to fit on, all 96 from these sizes on take 0.5 s longer for
+each message of a microbatch, of the others a quarter, which no column tells apart."""
+PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
+"""Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
+does not depend."""
+OPTIONS = {
+    "swiglu": {"gated": True},
+    "untie-embeddings-and-output-weights": {"tied": False},
+    "disable-bias-linear": {"bias": False},
+    "normalization=RMSNorm": {"norm": "rms"},
+    "position-embedding-type=rope": {"rotary": True},
+}
+"""Options of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
+REFUSED = {
+    "bert": "BERT",
+    "fsdp": "Megatron-LM's own FSDP",
+    "distill": "distillation",
+}
+"""Words in the name of a case that is not modelled -> why."""
+LAYOUTS = {
+    "uneven_pipeline": ("Ett|(t*4|)*2,ttL", 1),
+    "account_for_embedding_loss": ("E|(t|)*6,L", 2),
+}
+"""Words in the name of a case -> the layout that its options say, and the stages of a rank. Of 12
+layers 2 are on the first and the last stage; embedding and loss count beside 6 layers."""
+CI, CI_CASES = "megatron_ci_golden", "megatron_ci_cases"
+"""The source of exact peaks, and the file of its cases' options."""
+INSTANCES = "num-distributed-optimizer-instances="
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
+OLD = "dracooci"
+"""Platforms whose attention was unfused in deterministic mode, where no option says so: seen in all
+their rows that may be fitted on."""
+GPT2_VOCAB = 50257
+"""Tokens of GPT-2's byte-pair encoding, which Megatron-LM's CI uses and pads."""
+HALF = ("bf16", "fp16", "bfloat16", "float16")
+SPARSE = ("deepseek", "mixtral", "moe")
+"""Words in names of models with experts."""
+
+
+class Family(NamedTuple):
+    """How the models of a family differ from GPT-2, as fields of `tpviz.GPT`."""
+
+    gated: bool = False
+    norm: str = "layer"
+    rotary: bool = False
+    bias: bool = True
+    tied: bool = True
+
+
+FAMILIES = {
+    "llama-1B": Family(gated=True, norm="rms", rotary=True, bias=False),
+    "llama-3B": Family(gated=True, norm="rms", rotary=True, bias=False),
+    "llama": Family(gated=True, norm="rms", rotary=True, bias=False, tied=False),
+    "nemotron": Family(rotary=True, bias=False, tied=False),
+    "mpt": Family(),
+    "gpt": Family(),
+}
+"""First letters of a model's name -> its family, the first that fits. Llama: arXiv 2407.21783, with
+untied embeddings (the Ultra-Scale models' parameters add up with tied ones). Nemotron-4: arXiv
+2402.16819, squared ReLU counted as GELU. MPT: the sources' numbers of parameters are GPT-2's."""
+
+
+class NotModelled(ValueError):
+    """A run that no strategy, workload or cluster of ours describes; the text says why."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is predicted for a row. assumed : what the row does not say, or says in other words."""
+
+    strategy: Strategy
+    workload: GPT
+    cluster: Cluster
+    assumed: tuple[str, ...]
+
+
+def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | None = None) -> Plan:
+    """The `Plan` of a row. cluster : as `cluster_of`, which is used without. Raises
+    `NotModelled`."""
+    needed = ("layers", "hidden", "heads", "seq", "global_batch", "micro_batch")
+    for name in (*needed, "n_gpus", "tp", "pp", "dp"):
+        if not getattr(row, name):
+            raise NotModelled(f"{name} is not stated")
+    if row.ep > 1 or any(word in row.model.lower() for word in SPARSE):
+        raise NotModelled("models with experts are not modelled")
+    if row.dtype not in HALF:
+        raise NotModelled(f"dtype {row.dtype!r} is not modelled: GEMMs in 16 bits are")
+    if (product := row.tp * row.pp * row.dp * row.cp) != row.n_gpus:
+        raise NotModelled(f"tp*pp*dp*cp = {product} is not n_gpus={row.n_gpus}")
+    if row.microbatches != int(row.microbatches):
+        raise NotModelled(
+            f"global_batch={row.global_batch} is no multiple of dp*micro_batch="
+            f"{row.dp * row.micro_batch}"
+        )
+    for word, what in REFUSED.items() if row.kind == "memory" else ():
+        if word in row.model:
+            raise NotModelled(f"{what}: not modelled")
+    assumed: list[str] = []
+    part = _part(row, assumed)
+    try:
+        part = replace(part, zero=_zero(part, assumed))
+        workload = workload_of(part, assumed)
+        if (part.zero or 0) > 1:
+            strategy = _sharded(part, workload, assumed)
+        else:
+            strategy = _pipelined(part, assumed)
+        strategy.check(workload)
+        found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
+        found = found if cluster else as_ran(found, row, workload)
+    except ValueError as error:
+        raise NotModelled(str(error)) from None
+    return Plan(strategy, workload, found, tuple(assumed))
+
+
+def _part(row: PublishedRow, assumed: list[str]):
+    """The row with context parallelism as replicas that each take a part of every sequence: a
+    rank's tokens, memory and gradients are the same. `as_ran` has what attention then lacks."""
+    if row.cp == 1:
+        return row
+    if row.seq % row.cp:
+        raise NotModelled(f"seq={row.seq} is no multiple of cp={row.cp}")
+    assumed.append("context parallelism as replicas on parts of a sequence, its messages hidden")
+    return replace(
+        row, seq=row.seq // row.cp, dp=row.dp * row.cp, global_batch=row.global_batch * row.cp
+    )
+
+
+def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
+    """The model and batch of a row; raises ``ValueError`` as `tpviz.GPT`."""
+    family = next((f for name, f in FAMILIES.items() if row.model.startswith(name)), None)
+    if family is None:
+        family = Family(gated="gated MLP" in row.notes and "not gated" not in row.notes)
+        assumed.append("a model as GPT-2's but for the sizes stated")
+    fields, vocab = family._asdict(), row.vocab
+    if row.kind == "memory":
+        options = options_of(row.model)
+        for option, other in OPTIONS.items():
+            fields |= other if option in options else {}
+        if not vocab and row.model.startswith("gpt"):
+            vocab = GPT2_VOCAB
+            assumed.append("GPT-2's vocabulary")
+        if vocab and row.source == CI:
+            vocab = -(-vocab // (128 * row.tp)) * 128 * row.tp
+            assumed.append("a vocabulary padded to a multiple of 128 tp")
+    if not vocab:
+        raise NotModelled("vocab is not stated")
+    wide = 4 * row.hidden
+    if row.source == CI and fields["gated"]:  # as Megatron-LM's arguments.py
+        wide = int(wide * 2 / 3 / 64) * 64
+    return GPT(
+        layers=row.layers,
+        hidden=row.hidden,
+        heads=row.heads,
+        kv_heads=row.kv_heads,
+        ffn=row.ffn or wide,
+        seq=row.seq,
+        batch=row.global_batch,
+        vocab=vocab,
+        dtype="bfloat16",
+        **fields,
+    )
+
+
+@lru_cache(maxsize=256)
+def ideal(gpu: str, n_gpus: int, source: str = "") -> Cluster:
+    """The cluster of a row at nominal rates. Raises ``ValueError`` for an unknown GPU and for nodes
+    that are cut."""
+    gpu = GPU_NAMES.get(gpu, gpu)
+    return clusters.dgx(gpu, max(n_gpus, 2), *FABRICS.get(source, (None, None)))
+
+
+@lru_cache(maxsize=256)
+def cluster_of(gpu: str, n_gpus: int, source: str = "") -> Cluster:
+    """The same as the framework of that source reaches it."""
+    return real(gpu, n_gpus, source, fitted())
+
+
+def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cluster:
+    """`cluster_of` with other fitted numbers."""
+    framework = profile_of(source)
+    return as_run_by(ideal(gpu, n_gpus, source), framework, fabric_of(framework), numbers)
+
+
+def profile_of(source: str) -> str:
+    """The profile, of `tpviz.cluster.profiles.frameworks`, of a source's runs."""
+    known = next((name for start, name in PROFILES.items() if source.startswith(start)), None)
+    framework = known or framework_of(source)
+    return framework if framework in frameworks() else "Megatron-LM"
+
+
+def fabric_of(profile: str) -> str:
+    """The fabric between the nodes on which a profile's runs were measured."""
+    return "Ultra-Scale" if profile == "nanotron" else "InfiniBand"
+
+
+def as_ran(cluster: Cluster, row: PublishedRow, workload: GPT) -> Cluster:
+    """The cluster as the run of a row found it: with less bandwidth over dp where its gradients are
+    larger than those predicted, with slow messages where `FIRST` says so, and with slower GEMMs
+    where ``workload``, `_part` of its sequences, lacks FLOPs of attention over whole ones."""
+    factor = GRADIENTS.get(row.framework, {}).get(row.zero or 0, 1) if row.dp > 1 else 1
+    slow = row.n_gpus >= FIRST["n_gpus"] or row.tp >= FIRST["tp"]
+    cluster = _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
+    if row.cp == 1:
+        return cluster
+    whole = replace(workload, seq=row.seq, batch=row.global_batch)
+    device = cluster.device
+    done = device.gemm_efficiency * workload.step_flops / whole.step_flops
+    return replace(cluster, device=replace(device, gemm_efficiency=done))
+
+
+def fabric_alone(gpu: str, n_gpus: int, source: str = "") -> Cluster:
+    """`cluster_of` without what single runs found besides: one cluster for all layouts."""
+    return _as_ran(cluster_of(gpu, n_gpus, source), (1, 1, 1), 1, False)
+
+
+@lru_cache(maxsize=512)
+def _as_ran(cluster, sizes, factor, slow):
+    pp, dp, tp = sizes
+    if not slow and any(level.message for level in cluster.levels):
+        levels = tuple(replace(level, message=0.0) for level in cluster.levels)
+        cluster = replace(cluster, levels=levels)
+    if factor == 1:
+        return cluster
+    bandwidth = cluster.bandwidth({"pp": pp, "dp": dp, "tp": tp}, "dp")
+    return replace(cluster, table={(tp, dp): bandwidth / factor})
+
+
+def memory(plan: Plan, row: PublishedRow) -> Memory:
+    """Bytes of a rank in mixed precision, by kind, as `tpviz.verbs.room.need` counts them, with
+    what the row says besides: of the rank that a row of memory names, else of the one that needs
+    most."""
+    found = as_pipeline(plan.strategy, plan.workload)
+    assert found is not None
+    s, w, _ = found
+    places = [_place(row)] if row.kind == "memory" else range(s.pp)
+    how = run_of(row, plan)
+    return max((peak(s, w, place, how) for place in places), key=lambda m: m.total)
+
+
+@lru_cache(maxsize=1)
+def ci_cases() -> dict[str, frozenset[str]]:
+    """{case of Megatron-LM's CI: its options that matter here}, from its repository."""
+    return {row["case"]: frozenset(row["options"].split()) for row in table(CI_CASES)}
+
+
+def options_of(case: str) -> frozenset[str]:
+    """The options of a case; of an unknown one those that begin with a word of its name."""
+    named = frozenset(option for option in OPTIONS if option.partition("-")[0] in case)
+    return ci_cases().get(case, named)
+
+
+def run_of(row: PublishedRow, plan: Plan) -> Run:
+    """How the framework of a row keeps its tensors (`tpviz.verbs.peak.run_by`), and what the row
+    says besides."""
+    found = as_pipeline(plan.strategy, plan.workload)
+    assert found is not None
+    run = framework_run(profile_of(row.source), plan.cluster.device.name, *found)
+    if row.recompute == "selective" and row.source.startswith(tuple(PROFILES)):
+        run = replace(run, attention="recomputed")
+    if row.dtype == "fp16" and row.source == CI:
+        run = replace(run, summed=2)
+    if row.source != CI:
+        return replace(run, fused_loss=run.fused_loss or "fused cross entropy" in row.notes)
+    options, gpu = options_of(row.model), row.gpu.lower()
+    unfused = "attention-backend=unfused" in options or "transformer-impl=local" in options
+    instances = next((int(o.partition("=")[2]) for o in options if o.startswith(INSTANCES)), 1)
+    flash = not unfused and not (OLD in gpu and "deterministic-mode" in options)
+    handle = LARGE if CUBLAS in options or "h100" in gpu else HANDLE
+    engine = LARGE if "h100" in gpu or "b200" in gpu else ENGINE
+    return replace(
+        run,
+        attention="flash" if flash else "unfused",
+        again=row.hidden * flash,
+        dropout="attention-dropout=0.0" not in options,
+        fused_grads="no-gradient-accumulation-fusion" not in options,
+        shards=max(run.shards // instances, 1),
+        mask=True,
+        workspace=2 * handle + engine,
+    )
+
+
+def _gpu(row):
+    """The GPU's name; of a memory row by its platform."""
+    if row.kind != "memory":
+        return row.gpu
+    words = row.gpu.lower().replace("gb200", "")
+    return next((gpu for word, gpu in PLATFORMS.items() if word in words), "A100-SXM-80GB")
+
+
+def _place(row):
+    """The pipeline rank whose memory a row has: SimuMax's names it, Megatron-LM's CI logs the
+    last."""
+    return 0 if row.gpu.endswith("rank 0") else row.pp - 1
+
+
+def _sharded(row, workload, assumed):
+    """The strategy of FSDP, and of ZeRO-2, whose parameters stay gathered until backward."""
+    if row.pp > 1:
+        raise NotModelled(f"ZeRO-{row.zero} inside a pipeline (pp={row.pp}) is not modelled")
+    if row.recompute == "selective":
+        assumed.append("of selective recomputation the time of attention's core")
+    strategy = AxoNN(
+        x=row.tp,
+        y=1,
+        z=row.dp,
+        keep=row.zero == 2,
+        gather="block",
+        recompute=row.recompute or "none",
+        accumulation=int(row.microbatches),
+    )
+    try:
+        strategy.check(workload)
+    except ValueError:  # its shards are not padded
+        inner = Megatron(tp=row.tp) if row.tp > 1 else None
+        block = min(2e-6 * workload.block_matrices / row.tp, 1000.0)  # MB, reduced at once
+        knobs = {"accumulation": strategy.accumulation, "recompute": strategy.recompute}
+        strategy = DataParallel(row.dp, row.zero, block, inner, **knobs)
+        strategy.check(workload)
+        late = "; weights gathered after the update, none of it hidden" * (row.zero == 2)
+        assumed.append(f"shards padded to a multiple of {row.dp}{late}")
+    return strategy
+
+
+def _pipelined(row, assumed):
+    """The strategy of Megatron-LM and of nanotron."""
+    if not row.recompute:
+        assumed.append("no recomputation, as none is stated")
+    if row.recompute == "selective":
+        assumed.append("nothing recomputed, for what selective recomputation repeats is small")
+    if row.sp is None and row.tp > 1:
+        assumed.append("sequence parallelism, as nothing is stated of it")
+    order: dict[str, Any] = {"schedule": "1f1b"}
+    layout, vpp = next((s for word, s in LAYOUTS.items() if word in row.model), ("", row.vpp))
+    if vpp > 1 and row.pp > 1:
+        order = {"schedule": "interleaved_1f1b", "chunks": vpp}
+    return Merak(
+        pp=row.pp,
+        tp=row.tp,
+        dp=row.dp,
+        microbatches=int(row.microbatches),
+        recompute="full" if row.recompute == "full" else "none",
+        layout=layout or _layout(row, assumed),
+        zero=row.zero,
+        sp=row.sp != 0 and row.tp > 1,
+        **order,
+    )
+
+
+def _zero(row, assumed):
+    """The stage of ZeRO that is stated, else that with which a framework's recipes train."""
+    usual = ZERO.get(profile_of(row.source), 0) if row.kind != "memory" and row.dp > 1 else 0
+    if row.zero is None and usual:
+        assumed.append(f"ZeRO-{usual}, as {row.framework} trains, for none is stated")
+    return usual if row.zero is None else row.zero
+
+
+def _layout(row, assumed):
+    """The layout of a row's stages, as its framework cuts them.
+
+    nanotron (``build_model`` in its models/base.py) ends a stage behind the first part with which
+    the cost so far is more than the stage's share: 4 h^2 + 3 h f for a block, h V for the head,
+    nothing for the norm before the head and the cast and the loss behind it. It takes the stage
+    after the last part's end for that of the loss; where it is not, nearly all published runs
+    failed, so these are refused.
+    Megatron-DeepSpeed counts both ends as layers where BigScience's layers divide only so.
+    """
+    layers, pp = row.layers, row.pp
+    if row.framework == "nanotron" and row.vocab and pp > 1:
+        block, found, stage = 4 * row.hidden + 3 * (row.ffn or 4 * row.hidden), [0] * pp, 0
+        whole = layers * block + row.vocab
+        done = loss = 0
+        for cost in (*(block,) * layers, 0, row.vocab, 0, 0):
+            found[stage] += cost == block
+            loss, done = stage, done + cost
+            stage += done * pp > (stage + 1) * whole
+        if stage != loss:
+            raise NotModelled(
+                f"pp={pp} for {layers} layers: nanotron puts the loss on stage {loss} and looks "
+                f"for it on stage {stage}"
+            )
+        if 0 in found[:-1]:
+            assumed.append("the head on the last stage, behind stages that have nothing")
+        return tuple(found)
+    if row.source.startswith("bigscience") and layers % pp and (layers + 2) % pp == 0:
+        each = (layers + 2) // pp
+        return (each - 1, *(each,) * (pp - 2), each - 1)
+    return "even"

@@ -1,0 +1,94 @@
+"""``end_to_end``: the gain of a whole iteration from faster sublayers (derived; the paper scales
+the measured times of an unfused BERT implementation likewise, but we do not have its breakdown).
+
+Two machines meet: simulated speedups of the sublayers are applied to their shares of an iteration
+on a real GPU (`MEASURED`), whose times are those of
+`tpviz.evidence.t3_hardware.closed_form.sublayer_times`.
+
+A layer's GEMMs are sharded over TP; in units of tokens x hidden x hidden / TP they are 12 forward
+(QKV 3, OP 1, FC-1 and FC-2 4 each) and 24 backward. Those of `SUBLAYERS` are followed by an
+all-reduce, the others take the same time a unit. All other work of the iteration, which is not
+sharded and unchanged, takes the share ``other`` of Sequential's time.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from tpviz.core.checks import number, one_of
+from tpviz.evidence.t3_hardware import Gemm, Machine
+from tpviz.evidence.t3_hardware.closed_form import sublayer_times
+
+from .sublayers import SUBLAYERS
+
+if TYPE_CHECKING:
+    from .sublayers import Sublayers
+
+OTHER = 0.425
+"""Share of other work: a reading note of the paper says 40 to 45 %."""
+MEASURED = Machine(flops=181e12, dram=1.6384e12)
+"""AMD's MI210, on which the paper's simulator was validated (note): its data sheet's peaks, FP16
+matrix and HBM2e. That the breakdown of an iteration is from it too is our inference."""
+UNITS = {"training": (36, tuple(SUBLAYERS)), "prompt": (12, ("OP", "FC-2"))}
+"""{what: units of all its sharded GEMMs, its sublayers}."""
+
+
+class Gain(NamedTuple):
+    """How much faster an iteration of a model is: Sequential's time over a configuration's."""
+
+    model: str
+    tp: int
+    what: str
+    config: str
+    speedup: float
+    communication: float
+    """The share of Sequential's iteration that is reduce-scatter and all-gather."""
+
+
+def end_to_end(
+    found: "Sublayers",
+    config: str = "t3_mca",
+    what: str = "training",
+    other: float = OTHER,
+    measured: Machine | None = MEASURED,
+) -> list[Gain]:
+    """A `Gain` for each model and TP degree of `Sublayers`.
+
+    what : "training" or "prompt" (inference, its first pass). other : share of work that is not
+    sharded, 0..0.9. measured : whose GEMMs and collectives make up the iteration; None: those
+    simulated. Raises ``ValueError`` on another name or share.
+    """
+    units, names = UNITS[one_of("what", what, tuple(UNITS))]
+    other = number("other", other, 0.0, 0.9)
+    layers = {}
+    for row in found.rows:
+        layers.setdefault((row.model, row.tp), []).append(row)
+    return [
+        _gain(model.name, tp, rows, config, what, units, names, other, measured)
+        for (model, tp), rows in layers.items()
+    ]
+
+
+def _gain(model, tp, rows, config, what, units, names, other, measured):
+    times = {r.name: _times(r, measured) for r in rows}
+    unit = sum(gemm for gemm, _ in times.values()) / sum(SUBLAYERS[name] for name in times)
+    mine = [(sum(times[r.name]), r.speedup(config)) for r in rows if r.name in names]
+    rest = (units - sum(SUBLAYERS[name] for name in names)) * unit
+    whole = (sum(plain for plain, _ in mine) + rest) / (1 - other)
+    saved = sum(plain * (1 - 1 / speedup) for plain, speedup in mine)
+    communication = sum(times[name][1] for name in names)
+    return Gain(model, tp, what, config, whole / (whole - saved), communication / whole)
+
+
+def _times(row, machine):
+    """(Seconds of the GEMM, of reduce-scatter and all-gather)."""
+    if machine is None:
+        return row.gemm, row.rs + row.ag
+    model, inner = row.model, SUBLAYERS[row.name] * row.model.hidden // row.tp
+    alone = sublayer_times(Gemm(model.tokens, model.hidden, inner), row.tp, machine)
+    return alone.gemm, alone.rs + alone.ag
+
+
+def geomean(gains: Sequence[Gain]) -> float:
+    """The geometric mean of the speedups."""
+    return prod(g.speedup for g in gains) ** (1 / len(gains))

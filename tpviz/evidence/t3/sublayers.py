@@ -1,0 +1,263 @@
+"""``sublayers``: the paper's models, the four GEMMs of a layer that need an all-reduce, simulated.
+
+Model sizes are public; tokens of a batch are recalled (unconfirmed; speedups hardly depend on
+them). Which knobs of `Machine` are fitted, and to what, is in `FITTED`.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tpviz.cluster.clock.cost import show_seconds
+from tpviz.core.charts import axis, label, line, panel
+from tpviz.core.checks import one_of, some_of, whole_number
+from tpviz.core.tables import table
+from tpviz.evidence.report import Report
+from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
+from tpviz.evidence.t3_hardware.dram import Clock
+from tpviz.evidence.t3_hardware.ring import reduce_scatter
+from tpviz.ranks.bar import viewer
+
+if TYPE_CHECKING:
+    from tpviz.evidence.t3_hardware import SimResult
+
+
+class Model(NamedTuple):
+    """A model of the paper. tokens : of a batch (recalled). tp : degrees of tensor parallelism.
+    small : whether it is one of the two that knobs may be fitted to."""
+
+    name: str
+    hidden: int
+    layers: int
+    tokens: int
+    tp: tuple[int, ...]
+    small: bool
+
+
+MODELS = {
+    m.name: m
+    for m in (
+        Model("Mega-GPT-2", 3072, 72, 16 << 10, (8, 16), True),
+        Model("T-NLG", 4256, 78, 8 << 10, (8, 16), True),
+        Model("GPT-3", 12288, 96, 2 << 10, (32,), False),
+        Model("PALM", 18432, 118, 2 << 10, (32,), False),
+        Model("MT-NLG", 20480, 105, 2 << 10, (32,), False),
+    )
+}
+SUBLAYERS = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
+"""{sublayer: its k in units of hidden / TP}. Forward OP and FC-2; backward FC-1 and IP."""
+CONFIGS = ("ideal", "ideal_nmc", "t3", "t3_mca")
+STYLES = {
+    "ideal": ("ideal overlap", "forward", "dot", "circle-open"),
+    "t3": ("T3", "axis1", "dash", "square-open"),
+    "t3_mca": ("T3-MCA", "backward", "solid", "diamond"),
+}
+"""{configuration: (name, ink, dash, marker)}."""
+FITTED = (
+    "Means are geometric. No number is fitted continuously, but five choices between two values "
+    "were made with numbers of the paper in view: the link's bandwidth, 150 or 75 GB/s each way "
+    "(for ideal overlap and near-memory reduction); the cache's replacement (memory traffic); the "
+    "order of memory requests, round robin or first come (T3, T3-MCA); whether switching between "
+    "GEMM and communication slows updates as much as reads (T3, T3-MCA); and whether the times of "
+    "an iteration are the simulated GPU's or an MI210's (communication's share). The large models' "
+    "speedups and all end-to-end numbers are predicted."
+)
+
+
+class Row(NamedTuple):
+    """One sublayer of one model, simulated. gemm, rs, rs_nmc, ag : seconds alone. seconds :
+    {"sequential" and each of `CONFIGS`: of the whole}. dram : {"sequential", "t3", "t3_mca": {class
+    of memory traffic: bytes}}."""
+
+    model: Model
+    tp: int
+    name: str
+    gemm: float
+    rs: float
+    rs_nmc: float
+    ag: float
+    seconds: dict[str, float]
+    dram: dict[str, dict[str, int]]
+
+    def speedup(self, config: str) -> float:
+        """Sequential's time over that of a configuration."""
+        return self.seconds["sequential"] / self.seconds[config]
+
+    def moved(self, config: str = "t3_mca") -> float:
+        """The share of the memory traffic that is saved."""
+        return 1 - sum(self.dram[config].values()) / sum(self.dram["sequential"].values())
+
+    def read(self, config: str = "t3_mca") -> float:
+        """How many times the GEMM's reads sequential makes."""
+        return self.dram["sequential"]["gemm_read"] / self.dram[config]["gemm_read"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sublayers(Report):
+    """``rows`` of `Row`, simulated on ``machine``."""
+
+    rows: tuple[Row, ...]
+    machine: Machine
+    badges = ("simulated",)
+
+    def of(self, small: bool) -> "Sublayers":
+        """Those of the small models, or of the large ones."""
+        return Sublayers(tuple(r for r in self.rows if r.model.small == small), self.machine)
+
+    def geomean(self, value: str | Callable[[Row], float]) -> float:
+        """Over the rows, of ``value(row)`` or of a configuration's speedup."""
+        values = self._values(value)
+        return prod(values) ** (1 / len(values))
+
+    def max(self, value: str | Callable[[Row], float]) -> float:
+        """The largest."""
+        return max(self._values(value))
+
+    def _values(self, value):
+        if not self.rows:
+            raise ValueError("there are no sublayers to take the mean of: simulate other models")
+        if isinstance(value, str):
+            name = one_of("config", value, CONFIGS)
+            return [row.speedup(name) for row in self.rows]
+        return [value(row) for row in self.rows]
+
+    def drawing(self) -> dict[str, Any]:
+        """Speedup of each sublayer over sequential, a model's lines by themselves."""
+        models = [f"{r.model.name}\nTP {r.tp}" for r in self.rows[:: len(SUBLAYERS)]]
+        each = len(SUBLAYERS)
+        text = _broken([f"{r.model.name}, TP {r.tp}, {r.name}" for r in self.rows], each)
+        traces, least, most = [], 1.0, 0.0
+        for config, (name, *style) in STYLES.items():
+            speedups = [r.speedup(config) for r in self.rows]
+            x = _broken(range(len(self.rows)), each)
+            traces.append(line(name, x, _broken(speedups, each), style, text=text))
+            least, most = min(least, *speedups), max(most, *speedups)
+        middles = [m * each + (each - 1) / 2 for m in range(len(models))]
+        borders = [m * each - 0.5 for m in range(1, len(models))]
+        x = axis(tickvals=list(range(len(self.rows))), ticktext=[r.name for r in self.rows])
+        one = panel(
+            "speedup over GEMM, reduce-scatter and all-gather in sequence",
+            traces,
+            x,
+            {"range": [least - 0.02, most + 0.12]},
+            [label(name, place, most + 0.02) for name, place in zip(models, middles)],
+            [{"x": place, "dash": "solid", "text": ""} for place in borders],
+        )
+        return {
+            "title": "T3's sublayers: forward OP and FC-2, backward FC-1 and IP",
+            "panels": [one],
+        }
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first: seconds alone, and each configuration's speedup."""
+
+        def speedup(config):
+            return config, lambda r: f"{r.speedup(config):.3f}x"
+
+        columns = [
+            ("model", lambda r: r.model.name),
+            ("TP", lambda r: str(r.tp)),
+            ("sublayer", lambda r: r.name),
+            ("GEMM", lambda r: show_seconds(r.gemm)),
+            ("reduce-scatter", lambda r: show_seconds(r.rs)),
+            ("all-gather", lambda r: show_seconds(r.ag)),
+            *map(speedup, CONFIGS),
+            ("memory traffic saved", lambda r: f"{100 * r.moved():.1f} %"),
+        ]
+        return table(columns, ((row,) for row in self.rows))
+
+    def describe(self) -> str:
+        """The means in words."""
+        words = "; ".join(
+            f"{c} {self.geomean(c):.3f}x, at most {self.max(c):.3f}x" for c in CONFIGS
+        )
+        return (
+            f"{len(self.rows)} sublayers, simulated: against GEMM, reduce-scatter and "
+            f"all-gather one after the other, on average {words}. {FITTED}"
+        )
+
+    def notes(self) -> list[str]:
+        """The names of the sublayers, the known numbers of the paper, and the fitted knobs."""
+        return [
+            "OP: attention's output projection; FC-1, FC-2: the MLP's layers; IP: the projection "
+            "to queries, keys and values.",
+            "We have only means and maxima of the paper's bars. " + FITTED,
+        ]
+
+    def __repr__(self):
+        return (
+            f"<Sublayers: {len(self.rows)}, T3-MCA {self.geomean('t3_mca'):.3f}x on average, "
+            "simulated>"
+        )
+
+
+def _broken(values, each):
+    """``each`` values and None in turn: a line ends there, and another begins."""
+    starts = range(0, len(values), each)
+    return [value for start in starts for value in (*values[start : start + each], None)]
+
+
+def sublayers(
+    machine: Machine | None = None,
+    models: str | Iterable[str] = tuple(MODELS),
+    wavefronts: int = 4,
+    tile: tuple[int, int] = (128, 128),
+    progress: Callable[[int, int, str], object] | bool | None = None,
+) -> Sublayers:
+    """The `Sublayers` of models (names of `MODELS`) at each of their TP degrees.
+
+    wavefronts, tile : as `Gemm` takes them; wavefronts=1 takes a third of the time and changes
+    means by 2 points at most. progress : as `tpviz.launch` takes it; a GEMM takes 0.5 s.
+    """
+    machine = Machine() if machine is None else machine
+    wavefronts = whole_number("wavefronts", wavefronts, 1, 128)
+    cases = [
+        (MODELS[name], tp)
+        for name in some_of("models", models, tuple(MODELS))
+        for tp in MODELS[name].tp
+    ]
+    rows, done = [], {}
+    with closing(viewer(progress)) as show:
+        for model, tp in cases:
+            for name, units in SUBLAYERS.items():
+                if (model, tp, units) not in done:  # FC-1 is FC-2 again
+                    show(len(done), 3 * len(cases), f"{model.name}, TP {tp}: {name}")
+                    done[model, tp, units] = _row(machine, model, tp, name, units, wavefronts, tile)
+                rows.append(done[model, tp, units]._replace(name=name))
+    return Sublayers(tuple(rows), machine)
+
+
+def _row(machine, model, tp, name, units, wavefronts, tile):
+    gemm = Gemm(
+        model.tokens, model.hidden, units * model.hidden // tp, tile=tile, wavefronts=wavefronts
+    )
+    runs, (g, rs, ag), seconds = simulated_sublayer(gemm, tp, machine)
+    near = reduce_scatter(Clock(), machine, gemm.bytes / tp, tp, near_memory=True)
+    near.clock.run()
+    return Row(
+        model,
+        tp,
+        name,
+        g,
+        rs,
+        near.ended,
+        ag,
+        seconds | {"ideal_nmc": max(g, near.ended) + ag},
+        {config: run.dram for config, run in runs.items()},
+    )
+
+
+def simulated_sublayer(
+    gemm: Gemm, ranks: int, machine: Machine
+) -> "tuple[dict[str, SimResult], tuple[float, float, float], dict[str, float]]":
+    """({config: `SimResult`}; seconds of GEMM, reduce-scatter and all-gather, each alone; {config,
+    "ideal" too: seconds of the whole})."""
+    runs = {
+        config: simulate(gemm, ranks, machine, config) for config in ("sequential", "t3", "t3_mca")
+    }
+    plain = runs["sequential"]
+    g, rs, ag = plain.gemm_end, plain.rs_end - plain.gemm_end, plain.ag_end - plain.rs_end
+    seconds = {config: run.seconds for config, run in runs.items()}
+    return runs, (g, rs, ag), seconds | {"ideal": max(g, rs) + ag}

@@ -1,0 +1,422 @@
+"""`parallelize`: a user's own module on a mesh, its linear layers split."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tpviz.core.mesh import Mesh
+from tpviz.ranks.launch import in_torchrun
+from tpviz.schemes.atp.strategy import ATP
+from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.grid.layout import Layout
+from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.schemes.merak.strategy import Merak, as_merak
+
+from .easy import EasyLinear
+from .grid import Grid
+from .layers import Entrance, Groups, SplitLinear
+from .parallelized import Parallelized
+from .partition.leaves import tensors_of
+from .pipelined import pipelined
+from .plan import Plan, Singles
+from .replicas import agree, from_first
+from .report import Report
+from .rules import SHORT_CUTS
+from .sent import Totals
+from .structure import set_number
+from .suggest import CLOSE
+from .watch import in_evaluation
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.schemes.strategy import Strategy
+
+    from .pipelined import Pipelined
+    from .rules import Pair
+
+
+@overload
+def parallelize(
+    model: nn.Module,
+    strategy: Merak,
+    example_inputs: Any,
+    rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
+    *,
+    broadcast: bool = False,
+    mesh: "DeviceMesh | None" = None,
+    loss: "Callable[..., torch.Tensor] | None" = None,
+    batch_dim: int = 0,
+    balance: str | Sequence[float] = "flops",
+    leaves: type[nn.Module] | Collection[type[nn.Module]] | Callable[[nn.Module], bool] = (),
+) -> "Pipelined": ...
+@overload
+def parallelize(
+    model: nn.Module,
+    strategy: "ATP | Megatron | AxoNN",
+    example_inputs: Any = None,
+    rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
+    *,
+    broadcast: bool = False,
+    mesh: "DeviceMesh | None" = None,
+    easy: bool = False,
+    equal_rows: bool = False,
+) -> Parallelized: ...
+def parallelize(
+    model: nn.Module,
+    strategy: "Strategy",
+    example_inputs: Any = None,
+    rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
+    *,
+    broadcast: bool = False,
+    mesh: "DeviceMesh | None" = None,
+    easy: bool = False,
+    equal_rows: bool = False,
+    **pipeline: Any,
+) -> "Parallelized | Pipelined":
+    """Split the linear layers of ``model`` over the ranks of a world, as ``strategy`` says.
+
+    Pairs of linear layers with only activations or attention heads between them are found by your
+    ``rules``, by a table of known models (Hugging Face's GPT-2, Llama, OPT and BERT, PyTorch's
+    transformer layers) and in the model's graph; each becomes a pair of ATP layers. Everything else
+    stays whole on every rank, and so do activations between pairs: L2 of `tpviz.ATP`, whose
+    ``norm`` is not asked. Heads are split over both axes (A3) where they divide, else over the one
+    of *inside*.
+
+    With `tpviz.AxoNN` the plane of x and y is such a mesh (heads over x alone), blocks of weights
+    are sharded flat over z, and every index of (data, z) must be given its own rows of the batch
+    (`Parallelized.rows`). A rank's loss is the mean over its rows; right after ``loss.backward()``
+    every gradient is the mean over all shares, as DDP's are (of unequal shares the mean of their
+    means). Forward and backward are collective: all ranks run as many of them.
+    ``DistributedDataParallel`` is not to go around it, nor any hook on weights' gradients.
+
+    Split layers have first derivatives only: a second one (``create_graph=True``) raises.
+
+    Parameters
+    ----------
+    model : any ``nn.Module``; inside a rank it is split in place.
+    strategy : `tpviz.Merak`, or `tpviz.ATP`, `tpviz.Megatron` or `tpviz.AxoNN`, without ``sp``, and
+        without those knobs of AxoNN that need our own step (``gather``, ``recompute``,
+        ``accumulation``, ``tune``, ``clip``).
+    example_inputs : a tensor, a tuple of arguments or a dict of named ones. With them
+        ``torch.export`` shows which layers belong together, and on the ranks the outputs before and
+        after are compared (in evaluation mode).
+    rules : `tpviz.modules.Pair` objects or dicts, looked at first.
+    broadcast : send the first rank's parameters and buffers to all; else ranks that differ raise.
+    mesh : a ``DeviceMesh`` that has the strategy's axes, and others around them; by default the
+        strategy's own over the whole world.
+    pipeline : of Merak, which cuts the model into stages and returns a `Pipelined`: ``loss``,
+        function (output) or (output, targets) -> a mean over rows, where the model does not give
+        its own; ``batch_dim``, along which ``example_inputs``, a whole batch, are cut into
+        microbatches; ``balance``, as `tpviz.modules.partition.partition_of` takes it
+        ("flops" by default); ``leaves``, types of modules that stay one operation on one stage, or
+        a function module -> bool: for those that a trace cannot follow (routing to experts, an
+        autograd function of one's own).
+    easy : AxoNN's easy mode: no pairs are needed, every linear layer goes on the grid by itself,
+        and every rank of x * y * z * data is to be given its own rows, as under DDP. For that two
+        more exchanges a layer are paid: all-to-all of the input over y and of the output over x
+        (and back), besides the input's rows gathered over x. `Report.ledger` has them all.
+    equal_rows : promise, in easy mode, that all ranks of a plane come to each layer with equally
+        many rows. Without it each call of a layer asks for the largest number, which makes the host
+        wait, and fewer rows are filled up with zeros.
+
+    Returns a `Parallelized`. Outside of any world (`tpviz.launch`, ``torch.distributed``) nothing
+    is split: its ``report`` is the plan, and it computes what the model computes.
+
+    Raises ``ValueError`` for strategies and sizes that do not fit, for rules that match nothing,
+    for a model of which nothing can be split, for ranks with different numbers, and where outputs
+    change. Dropout: seed ranks with the same rows alike, or copies of the stream drift apart.
+    """
+    if easy and not isinstance(strategy, AxoNN):
+        raise ValueError(
+            f"easy=True is a mode of AxoNN: use AxoNN(x=..., y=..., z=..., data=...), not "
+            f"{strategy!r}"
+        )
+    if equal_rows and not easy:
+        raise ValueError("equal_rows=True is a promise about easy mode: use it with easy=True")
+    if isinstance(strategy := as_merak(strategy), Merak):
+        return _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, pipeline)
+    if pipeline:
+        raise ValueError(
+            f"{', '.join(pipeline)} are about pipelines: use tpviz.Merak(...), not {strategy.short}"
+        )
+    layout, inputs = layout_of(strategy), inputs_of(example_inputs)
+    if rules and easy:
+        raise ValueError(
+            "rules say which layers are pairs; easy=True splits each by itself: use one of the two"
+        )
+    if isinstance(strategy, AxoNN):
+        refuse_sparse(model)
+    mesh = _mesh(strategy, mesh, model)
+    groups = grid = None
+    if mesh is not None:
+        groups = Groups.of(_axes(strategy, layout), mesh)
+        agree(model, groups, broadcast)
+        grid = Grid(strategy, mesh, groups, easy) if isinstance(strategy, AxoNN) else None
+    z = getattr(strategy, "z", 1)
+    shared = partial(from_first, groups=groups) if groups else lambda make: make()
+    looked = (inputs, z, shared)
+    if easy:
+        plan = Singles(model, layout, *looked)
+    else:
+        plan = Plan(model, layout, rules, *looked, advise=groups is None)
+    report = _report(model, strategy, layout, plan, easy, equal_rows)
+    if not groups:
+        return Parallelized(model, report)
+    before = outputs_of(model, inputs) if inputs else None
+    if easy:
+        made = lambda part, whole: EasyLinear(whole, part, groups, grid, equal_rows)  # pyright: ignore[reportArgumentType]
+        _replace(model, {part.path: made(part, whole) for part, whole in _parts(model, plan)})
+    else:
+        _split(model, plan, groups, grid)
+    if inputs:
+        compare(before, outputs_of(model, inputs))  # pyright: ignore[reportArgumentType]
+        same = "outputs for example_inputs are those of the whole model, up to rounding"
+        report = replace(report, notes=(*report.notes, same))
+    return Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
+
+
+def _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, options):
+    mesh = _mesh(strategy, mesh, model)
+
+    def split(inside: "Megatron") -> Parallelized:
+        return parallelize(model, inside, example_inputs, rules, mesh=mesh)
+
+    return pipelined(
+        model, strategy, inputs_of(example_inputs), mesh, split, broadcast=broadcast, **options
+    )
+
+
+def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """(args, kwargs), or None."""
+    if example is None:
+        return None
+    if isinstance(example, dict):
+        return (), dict(example)
+    return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
+
+
+def _mesh(strategy, mesh, model):
+    """The mesh to work on, None outside of any world."""
+    if mesh is not None:
+        missing = [
+            f"{axis}={size}"
+            for axis, size in strategy.axes.items()
+            if axis not in (mesh.mesh_dim_names or ())
+            or mesh.size(mesh.mesh_dim_names.index(axis)) != size
+        ]
+        if missing:
+            has = dict(zip(mesh.mesh_dim_names or (), mesh.mesh.shape))
+            raise ValueError(
+                f"the mesh has {has}, but {strategy.short} needs {' and '.join(missing)}"
+            )
+        return mesh
+    if not (dist.is_available() and dist.is_initialized()):
+        if in_torchrun():
+            raise ValueError(
+                "this is a rank of torchrun, but torch.distributed is not ready: call "
+                "init_process_group first, or use tv.launch"
+            )
+        return None
+    world = dist.get_world_size()
+    if world != strategy.world_size:
+        raise ValueError(
+            f"{strategy.short} is for {strategy.world_size} ranks, this world has "
+            f"{world}: change one of them, or give mesh= with more axes"
+        )
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    return Mesh(strategy.axes).device_mesh(device)
+
+
+def _axes(strategy, layout):
+    """{axis: ranks} of all groups; a layout may have an axis of one rank that no mesh has."""
+    return {layout.inside: layout.i, layout.stream: layout.s} | strategy.axes
+
+
+def _parts(model, plan):
+    """(part, whole layer) of everything that is split."""
+    modules = dict(model.named_modules())
+    return [(part, modules[part.path]) for pair in plan.pairs for part in pair.layers]
+
+
+def _report(model, strategy, layout, plan, easy, equal):
+    parts = _parts(model, plan)
+    split = sum(p.numel() for _, layer in parts for p in layer.parameters())
+    whole = sum(p.numel() for p in model.parameters())
+    totals = None
+    if isinstance(strategy, AxoNN):
+        totals = Totals.of(model, strategy, [part for part, _ in parts], easy, equal)
+    axes = ", ".join(f"{axis}={size}" for axis, size in strategy.axes.items())
+    return Report(
+        type(model).__name__,
+        f"{strategy.short} on {axes}",
+        layout,
+        tuple(plan.pairs),
+        plan.left,
+        (*plan.notes, *_notes(model, totals)),
+        split,
+        sum(part.held for part, _ in parts),
+        whole - split,
+        totals=totals,
+    )
+
+
+def _notes(model, totals):
+    modules = list(model.modules())
+    if totals:
+        yield (
+            f"the batch is cut into {totals.shares} shares: give each rank model.rows(batch) "
+            "and let its loss be the mean over its rows"
+        )
+        yield "weights of split layers are flat shards: choose weight decay by name, not by dims"
+    if totals and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules):
+        yield "BatchNorm sees a rank's rows only: nn.SyncBatchNorm has the statistics of all"
+    if any(isinstance(m, nn.Dropout) and m.p for m in modules) and not (totals and totals.easy):
+        alike = "the ranks of each plane" if totals else "all ranks"
+        yield (
+            f"the model has dropout: seed {alike} alike (torch.manual_seed), or their "
+            "copies of the stream drift apart; inside pairs other elements are dropped "
+            "than in one process"
+        )
+
+
+def _split(model, plan, groups, grid):
+    """Put split layers in the places of whole ones, wherever these are registered."""
+    modules, new = dict(model.named_modules()), {}
+    for pair in plan.pairs:
+        entrance = Entrance(
+            groups.get_group(plan.at.inside), groups.get_group(plan.at.stream), len(pair.firsts)
+        )
+        for part in pair.layers:
+            new[part.path] = SplitLinear(
+                modules[part.path], part, groups, entrance if part.first else None, grid
+            )
+    _replace(model, new)
+    for path, name, _, own in chain.from_iterable(pair.divided for pair in plan.pairs):
+        set_number(modules[path], name, own)
+
+
+def _replace(model, new):
+    """Layers by path, in all places of those that were there; inference paths around them that read
+    weights without calling the layer are closed."""
+    modules = dict(model.named_modules())
+    of = {id(modules[path]): layer for path, layer in new.items()}
+    for module in modules.values():
+        for name, child in module._modules.items():
+            module._modules[name] = of.get(id(child), child)
+    for path in _above(new):
+        for name, value in SHORT_CUTS.items():
+            if hasattr(modules[path], name):
+                setattr(modules[path], name, value)
+
+
+def _above(paths):
+    """The paths of all modules around those at ``paths``."""
+    found = {""}
+    for path in paths:
+        while path:
+            path = path.rpartition(".")[0]
+            found.add(path)
+    return found
+
+
+# -- is the output of a split model that of the whole? ---------------------------------------------
+def outputs_of(
+    model: torch.nn.Module, inputs: tuple[tuple[Any, ...], dict[str, Any]]
+) -> list[torch.Tensor]:
+    """The output's tensors in evaluation mode; random numbers, if any, are the same each time."""
+    with in_evaluation(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        outputs = tensors_of(model(*inputs[0], **inputs[1]))
+    return [t for t in outputs if t.is_floating_point()]
+
+
+def compare(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> None:
+    """Raise ``ValueError`` where an output changed by more than rounding explains."""
+    before, after = list(before), list(after)
+    if len(before) != len(after):
+        raise ValueError(f"{len(after)} outputs after the split, {len(before)} before: {WRONG}")
+    for number, (a, b) in enumerate(zip(before, after)):
+        if a.shape != b.shape:
+            raise ValueError(
+                f"output {number} has shape {tuple(b.shape)} after the split, "
+                f"{tuple(a.shape)} before: {WRONG}"
+            )
+        close = CLOSE.get(a.dtype, 5e-2)
+        a, b = a.double(), b.double()
+        error = float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) if a.numel() else 0.0
+        if not error <= close:
+            raise ValueError(
+                f"output {number} changed by {error:.1e} when the model was split: {WRONG}"
+            )
+
+
+WRONG = "a rule does not say how this model uses its layers; the model is no longer usable"
+
+
+# -- what is taken of a strategy: its layout on the plane, and which knobs are refused -------------
+REFUSED = {
+    "gather": "a model that is not ours is not made of blocks, each weight is gathered by itself",
+    "recompute": "recompute with the model's own means (torch.utils.checkpoint, for which Hugging "
+    "Face's have a switch): it repeats collectives, too",
+    "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",
+    "tune": "products of a model that is not ours are not timed",
+    "clip": "call model.clip_grad_norm_(most) after backward",
+}
+"""Knobs that belong to a step of our own program, and what does it instead."""
+
+
+def layout_of(strategy: "Strategy") -> Layout:
+    """The `Layout` of a strategy that can split models it does not know.
+
+    Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
+    """
+    if hasattr(strategy, "inner"):
+        raise ValueError(_around(strategy))
+    if not isinstance(strategy, (ATP, Megatron, AxoNN)):
+        raise ValueError(
+            f"parallelize works with ATP(...), Megatron(...) and AxoNN(...), not {strategy!r}"
+        )
+    for name, instead in REFUSED.items():
+        knob = type(strategy).__dataclass_fields__.get(name)
+        if knob and (value := getattr(strategy, name)) != knob.default:
+            raise ValueError(
+                f"{name}={value!r} is not possible here: {instead}; use {name}={knob.default!r}"
+            )
+    if strategy.layout.sp:
+        raise ValueError(
+            f"sp=True is not possible here: between pairs a foreign model needs the "
+            f"whole sequence: use sp=False, not {strategy.short}"
+        )
+    if strategy.layout.pipelined:
+        raise ValueError(
+            "chunking='pipelined' needs the operations between the two layers: use "
+            "chunking='batch' or 'tokens'"
+        )
+    return strategy.layout
+
+
+def refuse_sparse(model: nn.Module) -> None:
+    """Raise ``ValueError`` for layers with sparse gradients, which cannot be averaged."""
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise ValueError(
+                f"{path or 'the model'} has sparse gradients, which AxoNN's means "
+                "over shares cannot take: use sparse=False"
+            )
+
+
+def _around(strategy):
+    inner = strategy.inner.short if strategy.inner else "ATP(mesh=(2, 1))"
+    return (
+        f"{strategy.short}: parallelize splits layers only; for data parallelism around them "
+        f"use a mesh with an axis more, parallelize(model, {inner}, mesh=mesh), and wrap the "
+        "result: torch.nn.parallel.DistributedDataParallel(result, "
+        "process_group=mesh.get_group('dp'))"
+    )

@@ -1,0 +1,196 @@
+"""What is on which stage, for people: text, rows of a table, and a scene for views.
+
+Answers the question that users of the release asked first (its issue 6): what is inside each stage?
+FLOPs are of one microbatch's forward; activation bytes are an estimate, see `measure`.
+"""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from tpviz.core.tables import table
+
+if TYPE_CHECKING:
+    from .division import Partition
+
+
+def text(partition: "Partition") -> str:
+    """The report, several lines a stage."""
+    graph, mode = partition.graph, "training" if partition.graph.training else "evaluation"
+    lines = [
+        f"{graph.model} in {_count(partition.stages, 'stage')} of "
+        f"{_count(partition.shards, 'shard')}, even by {partition.balance}; one microbatch, "
+        f"{mode} mode"
+    ]
+    for part in partition.stages:
+        lines += [
+            f"stage {part.index}: {part.numel:,} parameters, {si(part.flops, 'FLOP')} "
+            f"forward, {si(part.activation_bytes, 'B')} kept for backward (estimate)",
+            f"  modules   {', '.join(grouped(part.paths)) or 'parts of modules'}",
+            f"  inputs    {', '.join(part.inputs) or 'none'}",
+        ]
+        lines += [f"  receives  {_message(m)}" for m in part.receives]
+    lines += [f"tied: {tied}, gradients are all-reduced" for tied in _ties(partition)]
+    return "\n".join(lines)
+
+
+def rows(partition: "Partition") -> list[list[str]]:
+    """Rows of strings, header first: one a stage."""
+    columns = [
+        ("stage", lambda part: str(part.index)),
+        ("modules", lambda part: ", ".join(grouped(part.paths))),
+        ("parameters", lambda part: f"{part.numel:,}"),
+        ("forward", lambda part: si(part.flops, "FLOP")),
+        ("kept for backward (estimate)", lambda part: si(part.activation_bytes, "B")),
+        ("inputs", lambda part: ", ".join(part.inputs)),
+        ("receives", lambda part: "; ".join(map(_message, part.receives))),
+    ]
+    return table(columns, ((part,) for part in partition.stages))
+
+
+def sentence(partition: "Partition") -> str:
+    """What matters most, in words."""
+    stages = partition.stages
+    most = max(stages, key=lambda part: part.flops)
+    mean = sum(part.flops for part in stages) / len(stages)
+    words = [f"{partition.graph.model} is cut into {_count(stages, 'stage')}"]
+    if mean:
+        words.append(f"stage {most.index} computes most, {most.flops / mean:.2f} times the mean")
+    cuts = [sum(m.bytes for m in part.receives) for part in stages[1:]]
+    if cuts:
+        words.append(f"at most {si(max(cuts), 'B')} of a microbatch cross a cut")
+    tied = _ties(partition)
+    return "; ".join(words) + "." + (f" Tied: {'; '.join(tied)}." if tied else "")
+
+
+def scene(partition: "Partition") -> dict[str, Any]:
+    """A plain dict for views: stages, shards and ties, with all numbers."""
+
+    def message(m):
+        return {
+            "name": m.name,
+            "shape": list(m.shape),
+            "dtype": _dtype(m),
+            "bytes": m.bytes,
+            "from_stage": m.from_stage,
+            "path": m.path,
+            "trained": m.trained,
+        }
+
+    graph, owner = (
+        partition.graph,
+        {k: stage for stage, (a, b) in enumerate(partition.ranges) for k in range(a, b)},
+    )
+    return {
+        "model": graph.model,
+        "balance": partition.balance,
+        "training": graph.training,
+        "numel": graph.numel(graph.parameters),
+        "stages": [
+            {
+                "index": part.index,
+                "modules": grouped(part.paths),
+                "paths": list(part.paths),
+                "numel": part.numel,
+                "flops": part.flops,
+                "activation_bytes": part.activation_bytes,
+                "inputs": list(part.inputs),
+                "receives": [message(m) for m in part.receives],
+                "sends": [message(m) for m in part.sends or ()],
+            }
+            for part in partition.stages
+        ],
+        "shards": [
+            {
+                "stage": owner[k],
+                "numel": s.numel,
+                "flops": s.flops,
+                "activation_bytes": kept,
+                "modules": grouped(s.paths),
+            }
+            for k, (s, kept) in enumerate(zip(partition.shards, _kept(partition)))
+        ],
+        "ties": [
+            {"names": list(tie["names"]), "stages": list(tie["stages"])}
+            for tie in partition.tied_weights
+        ],
+    }
+
+
+def _kept(partition):
+    """Of each shard the bytes kept for backward that no shard before it on its stage keeps."""
+    body = partition.graph.body
+    for first, stop in partition.ranges:
+        seen = {}
+        for s in partition.shards[first:stop]:
+            new = {
+                storage: size
+                for node in body[s.start : s.stop]
+                for storage, size in node.saves.items()
+                if storage not in seen
+            }
+            seen |= new
+            yield sum(new.values())
+
+
+def grouped(paths: Iterable[str]) -> list[str]:
+    """Paths with what they share said once.
+
+    >>> grouped(["emb", "h.0", "h.1", "h.2", "h.3.ln", "h.3.mlp", "h.4"])
+    ['emb', 'h.0..2', 'h.3.{ln, mlp}', 'h.4']
+    """
+    found = []
+    for parent, group in groupby(paths, key=lambda path: path.rpartition(".")[0]):
+        names = _ranges([path.rpartition(".")[2] for path in group])
+        if not parent:
+            found += names
+        else:
+            found.append(
+                f"{parent}.{names[0]}" if len(names) == 1 else f"{parent}.{{{', '.join(names)}}}"
+            )
+    return found
+
+
+def _ranges(names):
+    """["0..2", "x"] of ["0", "1", "2", "x"]."""
+    found = []
+    for name in names:
+        first, _, last = found[-1].partition("..") if found else ("", "", "")
+        if name.isdigit() and (last or first).isdigit() and int(name) == int(last or first) + 1:
+            found[-1] = f"{first}..{name}"
+        else:
+            found.append(name)
+    return found
+
+
+def si(number: float, unit: str) -> str:
+    """
+    >>> si(25_165_824, "B"), si(96, "B"), si(0, "FLOP")
+    ('25.2 MB', '96 B', '0 FLOP')
+    """
+    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if number >= 10**power:
+            return f"{number / 10**power:.3g} {prefix}{unit}"
+    return f"{number} {unit}"
+
+
+def _message(m):
+    return (
+        f"{m.name} {tuple(m.shape)} {_dtype(m)}, {si(m.bytes, 'B')}, made on stage "
+        f"{m.from_stage} in {m.path or 'the model'}"
+    )
+
+
+def _dtype(m):
+    return str(m.dtype).removeprefix("torch.")
+
+
+def _ties(partition):
+    return [
+        " = ".join(f"{name} (stage {stage})" for name, stage in zip(tie["names"], tie["stages"]))
+        for tie in partition.tied_weights
+    ]
+
+
+def _count(things, name):
+    return f"{len(things)} {name}{'s' * (len(things) != 1)}"

@@ -1,0 +1,483 @@
+"""The matrices of the blocks view, each with its blocks by owner and the rows in flight; and its
+ranks, each a cell with its blocks, and the groups that communicate.
+
+Blocks are lettered with the coordinates of the ranks that hold them, * for every rank along an
+axis. Cuts have the colour of their axis. The blocks of the chosen rank are filled; partial sums are
+hatched, one sheet behind the other.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from itertools import pairwise, product
+from math import prod
+from typing import TYPE_CHECKING
+
+from .svg import lines, outline, rect, swatch, text
+
+if TYPE_CHECKING:
+    from tpviz.core.mesh import Mesh
+    from tpviz.views.films.captions import Dim, Frame, Tensor
+
+Box = tuple[float, float, float, float]
+PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 160.0}
+HIDDEN = 64.0
+MIDDLE, ENLARGED = 304, 1.2
+LONG = 10  # letters of a rank's part that get a line of their own
+SHEET, SHEETS = 5, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
+HATCH = (
+    "<pattern id='tpv-partial' width='6' height='6' patternUnits='userSpaceOnUse'>"
+    "<path d='M-1,1l2,-2M0,6l6,-6M5,7l2,-2' class='s-fg' fill='none' stroke-width='1.1'"
+    " stroke-opacity='.75'/></pattern>"
+)
+
+
+class Eyes:
+    """From where the blocks are seen: the mesh, the chosen rank, the ink of each axis."""
+
+    def __init__(self, mesh: "Mesh", rank: int, keys: dict[str, str]):
+        self.mesh, self.rank, self.keys = mesh, rank, keys
+        self.coords = mesh.coords(rank)
+
+    def at(self, rank: int) -> "Eyes":
+        """The same, seen from another rank."""
+        return Eyes(self.mesh, rank, self.keys)
+
+
+def side(dim: "Dim") -> float:
+    """Pixels of a dim; widths grow with the root of the multiple of the hidden size."""
+    if dim.letters in PIXELS:
+        return PIXELS[dim.letters]
+    return HIDDEN * float(dim.letters.rstrip("H") or 1) ** 0.5
+
+
+def size(tensor: "Tensor") -> tuple[float, float]:
+    """(width, height) in px, without sheets and words."""
+    return side(tensor.cols), side(tensor.rows)
+
+
+def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
+    """[{axis: index}] of the parts along a dim, in order."""
+    return [
+        dict(zip(dim.axes, where)) for where in product(*(range(mesh.axes[a]) for a in dim.axes))
+    ]
+
+
+def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
+    """ "0,1", "*,1": coordinates of a block's ranks; of a partial sum, of the front sheet."""
+    front = {axis: eyes.coords[axis] for axis in (tensor.partial, *tensor.later) if axis}
+    where = {**held, **front}
+    return ",".join(str(where.get(axis, "*")) for axis in eyes.mesh.names)
+
+
+def matrix(
+    tensor: "Tensor",
+    x: float,
+    y: float,
+    eyes: Eyes,
+    chunk: tuple[int, ...] = (),
+    future: bool = False,
+) -> str:
+    """A matrix with its top left corner at (x, y).
+
+    chunk : (k, count, parts): these rows are marked, others pale; with ``future`` only those after.
+    """
+    width, height = size(tensor)
+    rows, cols = parts(tensor.rows, eyes.mesh), parts(tensor.cols, eyes.mesh)
+    w, h = width / len(cols), height / len(rows)
+    blocks = [
+        ({**row, **col}, (x + c * w, y + r * h, w, h))
+        for r, row in enumerate(rows)
+        for c, col in enumerate(cols)
+    ]
+    out = [
+        _sheets(tensor, x, y, eyes),
+        *(_block(tensor, *block, eyes) for block in blocks),
+        _cuts(tensor.rows, x, y, width, height, eyes, down=True),
+        _cuts(tensor.cols, x, y, width, height, eyes, down=False),
+        outline(x, y, width, height, "fg", 1.2),
+    ]
+    out += [outline(*box, "fg", 2.4) for held, box in blocks if _mine(held, eyes)]
+    if chunk:
+        out.append(_bands(x, y, width, height, chunk, future))
+    for held, box in blocks:
+        ink = f"halo-{tensor.kind}" if _mine(held, eyes) else "fg s-bg"
+        out.append(_letters(owner(tensor, held, eyes), _seen(box, y, height, chunk), ink))
+    return "".join(out)
+
+
+def _seen(box, y, height, chunk):
+    """The part of a block that is not pale, for its letters: its first rows of the chunk."""
+    if not chunk:
+        return box
+    k, count, pieces = chunk
+    each = height / pieces
+    piece = round((box[1] - y) / each) if box[3] < height else 0
+    return [box[0], y + piece * each + k * each / count, box[2], each / count]
+
+
+def _mine(held, eyes):
+    return all(eyes.coords[axis] == i for axis, i in held.items())
+
+
+def _block(tensor, held, box: Box, eyes):
+    mine = _mine(held, eyes)
+    out = rect(*box, tensor.kind, "" if mine else "fill-opacity='.16'")
+    if tensor.partial:
+        out += rect(*box, "", "fill='url(#tpv-partial)'")
+    return out
+
+
+def _letters(words, box, ink):
+    """The owner in the middle of a block, upright where it fits, else turned, else nothing."""
+    x, y, width, height = box
+    for fits, turn in ((width, 0), (height, -90)):
+        across = height if not turn else width
+        points = min(12.0, (fits - 2) / (0.56 * len(words)), across)
+        if points >= 11:
+            cx, cy = x + width / 2, y + height / 2
+            spin = "stroke-width='3' paint-order='stroke' "
+            spin += f"transform='rotate({turn} {cx:.1f} {cy:.1f})'" if turn else ""
+            return text(cx, cy + 0.36 * points, words, ink, round(points, 1), "middle", 600, spin)
+    return ""
+
+
+def _cuts(dim, x, y, width, height, eyes, down):
+    """Lines between the parts, in the ink of the axis that cuts there."""
+    out, count = [], 1
+    total = prod(eyes.mesh.axes[a] for a in dim.axes)
+    for depth, axis in enumerate(dim.axes):
+        count *= eyes.mesh.axes[axis]
+        part = (height if down else width) / count
+        thick = min(2.6 if depth == 0 else 1.8, part / 6)
+        for i in range(1, count):
+            if depth and i % eyes.mesh.axes[axis] == 0:
+                continue  # the outer axis cuts here already
+            at = i * (total // count) / total
+            d = f"M{x + at * width:.1f},{y:.1f}v{height:.1f}"
+            d = f"M{x:.1f},{y + at * height:.1f}h{width:.1f}" if down else d
+            for ink, wide in (("bg", 2 * thick), (eyes.keys[axis], thick)):
+                out.append(f"<path d='{d}' class='s-{ink}' stroke-width='{wide:.1f}'/>")
+    return "".join(out)
+
+
+def _sheets(tensor, x, y, eyes):
+    """The other ranks' partial sums, as sheets behind."""
+    if not tensor.partial:
+        return ""
+    width, height = size(tensor)
+    behind = min(eyes.mesh.axes[tensor.partial] - 1, SHEETS)
+    out = ""
+    for k in range(behind, 0, -1):
+        box = x + SHEET * k, y - SHEET * k, width, height
+        key = eyes.keys[tensor.partial]
+        out += rect(*box, "bg") + rect(*box, tensor.kind, "fill-opacity='.3'")
+        out += rect(*box, "", "fill='url(#tpv-partial)'")
+        out += outline(*box, key, 1.4)
+    return out + rect(x, y, width, height, "bg")
+
+
+def _bands(x, y, width, height, chunk, future):
+    """The rows of a chunk framed; the others pale."""
+    k, count, pieces = chunk
+    out = []
+    for piece in range(pieces):
+        top, each = y + height * piece / pieces, height / pieces / count
+        others = range(k + 1, count) if future else [i for i in range(count) if i != k]
+        for i in others:
+            out.append(rect(x - 1, top + i * each, width + 2, each, "bg", "fill-opacity='.8'"))
+        out.append(outline(x - 3, top + k * each, width + 6, each, "fg", 2.4, 2))
+    return "".join(out)
+
+
+def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str:
+    """A rank's own block in a small outline of the matrix."""
+    width, height = (scale * s for s in size(tensor))
+    hatch = "partial" if tensor.partial else ""
+    out = outline(x, y, width, height, "muted", 0.8)
+    return out + swatch(*own(tensor, x, y, eyes, scale), tensor.kind, hatch)
+
+
+def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
+    """(x, y, width, height) of a rank's own block of a matrix whose top left corner is (x, y)."""
+    box = [x, y, *(scale * s for s in size(tensor))]
+    for index, dim in ((0, tensor.cols), (1, tensor.rows)):
+        number, count = 0, 1
+        for axis in dim.axes:
+            size_of = eyes.mesh.axes[axis]
+            number, count = number * size_of + eyes.coords[axis], count * size_of
+        box[2 + index] /= count
+        box[index] += number * box[2 + index]
+        box[2 + index] = max(box[2 + index], 2)  # never a hairline
+    return box[0], box[1], box[2], box[3]
+
+
+# -- the matrices of a frame -----------------------------------------------------------------------
+def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
+    """The product, and beside it the collective in flight meanwhile; or only the collective, scaled
+    by ``enlarged``."""
+    signs = {3: ("·", "="), 2: ("→",)}
+    out, x = "", 12.0
+    if frame.product:
+        chunks = [frame.chunk] * (len(frame.product) == 3 and bool(frame.chunk))
+        shown = [(t, *_marks(i, chunks)) for i, t in enumerate(frame.product)]
+        out, x = _row(shown, signs[len(shown)], x, eyes)
+    if frame.moving:
+        if frame.product:
+            assert frame.move is not None
+            key, x = eyes.keys[frame.move.axis], x + 4
+            looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
+            out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
+            words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
+            out += text(x + 8, MIDDLE + 96, words, key, 12, weight=700)
+            x += 12
+        more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
+        out += more
+    if frame.product and frame.moving:
+        return out
+    place = f"translate(12 {MIDDLE})scale({enlarged})translate(-12 {-MIDDLE})"
+    return f"<g transform='{place}'>{out}</g>"  # where there is room
+
+
+def _marks(place, chunks):
+    """Which rows of a product's tensor are marked: those of input and result, not of the weight."""
+    return (chunks[0], place == 2) if chunks and place != 1 else ((), False)
+
+
+def _row(shown, signs, x, eyes):
+    """Matrices from left to right with signs between them; returns (SVG, x after them)."""
+    out = ""
+    for i, (tensor, chunk, future) in enumerate(shown):
+        if i:
+            out += text(x + 5, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
+            x += 17
+        width, height = size(tensor)
+        below = _below(tensor, eyes)
+        room = max(width, 6.1 * _title_length(tensor), 5.5 * max(map(len, below)))
+        left, top = x + (room - width) / 2, MIDDLE - height / 2
+        middle = x + room / 2
+        lift = 15 if tensor.partial else 0
+        out += (
+            f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
+            "text-anchor='middle' font-weight='600'>"
+            f"{notation(tensor._replace(partial=''), eyes.keys)}</text>"
+        )
+        out += matrix(tensor, left, top, eyes, chunk, future)
+        out += lines(middle, top + height + 14, below, 13, "muted", 11, "middle")
+        x += room + 5 + lift
+    return out, x
+
+
+def _title_length(tensor):
+    dims = (tensor.rows, tensor.cols)
+    return len(tensor.name) + 4 + sum(len(d.letters) + len("".join(d.axes)) for d in dims)
+
+
+def _below(tensor, eyes):
+    """A rank's part of it, and the axes along which ranks have the same."""
+    rows, cols = tensor.local(eyes.mesh.axes)
+    numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
+    even = rows * cols == numbers  # a flat piece of a weight may end within a feature
+    words = [f"{rows} x {cols}" if even else f"{numbers:,} numbers"]
+    words = ["each rank:", *words] if len(words[0]) > LONG else [f"each rank: {words[0]}"]
+    same = [
+        axis
+        for axis, n in eyes.mesh.axes.items()
+        if n > 1 and axis not in (*tensor.axes, tensor.partial, *tensor.later)
+    ]
+    if tensor.partial:
+        terms = f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
+        more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
+        words.append(terms + "".join(more))
+    if same and eyes.mesh.size > 1:
+        words.append(f"the same along {' and '.join(same)}")
+    return words
+
+
+# -- ranks ----------------------------------------------------------------------------------------
+GAP, NARROW, PAD = 18, 8, 6  # between cells, and many; from a cell to the ring of its group
+ROOM, MANY = (376, 280), 6  # px for the cells; in a row or a column
+LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
+
+
+class Grid:
+    """Where the cells stand: the first of two axes runs down, the last one across."""
+
+    def __init__(self, mesh: "Mesh", x: float, y: float):
+        self.mesh, self.x, self.y = mesh, x, y
+        *down, across = mesh.shape
+        self.rows, self.columns = (down or [1])[0], across
+        self.gap = GAP if max(self.rows, self.columns) <= MANY else NARROW
+        self.width = min(150, ROOM[0] / self.columns - self.gap)
+        self.height = max(min(84, ROOM[1] / self.rows - self.gap), 25)
+
+    @property
+    def bottom(self) -> float:
+        """Where the last row of cells ends."""
+        return self.y + self.rows * (self.height + self.gap)
+
+    def corner(self, rank: int) -> tuple[float, float]:
+        """Top left corner of a rank's cell."""
+        row, column = divmod(rank, self.columns)
+        return self.x + column * (self.width + self.gap), self.y + row * (self.height + self.gap)
+
+    def middle(self, rank: int) -> tuple[float, float]:
+        """Of a rank's cell."""
+        x, y = self.corner(rank)
+        return x + self.width / 2, y + self.height / 2
+
+
+def ranks(frame: "Frame", grid: Grid, eyes: Eyes) -> str:
+    """All cells, the rings of the groups behind them, the names of the axes."""
+    out = [_names(grid, eyes)]
+    if frame.move:
+        out += [
+            _ring(group, frame.move.axis, grid, eyes) for group in eyes.mesh.groups(frame.move.axis)
+        ]
+    out += [_cell(rank, frame, grid, eyes) for rank in range(eyes.mesh.size)]
+    if frame.move:
+        groups = eyes.mesh.groups(frame.move.axis)
+        out.append(travelling(groups, grid.middle, frame.moving[0].kind))
+    return "".join(out)
+
+
+def travelling(
+    groups: Iterable[Sequence[int]], middle: Callable[[int], tuple[float, float]], ink: str
+) -> str:
+    """A part of a tensor on its way from every rank of each group to the next, as on a ring; seen
+    where a film plays. middle : of a rank's cell, in px."""
+    out = ""
+    for group in groups:
+        for here, there in zip(group, [*group[1:], group[0]]):
+            (x0, y0), (x1, y1) = middle(here), middle(there)
+            bend = 0.2 if there == group[0] else 0.0  # the way back to the first, beside the others
+            by = (x0 + x1) / 2 + bend * (y0 - y1), (y0 + y1) / 2 + bend * (x1 - x0)
+            path = [round(v, 1) for v in (x0, y0, *by, x1, y1)]
+            out += (
+                f"<g class='tpv-token' visibility='hidden' data-path='{path}' data-lag='0' "
+                f"transform='translate({x0:.1f},{y0:.1f})'>"
+                f"<path d='M-7,-6h14v12h-14z' class='f-{ink} s-bg' stroke-width='1.5'/></g>"
+            )
+    return f"<g pointer-events='none'>{out}</g>"
+
+
+def _names(grid, eyes):
+    axes, keys = eyes.mesh.axes, eyes.keys
+    *down, across = axes
+    x, y = grid.x, grid.y - 14
+    out = text(x, y, f"{across} = {axes[across]} →", keys[across], 12, weight=700)
+    out += text(x + 70, y, "the blocks of each rank of the matrices above", "muted")
+    if down:
+        words = f"{down[0]} = {axes[down[0]]} ↓"
+        out += text(x - 12, grid.y + 20, words, keys[down[0]], 12, "end", 700)
+    return out
+
+
+def _ring(group, axis, grid, eyes):
+    """A closed line around the ranks that communicate; that of the chosen rank is filled."""
+    (x0, y0), (x1, y1) = grid.corner(group[0]), grid.corner(group[-1])
+    box = x0 - PAD, y0 - PAD, x1 - x0 + grid.width + 2 * PAD, y1 - y0 + grid.height + 2 * PAD
+    key, mine = eyes.keys[axis], eyes.rank in group
+    out = rect(*box, key, "rx='11' fill-opacity='.2'") if mine else ""
+    out += outline(*box, f"{key} tpv-flow", 4 if mine else 2.2, 11, "stroke-dasharray='9 5'")
+    for here, there in pairwise(group):
+        out += _link(grid.corner(here), grid.corner(there), grid, key)
+    return out
+
+
+def _link(here, there, grid, key):
+    """A thick line with two heads between neighbours of a group."""
+    (x, y), turn = here, 90 if there[1] > here[1] else 0
+    cx, cy = x + grid.width + grid.gap / 2, y + grid.height / 2
+    if turn:
+        cx, cy = x + grid.width / 2, y + grid.height + grid.gap / 2
+    d = "M-7,0l5,-4v2.5h4v-2.5l5,4l-5,4v-2.5h-4v2.5z"
+    place = f"translate({cx:.1f},{cy:.1f})rotate({turn})"
+    return f"<path d='{d}' class='f-{key}' transform='{place}'/>"
+
+
+def _cell(rank, frame, grid, eyes):
+    x, y = grid.corner(rank)
+    mine, here = rank == eyes.rank, eyes.at(rank)
+    edge = ("fg", 3) if mine else ("muted", 1)
+    where = ",".join(map(str, here.coords.values()))
+    out = rect(x, y, grid.width, grid.height, "bg", "rx='6'")
+    out += outline(x, y, grid.width, grid.height, *edge, 6)
+    tall, wide = grid.height >= 46, grid.width >= 60
+    words, left, anchor = (f"rank {rank}", 6, "start") if wide else (rank, grid.width / 2, "middle")
+    out += text(x + left, y + 14, words, anchor=anchor, weight=700 if mine else "")
+    if len(eyes.mesh.axes) > 1:
+        if wide:
+            out += text(x + grid.width - 6, y + 14, where, "muted", 11, "end")
+        elif 6 * len(where) + 8 <= grid.width:
+            out += text(x + left, y + 24, where, "muted", anchor=anchor)
+    left, top, width, height = 50, 3, grid.width - 84, grid.height - 6
+    if tall:
+        top = 19 if wide else 28
+        left, width, height = 4, grid.width - 8, grid.height - top - 3
+    for tensor, at, under, scale in spread(
+        frame.product or frame.moving, x + left, y + top, width, height
+    ):
+        out += small(tensor, at, under, here, scale)
+    return (
+        f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {where}</title>"
+        f"{out}</g>"
+    )
+
+
+def spread(
+    tensors: "Sequence[Tensor]", x: float, y: float, width: float, height: float
+) -> "list[tuple[Tensor, float, float, float]]":
+    """[(tensor, x, y, scale)] side by side, or one below the other, in a field of a cell; nothing
+    where there is no room."""
+    along = 1 if width < 40 < height else 0
+    room, across = ((width, height), (height, width))[along]
+    sizes = [size(tensor) for tensor in tensors]
+    total = sum(pair[along] for pair in sizes)
+    gap = 6 if not along else 4
+    fits = (room - gap * (len(sizes) - 1)) / total
+    scale = min(LARGE, fits, across / max(pair[1 - along] for pair in sizes))
+    placed, at = [], (room - gap * (len(sizes) - 1) - scale * total) / 2
+    for tensor, pair in zip(tensors, sizes):
+        beside = (across - scale * pair[1 - along]) / 2
+        placed.append((tensor, *((x + beside, y + at) if along else (x + at, y + beside)), scale))
+        at += scale * pair[along] + gap
+    return placed if scale > LEAST else []
+
+
+# -- notation --------------------------------------------------------------------------------------
+def notation(tensor: "Tensor", keys: dict[str, str], name: bool = True) -> str:
+    """X[T, H_d2] as SVG tspans, axes small and in their ink."""
+    dims = ", ".join(_dim(dim, keys) for dim in (tensor.rows, tensor.cols))
+    words = f"{escape(tensor.name) if name else ''}[{dims}]"
+    if tensor.partial:
+        axes = (_axis(axis, keys) for axis in (tensor.partial, *tensor.later))
+        words += " partial over " + " and ".join(axes)
+    return words
+
+
+def plain(tensor: "Tensor") -> str:
+    """X[T, H_d2] as text."""
+    dims = ", ".join(
+        d.letters + (f"_{joined(d.axes, d.axes)}" if d.axes else "")
+        for d in (tensor.rows, tensor.cols)
+    )
+    axes = " and ".join((tensor.partial, *tensor.later))
+    partial = f" partial over {axes}" if tensor.partial else ""
+    return f"{tensor.name}[{dims}]{partial}"
+
+
+def joined(words: Iterable[str], axes: Sequence[str]) -> str:
+    """The axes of a dim side by side, with a dot between names that would run together."""
+    return ("·" if max(map(len, axes)) > 2 else "").join(words)
+
+
+def _axis(axis, keys):
+    return f"<tspan class='f-{keys[axis]}' font-weight='700'>{escape(axis)}</tspan>"
+
+
+def _dim(dim, keys):
+    if not dim.axes:
+        return dim.letters
+    axes = joined([_axis(axis, keys) for axis in dim.axes], dim.axes)
+    low = f"<tspan dy='3' font-size='80%'>{axes}</tspan>"
+    return f"{dim.letters}{low}<tspan dy='-3'>&#8203;</tspan>"  # a letter that takes no room

@@ -1,0 +1,452 @@
+"""Prediction, simulation and measurement of one step on the same lanes, and their difference.
+
+A scene is a plain JSON dict: for each chosen rank and lane three rows, the prediction as outlines,
+the simulated and the measured step as bars, all starting at 0; below them the residual's parts, end
+to end, from 0 to the measured step. Badges name each source and cannot be turned off.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from html import escape
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpviz.core.inks import axis_keys, phase_key
+from tpviz.core.tables import html_table
+from tpviz.core.trace.steps import median_step
+
+from .lanes import Axis, bars, exposed, inset, names, outlines
+from .legend import USUAL, legend
+from .palette import INKS
+from .svg import VIEW, badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
+from .timeline import scopes, timeline_scene
+
+if TYPE_CHECKING:
+    from tpviz.core.trace import Trace
+
+INK_OF_PART = {
+    "compute": ("other", "solid"),
+    "bandwidth wait": ("exposed", "hatch"),
+    "latency wait": ("exposed", "dots"),
+    "bubble": ("wait", "zigzag"),
+    "contention": ("exposed", "back"),
+    "straggler": ("other", "cross"),
+    "slow link": ("exposed", "grid"),
+}
+"""Kernels grey, communication red, each with its own pattern; "unexplained" is an empty outline."""
+
+
+def comparison_scene(
+    prediction: Any,
+    simulated: "Trace",
+    measured: "Trace | None",
+    residual: Any,
+    ranks: Iterable[int] | None = None,
+    title: str = "",
+    caption: str = "",
+    about: str = "",
+) -> dict[str, Any]:
+    """The scene of a `Prediction`, two traces and a `Residual`, ready for JSON.
+
+    Parameters
+    ----------
+    prediction, measured : each None where there is none.
+    title, caption : the strategy, and the cluster. about : more than the title.
+    ranks : ranks to draw; None for those the residual blames and one other, or the first alone.
+
+    Returns a dict: ``badges`` (one for each row of a lane), ``foreseen`` (the first row is a
+    prediction), ``title``, ``about``, ``caption``, ``duration`` (s), ``ranks``, ``rows`` (rank,
+    lane, axis, source: index of ``badges``), ``bars`` and ``outlines`` (columns row, key, start,
+    end; bars also name), ``exposed`` (row, start, end), ``waits`` (for each trace that has waiting,
+    whether it is seen), ``marks`` ([source, step seconds]), ``parts`` (rows of name, seconds,
+    share, start, predicted), ``numbers`` ([label, text]), ``verdict``. Raises ``ValueError`` for a
+    rank that is not in the traces.
+    """
+    traces = [t for t in (simulated, measured) if t is not None]
+    foreseen = [] if prediction is None else [prediction]
+    badges = [p.badge for p in foreseen]
+    badges += [t.badge for t in traces]
+    ranks = _ranks(simulated, residual) if ranks is None else [int(rank) for rank in ranks]
+    scenes = [_one_step(trace, ranks) for trace in traces]
+    axes = _axes(scenes, foreseen)
+    keys = axis_keys(list(simulated.fact("mesh")["axes"]) + axes)
+    rows = [
+        {"rank": rank, "lane": axis or "compute", "axis": axis, "source": source}
+        for rank in ranks
+        for axis in ["", *axes]
+        for source in range(len(badges))
+    ]
+    place = {(row["rank"], row["axis"], row["source"]): i for i, row in enumerate(rows)}
+    columns, spans = _bars(scenes, place, len(foreseen))
+    marks = [made.step_time for made in (*foreseen, *traces)]
+    return {
+        "badges": badges,
+        "foreseen": bool(foreseen),
+        "title": title,
+        "about": about,
+        "caption": caption,
+        "duration": float(max(*marks, *(s["duration"] for s in scenes), 1e-12)),
+        "ranks": ranks,
+        "rows": rows,
+        "bars": columns,
+        "outlines": _outlines(foreseen, ranks, keys, place),
+        "exposed": spans,
+        "waits": [key["seen"] for s in scenes for key in s["keys"] if key["kind"] == "wait"],
+        "marks": [[_source(badge), float(t)] for badge, t in zip(badges, marks)],
+        "parts": _parts(foreseen, residual),
+        "numbers": _numbers(traces, residual),
+        "verdict": residual.verdict,
+        "axes": {axis: keys[axis] for axis in axes},
+    }
+
+
+def _ranks(trace, residual):
+    """The slow ranks (two at most) and one that is not; the first rank if none is slow."""
+    blamed = [straggler.rank for straggler in residual.stragglers]
+    blamed += [link.ranks[0] for link in residual.slow_links if link.placed]
+    blamed = sorted(dict.fromkeys(blamed[:2]))
+    others = [rank for rank in trace.ranks if rank not in blamed]
+    return sorted(blamed + others[:1])
+
+
+def _one_step(trace, ranks):
+    """The timeline scene of some ranks of the median step, from the step's start on any rank."""
+    missing = [rank for rank in ranks if rank not in trace.ranks]
+    if missing or not ranks:
+        known = trace.ranks if len(trace.ranks) < 9 else f"{trace.ranks[0]} to {trace.ranks[-1]}"
+        raise ValueError(f"ranks={ranks}: choose one or more of {known}")
+    step = median_step(trace)
+    step = step.where((step["kind"] == "step") | np.isin(step["rank"], ranks))
+    meta = {name: value for name, value in step.meta.items() if name != "memory"}
+    return timeline_scene(type(step)(step.columns, meta))
+
+
+def _axes(scenes, foreseen):
+    """Axes that have a lane: of the traces in their order, then what only the prediction has."""
+    drawn = [lane["axis"] for scene in scenes for lane in scene["lanes"] if lane["axis"]]
+    predicted = [axis for p in foreseen for axis in (*p.exposed, *p.hidden)]
+    return list(dict.fromkeys(drawn + predicted))
+
+
+def _bars(scenes, place, first):
+    """(bars, exposed spans) of the traces, by row of the comparison."""
+    columns = {name: [] for name in ("row", "key", "start", "end", "name")}
+    spans = {name: [] for name in ("row", "start", "end")}
+    for source, scene in enumerate(scenes, first):
+        row_of = [place[lane["rank"], lane["axis"], source] for lane in scene["lanes"]]
+        its_bars = scene["bars"]
+        columns["key"] += [scene["keys"][key]["key"] for key in its_bars["key"]]
+        columns["name"] += [scene["strings"][name] for name in its_bars["name"]]
+        for rows, its in ((columns, its_bars), (spans, scene["exposed"])):
+            rows["row"] += [row_of[lane] for lane in its["lane"]]
+            rows["start"] += its["start"]
+            rows["end"] += its["end"]
+    return columns, spans
+
+
+def _outlines(foreseen, ranks, keys, place):
+    """The prediction's segments, one after another: kernels, then waiting; and each axis.
+
+    A segment has the time that an axis is busy, not its start. A collective that kernels wait for
+    is drawn up to the segment's end; any other was issued before it, and is drawn from its start.
+    """
+    segments, now = [], 0.0
+    for segment in (segment for p in foreseen for segment in p.segments):
+        at, end = now + segment.compute, now + segment.seconds
+        segments.append(("", phase_key(segment.phase), now, at))
+        for length in segment.exposed.values():
+            segments.append(("", "exposed", at, at + length))
+            at += length
+        for axis in dict.fromkeys([*segment.exposed, *segment.hidden]):
+            length = segment.exposed.get(axis, 0.0) + segment.hidden.get(axis, 0.0)
+            start = max(now, end - length) if axis in segment.exposed else now
+            segments.append((axis, keys[axis], start, min(start + length, end)))
+        now = end
+    rows = [
+        (place[rank, axis, 0], key, start, end)
+        for rank in ranks
+        for axis, key, start, end in segments
+        if end > start
+    ]
+    columns = zip(*rows) if rows else ((), (), (), ())
+    return dict(zip(("row", "key", "start", "end"), map(list, columns)))
+
+
+def _parts(foreseen, residual):
+    """The waterfall: each part begins where the one before ended."""
+    formula = foreseen[0].parts if foreseen else {}
+    rows, at, before = [], 0.0, 0.0
+    for name, length in residual.parts.items():
+        predicted = formula.get(name)
+        rows.append(
+            {
+                "name": name,
+                "seconds": float(length),
+                "share": residual.share(name),
+                "start": at,
+                "predicted": None if predicted is None else [before, before + float(predicted)],
+            }
+        )
+        at, before = at + float(length), before + float(predicted or 0.0)
+    return rows
+
+
+def _source(badge):
+    """What a badge says first, for labels; the whole badge stands in the head."""
+    return re.split("[,;]", badge)[0]
+
+
+def _numbers(traces, residual):
+    """The headline: ratio, exposed communication, overlap, and how late the emulation was."""
+    steps = [(median_step(t), _source(t.badge)) for t in traces]
+    exposed = [f"{seconds(step.exposed_communication())} {source}" for step, source in steps]
+    overlap = [f"{100 * step.overlap():.1f} % {source}" for step, source in steps]
+    of_overlap, of_exposed = scopes(traces[-1])
+    rows = []
+    if len(traces) == 2 and traces[0].step_time:
+        ratio = traces[1].step_time / traces[0].step_time
+        rows.append([f"{_source(residual.badge)} / simulated", f"{ratio:.3f}"])
+    rows.append([of_exposed, ", ".join(exposed)])
+    rows.append([of_overlap, ", ".join(overlap)])
+    if residual.late:
+        rows.append(["late by at most", f"{seconds(residual.late)} a step"])
+    return rows
+
+
+# -- in words --------------------------------------------------------------------------------------
+def to_table(scene: dict[str, Any]) -> list[list[str]]:
+    """Rows of strings, header first: each part as predicted and as measured, then the steps."""
+    badges, steps = scene["badges"], [t for _, t in scene["marks"]]
+    rows = [["part", "predicted", badges[-1], "share"]]
+    for part in scene["parts"]:
+        foreseen = part["predicted"]
+        foreseen = "" if foreseen is None else seconds(foreseen[1] - foreseen[0])
+        rows.append([part["name"], foreseen, seconds(part["seconds"]), part["share"]])
+    predicted = seconds(steps[0]) if scene["foreseen"] else ""
+    rows.append(["step", predicted, seconds(steps[-1]), "100.0 %"])
+    if len(steps) > 1 + scene["foreseen"]:
+        share = 100 * steps[-2] / steps[-1] if steps[-1] else 0.0
+        rows.append([f"step, {badges[-2]}", "", seconds(steps[-2]), f"{share:.1f} %"])
+    return rows
+
+
+def describe(scene: dict[str, Any]) -> str:
+    """The comparison in a few sentences, for readers who do not see it."""
+    ends = zip(scene["badges"], scene["marks"])
+    steps = ", ".join(f"{seconds(t)} {badge}" for badge, (_, t) in ends)
+    parts = ", ".join(
+        f"{p['name']} {seconds(p['seconds'])} ({p['share']})"
+        for p in scene["parts"]
+        if p["seconds"]
+    )
+    numbers = "; ".join(f"{label}: {text}" for label, text in scene["numbers"])
+    return (
+        f"One step of {scene['about'] or scene['title']} on {scene['caption']}: {steps}. "
+        f"{numbers}. "
+        f"The {scene['marks'][-1][0]} step is {parts}. {scene['verdict']}"
+    )
+
+
+def to_html(scene: dict[str, Any], to_svg: Callable[..., str]) -> str:
+    """The picture and its table, for a notebook. to_svg : function () -> SVG."""
+    rows = to_table(scene)
+    side = "padding:1px 12px;text-align:"
+    aligned = [side + ("left" if i == 0 else "right") for i in range(len(rows[0]))]
+    table = html_table(rows, "style='border-collapse:collapse'", aligned)
+    picture = image(to_svg(), describe(scene))
+    return f"<div>{picture}<details><summary>table</summary>{table}</details></div>"
+
+
+# -- the picture -----------------------------------------------------------------------------------
+GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 114, 200
+COMPUTE, COMM, GAP, BETWEEN = 18, 13, 5, 12
+PART, PARTS_HEAD, LINE = 21, 34, 16
+DASHES = ("2 3", "7 4", "")
+"""How the step's end is marked: dotted as predicted, dashed as simulated, solid as measured."""
+
+
+def comparison_svg(scene: dict[str, Any], width: float = VIEW, theme: str = "auto") -> str:
+    """Draw a comparison scene.
+
+    width in px; theme "light", "dark", "auto" or "page". Raises ValueError on a width that leaves
+    the lanes no room.
+    """
+    least = GUTTER + RIGHT + 200
+    if not width >= least:
+        raise ValueError(f"width={width} px leaves the lanes no room: use {least} or more")
+    ends = [part["start"] + part["seconds"] for part in scene["parts"]]
+    ahead = [part["predicted"][1] for part in scene["parts"] if part["predicted"]]
+    low, high = min([0.0, *ends]), max([scene["duration"], *ends, *ahead])
+    axis, (tops, lanes_end) = Axis(GUTTER, width - RIGHT, low, high), _tops(scene)
+    parts_top = lanes_end + PARTS_HEAD
+    bottom = parts_top + PART * (len(scene["parts"]) + 1)
+    body = [pattern_defs(), _header(scene, width), axis.rules(HEAD - 4, bottom, lanes_end + 13)]
+    drawn = [_row(scene, i, tops[i], axis, width) for i in range(len(scene["rows"]))]
+    body += [bars for bars, _ in drawn]
+    body += [_waterfall(scene, parts_top, axis), _ends(scene, axis, lanes_end, bottom)]
+    body += [names for _, names in drawn]  # over the lines that would cross them
+    drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
+    words, y = _words(scene, y + 34, width)
+    label = f"Comparison: {', '.join(scene['badges'])}"
+    return document(width, y, [*body, drawn, words], label, theme)
+
+
+def _tops(scene):
+    """([y of each row], y below the last): a gap between lanes, a wider one between ranks."""
+    tops, y, before = [], HEAD, None
+    for row in scene["rows"]:
+        here = row["rank"], row["lane"]
+        if before is not None and here != before:
+            y += GAP if here[0] == before[0] else BETWEEN
+        before = here
+        tops.append(y)
+        y += _height(row) + 2
+    return tops, y
+
+
+def _height(row):
+    return COMM if row["axis"] else COMPUTE
+
+
+def _header(scene, width):
+    """The badges, the title, and the cluster."""
+    out, x = "", 10.0
+    for words, dash in zip(scene["badges"], _dashes(scene)):
+        frame, size = badge(x, 8, words.partition(" (")[0], dash)
+        out, x = out + frame, x + size + 8
+    about = f"<title>{escape(scene['about'])}</title>"
+    out += f"<g>{about}{text(10, 44, _cut(scene['title'], width - 20, 6.0))}</g>"
+    return out + text(10, 60, _cut(f"on {scene['caption']}", width - 20, 6.0), "muted")
+
+
+def _dashes(scene):
+    return DASHES if scene["foreseen"] else DASHES[1:]
+
+
+def _cut(words, room, each):
+    """The words, shortened to ``room`` px at ``each`` px a character."""
+    most = max(int(room / each), 4)
+    return words if len(words) <= most else words[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _ends(scene, axis, lanes_end, bottom):
+    """Where each step ends: three lines, their labels in three rows so that none covers another,
+    and no line crosses one, or a time of the axis."""
+    out = labels = ""
+    for i, ((name, t), dash) in enumerate(zip(scene["marks"], _dashes(scene))):
+        x, y = float(axis.x(t)), HEAD - 38 + 12.5 * i
+        out += (
+            f"<path d='M{x:.1f},{y - 8}V{lanes_end + 2}m0,14V{bottom}' class='s-fg' fill='none'"
+            f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
+        )
+        words = f"{name} {seconds(t)}"
+        wide = 1.1 * width_of(words, 11)
+        labels += rect(x - 5 - wide, y - 10, wide + 2, 13, "bg")
+        labels += text(x - 5, y, words, anchor="end", weight=600)
+    return out + labels
+
+
+def _row(scene, index, top, axis, width):
+    """(one verb's row of a lane: outlines of the prediction, or bars; the names of the bars)."""
+    row, height = scene["rows"][index], _height(scene["rows"][index])
+    out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
+    if row["source"] == 0:
+        if not row["axis"]:
+            out.append(text(10, top + 13, f"rank {row['rank']}", size=11, weight=600))
+        name = f"communication {row['axis']}" if row["axis"] else "compute"
+        out.append(text(58, top + height - 4, name))
+    source = _cut(scene["marks"][row["source"]][0], 84, 6.0)
+    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 11, "end"))
+    predicted = row["source"] == 0 and scene["foreseen"]
+    drawn = _of_row(scene["outlines" if predicted else "bars"], index)
+    for key in dict.fromkeys(drawn["key"].tolist()):
+        x0, x1 = axis.spans(*(drawn[edge][drawn["key"] == key] for edge in ("start", "end")))
+        if predicted:
+            dash = "stroke-width='1.2'" + " stroke-dasharray='3 2'" * (key == "exposed")
+            out.append(outlines(x0, x1, top + 0.6, height - 1.2, key, dash))
+        else:
+            out.append(bars(x0, x1, top, height, key))
+    if not predicted:
+        bare = _of_row(scene["exposed"], index)
+        out.append(exposed(*axis.spans(bare["start"], bare["end"]), top, height))  # pyright: ignore[reportCallIssue]
+    return "".join(out), "" if predicted else _names(drawn, axis, top, height)
+
+
+def _of_row(columns, index):
+    """The columns of bars, of one row."""
+    mine = np.array(columns["row"], int) == index
+    return {name: np.array(column)[mine] for name, column in columns.items()}
+
+
+def _names(drawn, axis, top, height):
+    """The event's name in bars wide enough for it."""
+    x0, x1 = axis.x(drawn["start"]), axis.x(drawn["end"])
+    columns = (column.tolist() for column in (x0, x1, drawn["name"], drawn["key"]))
+    return names(zip(*columns), top, height)
+
+
+def _waterfall(scene, top, axis):
+    """Each part from where the one before ended; the prediction's as outlines above the bars."""
+    out = [
+        text(10, top - 9, f"the {scene['marks'][-1][0]} step, part by part", size=12, weight=600)
+    ]
+    y = top
+    for part in scene["parts"]:
+        out.append(text(10, y + 14, part["name"]))
+        for x, words in ((NUMBERS, seconds(part["seconds"])), (GUTTER - 6, part["share"])):
+            out.append(text(x, y + 14, words, anchor="end"))
+        if part["predicted"] and part["predicted"][1] > part["predicted"][0]:
+            x0, x1 = map(float, map(axis.x, part["predicted"]))
+            ahead = [x0], [max(x1, x0 + 1)]
+            out.append(outlines(*ahead, y + 1.5, 5.5, "fg", "stroke-width='1.1'"))
+        end = part["start"] + part["seconds"]
+        x0, x1 = sorted((float(axis.x(part["start"])), float(axis.x(end))))
+        out.append(_part(part["name"], x0, x1, y + 8.5, 10.5))
+        out.append(
+            f"<path d='M{float(axis.x(end)):.1f},{y + 8.5}v{PART}' class='s-muted'"
+            " fill='none' stroke-width='0.8'/>"
+        )
+        y += PART
+    name, total = scene["marks"][-1]
+    out.append(text(10, y + 16, f"step, {name}", size=11, weight=600))
+    out.append(text(NUMBERS, y + 16, seconds(total), anchor="end", weight=600))
+    x0, x1 = float(axis.x(0.0)), float(axis.x(total))
+    out.append(shape(inset([x0], [x1], y + 8.5, 9), "rule s-fg", "solid"))
+    return "".join(out)
+
+
+def _part(name, x0, x1, y, height):
+    """A bar of the waterfall, filled by the kind of time; an empty box if unexplained."""
+    if x1 - x0 < 0.05:
+        return ""
+    path = f"M{x0:.2f},{y}h{x1 - x0:.2f}v{height}H{x0:.2f}z"
+    ink, pattern = INK_OF_PART.get(name, ("", ""))
+    if not ink:
+        return (
+            f"<path d='{path}' class='s-fg' fill='none' stroke-width='1.1' stroke-dasharray='3 2'/>"
+        )
+    edge = 1.6 if name in ("straggler", "slow link") else 0.4
+    return shape(path, f"{ink} s-fg", pattern, f"stroke-width='{edge}'")
+
+
+def _marks(scene):
+    """(mark, words) of the items drawn, in the order of the palette; then of predictions."""
+    used = {*scene["bars"]["key"], *scene["outlines"]["key"]}
+    used |= {"exposed"} if scene["exposed"]["row"] else set()
+    axes = {ink: f"communication {axis}" for axis, ink in scene["axes"].items()}
+    unseen = {"exposed", *(["wait"] if not any(scene["waits"]) else [])}
+    items = [(key, axes.get(key, INKS[key].label)) for key in INKS if key in used - unseen]
+    if "exposed" in used:
+        items.append(("exposed wait" if scene["waits"] else "exposed", INKS["exposed"].label))
+    return items + [("predicted", "predicted: outlines")] * scene["foreseen"]
+
+
+def _words(scene, y, width):
+    """The numbers and the verdict, wrapped."""
+    numbers = "; ".join(f"{label}: {value}" for label, value in scene["numbers"])
+    rows = [(line, "") for line in wrap(numbers, max(int((width - 20) / 6.0), 20))]
+    rows += [(line, 600) for line in wrap(scene["verdict"], max(int((width - 20) / 6.6), 20))]
+    out = [text(10, y + LINE * i, line, size=11.5, weight=w) for i, (line, w) in enumerate(rows)]
+    return "".join(out), y + LINE * len(rows)

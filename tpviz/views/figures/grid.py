@@ -1,0 +1,407 @@
+"""A block of AxoNN, animated -> scene: the cube of ranks, weights in flight, special cases.
+
+Built as `tpviz.views.figures.blocks`, which counts and describes the frames; this adds the depth
+axis and the replicas. Everything is counted from the program's operations; there are no times here.
+
+Ranks stand in a cube: x to the right, y down, z into the depth, replicas side by side. It is seen
+obliquely and pulled apart: every plane of z lies a row higher and further to the right than the one
+in front of it, so that no rank covers another and all lines run between the cells.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tpviz.core.inks import axis_keys
+from tpviz.core.mesh import Mesh
+
+from . import blocks
+from .blocks import (
+    PANEL,
+    Story,
+    check,
+    drawn_sentence,
+    explained,
+    in_flight,
+    matrices,
+    now,
+    panel,
+    scene_of,
+    strip,
+)
+from .blocks_matrix import HATCH, Eyes, own, size, spread, travelling
+from .svg import FILM, LETTERS, VIEW, lines, outline, pattern_defs, rect, text, wrapped
+
+if TYPE_CHECKING:
+    from tpviz.schemes.axonn.strategy import AxoNN
+    from tpviz.views.films.captions import Frame, Tensor
+
+
+def grid_scene(story: Story, rank: int = 0) -> dict[str, Any]:
+    """The scene of a `Story` of a grid, ready for JSON, with the fields of
+    `tpviz.views.figures.blocks.blocks_scene`.
+
+    Raises ValueError for a rank that does not exist, and above 16 ranks.
+    """
+    check(story.mesh, rank)
+    return scene_of(story, rank, facts(story), pictures(story, rank))
+
+
+def mesh_of(strategy: "AxoNN") -> Mesh:
+    """The axes of more than one rank; x where there is none."""
+    return Mesh({axis: n for axis, n in strategy.axes.items() if n > 1} or {"x": 1})
+
+
+# -- words -----------------------------------------------------------------------------------------
+def facts(story: Story) -> list[list[str]]:
+    """(label, text) pairs for the line above the picture."""
+    s = story.strategy
+    pairs = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())]]  # pyright: ignore[reportArgumentType]
+    pairs.append(["sent per rank and block", ", ".join(story.sends) or "nothing"])
+    if s.accumulation > 1:  # pyright: ignore[reportOptionalMemberAccess]
+        words = f"{s.accumulation}, the last is shown, each sends as much before the end"  # pyright: ignore[reportOptionalMemberAccess]
+        pairs.append(["microbatches", words])
+    return pairs
+
+
+def grid(strategy: "AxoNN") -> dict[str, int]:
+    """{axis: ranks} as the paper writes them: x, y, z, data."""
+    return {axis: strategy.axes[axis] for axis in ("x", "y", "z", "data")}
+
+
+def to_table(story: Story) -> list[list[str]]:
+    """Rows of strings, header first: one frame each."""
+    flights = ["in flight", *(" ".join(in_flight(frame)) for frame in story.frames)]
+    return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
+
+
+CUBE, ROOM = (16, 440), (424, 240)
+LAYERS = ("qkv", "out", "up", "down")
+SCALE = 0.3
+
+
+def pictures(story: Story, rank: int) -> dict[str, Any]:
+    """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
+    keys = axis_keys(story.strategy.axes)  # pyright: ignore[reportOptionalMemberAccess]
+    eyes = Eyes(story.mesh, rank, keys)
+    chips, top = _cases(story)
+    y = top + CUBE[1]
+    place = Cube(eyes, grid(story.strategy), CUBE[0], y, ROOM)  # pyright: ignore[reportArgumentType]
+    totals = blocks.running(story)
+    held = max(place.bottom, y + 200) + 10
+    ticks, places = strip(story, keys)
+    states = _States(weights_of(story.frames), eyes)
+    shown = {}  # forward comes twice where it is recomputed
+    for frame in story.frames:
+        if frame.tensors not in shown:
+            shown[frame.tensors] = matrices(frame, eyes, 1.0), holdings(frame, place)
+    lower = f"<g transform='translate(0 {top})'>"
+    frames = [
+        lower
+        + now(story, number, *places[number])
+        + drawn_sentence(frame, keys)
+        + shown[frame.tensors][0]
+        + "</g>"
+        + moment(frame, place, eyes)
+        + shown[frame.tensors][1]
+        + _weights(frame, states, held)
+        + panel(story, number, eyes, totals, PANEL, y - 20)
+        for number, frame in enumerate(story.frames)
+    ]
+    common = f"{pattern_defs()}<defs>{HATCH}</defs>{chips}{lower}{ticks}</g>"
+    legend, bottom = _legend(story, eyes, held + 66)
+    common += cube(place, eyes) + legend
+    return {"width": FILM, "height": round(bottom + 18), "frames": frames, "common": common}
+
+
+# -- known schemes ---------------------------------------------------------------------------------
+def _cases(story):
+    """(a chip for every known scheme, of which those that the grid equals are lit and explained;
+    how much lower everything that the view of blocks has stands)."""
+    out, x, y = text(12, 53, "this grid is"), 78.0, 40.0
+    for case, lit in story.cases:
+        words = f"✓ {case.name}" if lit else case.name
+        width = 6.1 * len(words) + 12
+        if x + width > VIEW - 12:
+            x, y = 78.0, y + 23
+        about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
+        face, token = outline(x, y, width, 19, "rule", rx=9.5), "muted"
+        if lit:
+            face, token = rect(x, y, width, 19, "fg", "rx='9.5'"), "bg"
+        out += (
+            f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
+            f"{text(x + width / 2, y + 13.5, words, token, 11, 'middle')}</g>"
+        )
+        x += width + 5
+    what = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in story.reached]
+    rows = wrapped("  ".join(what or ["none of these"]), LETTERS)
+    return out + lines(12, y + 35, rows, 14, "muted"), y + 14 * len(rows) - 7
+
+
+# -- the chosen rank's weights ---------------------------------------------------------------------
+def weights_of(frames: "Iterable[Frame]") -> "dict[str, Tensor]":
+    """{layer: W} as the GEMMs of forward have it."""
+    return {f.layer: f.product[1] for f in frames if f.phase == "forward" and len(f.product) == 3}
+
+
+class _States:
+    """Small pictures of the chosen rank's weights, each made once."""
+
+    def __init__(self, weights, eyes):
+        self.weights, self.eyes, self.made = weights, eyes, {}
+        self.key = eyes.keys["z"]
+
+    def draw(self, layer, x, y, state, kind, moving):
+        """The rank's block, filled as far as it holds it, dashed while in flight; the middle of
+        its left side at (x, y)."""
+        looks = layer, state, kind, moving
+        if looks not in self.made:
+            self.made[looks] = self._draw(self.weights[layer], *looks[1:])
+        return f"<g transform='translate({x:.1f} {y:.1f})'>{self.made[looks]}</g>"
+
+    def _draw(self, tensor, state, kind, moving):
+        width, height = self.size(tensor)
+        top = 0, -height / 2
+        out = outline(*top, width, height, "muted", 0.8)
+        block = own(tensor, *top, self.eyes, SCALE)
+        cut = "z" in self.eyes.mesh.axes
+        piece = own(tensor.cut("z", "cols"), *top, self.eyes, SCALE) if cut else block
+        if state:
+            out += rect(*(block if state == "block" else piece), kind)
+        if moving:
+            return out + outline(*block, f"{self.key} tpv-flow", 2.4, 0, "stroke-dasharray='9 5'")
+        return out + outline(*block)
+
+    def size(self, tensor):
+        return tuple(SCALE * side for side in size(tensor))
+
+
+def _weights(frame, states, y):
+    """The chosen rank's part of each weight and of its gradient, and the collectives in flight."""
+    out = text(12, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
+    ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
+    coming = {layer for flight in ahead for layer in flight.layers}
+    x = 14.0
+    for name, kind, of_layer in (
+        ("W", "parameters", frame.weights),
+        ("dW", "gradients", frame.gradients),
+    ):
+        out += text(x, y + 38, name, weight=600)
+        x += 28
+        for layer in LAYERS:
+            width, _ = states.size(states.weights[layer])
+            moving = layer in coming and kind == "parameters"
+            out += text(x + width / 2, y + 14, layer, "muted", 11, "middle")
+            out += states.draw(layer, x, y + 38, of_layer[layer], kind, moving)
+            x += max(width, 30) + 12
+        x += 20
+    words = [part for line in in_flight(frame) for part in wrapped(line, 50)]
+    return out + lines(PANEL, y + 14, words, 14, states.key)
+
+
+def _legend(story, eyes, y):
+    """The legend of colours, hatching and letters, and y of its last line."""
+    low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
+    over_z, over_x = (low.format(eyes.keys[axis], axis) for axis in "zx")
+    names = ",".join(eyes.mesh.names)
+    micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
+    words = (
+        f"{names}: coordinates of the ranks that hold a block, * for every rank along an axis.  T "
+        f"= b s tokens{micro} (b batch, s sequence)"
+    )
+    out, y = explained(story, eyes, words, y)
+    return out + (
+        f"<text x='12' y='{y + 15:.1f}' class='f-muted' font-size='11'>A[I{over_z}, J</tspan>"
+        f"{over_x}]: rows of A cut over z, columns over x</tspan></text>"
+    ), y + 15
+
+
+# -- the cube of ranks ----------------------------------------------------------------------------
+DEEP = 0.56  # of a cell's width, from a plane to the next: lines down pass beside its cells
+AISLE = 18  # between two rows of cells
+CELL, ROW = 104, 96  # largest width, and largest height with the aisle, in px
+ARROWS = {"x": "→", "y": "↓", "z": "↗", "data": "side by side"}
+
+
+class Cube:
+    """Where the cells stand, in a field of ``room`` px from (x, y) on.
+
+    eyes : one `blocks_matrix.Eyes`. sizes : {"x", "y", "z", "data": ranks}, also
+    those of one rank.
+    """
+
+    def __init__(
+        self, eyes: Eyes, sizes: dict[str, int], x: float, y: float, room: tuple[float, float]
+    ):
+        self.mesh, self.sizes, self.x, self.y = eyes.mesh, sizes, x, y
+        nx, ny, nz, nd = sizes.values()
+        gap, alone = 18 if nx * nd <= 4 else 6, nx * nz == 1
+        self.between = 34 if nd <= 4 else 6 if alone else 14
+        across = (nx - 1) + DEEP * (nz - 1) + 1
+        space = room[0] - (nd - 1) * self.between - nd * (nx - 1) * gap
+        self.width = min(CELL, space / (nd * across))
+        left = space - nd * across * self.width
+        steps = nd * (nx - 1 + (nz - 1) / 2)
+        more = min(60, left / steps) if steps else 0  # apart as far as there is room
+        self.gap, self.deep = gap + more, DEEP * self.width + more / 2
+        rows = ny * nz
+        self.down = max(27, min(ROW, room[1] / rows), min(40, 320 / rows))
+        self.height = self.down - AISLE * min(1, self.down / 40)
+        self.replica = nx * self.width + (nx - 1) * self.gap + (nz - 1) * self.deep + self.between
+        self.bottom = y + ny * nz * self.down
+        self.corners = [self._corner(rank) for rank in range(self.mesh.size)]
+        self.groups = {axis: self.mesh.groups(axis) for axis, n in self.mesh.axes.items() if n > 1}
+        self.eyes = [eyes.at(rank) for rank in range(self.mesh.size)]
+
+    def _corner(self, rank):
+        """Top left corner of a rank's cell."""
+        x, y, z, data = (self.mesh.coords(rank).get(axis, 0) for axis in self.sizes)
+        nz = self.sizes["z"]
+        return (
+            self.x + data * self.replica + x * (self.width + self.gap) + z * self.deep,
+            self.y + (y * nz + nz - 1 - z) * self.down,
+        )
+
+    def middle(self, rank: int) -> tuple[float, float]:
+        """Of a rank's cell."""
+        x, y = self.corners[rank]
+        return x + self.width / 2, y + self.height / 2
+
+    @property
+    def inside(self) -> tuple[float, float, float, float]:
+        """(x, y, width, height) in a cell, where it shows what the rank holds: under its number,
+        or beside it."""
+        if self.height >= 34:
+            return 4, 17, self.width - 8, self.height - 20
+        return 22, 2, self.width - 26, self.height - 4
+
+
+def cube(place: Cube, eyes: Eyes) -> str:
+    """What is the same in every frame: axes, faint lines between neighbours, and the cells."""
+    out = [_names(place, eyes)]
+    for axis, groups in place.groups.items():
+        d = "".join(_road(*pair, axis, place) for group in groups for pair in pairwise(group))
+        out.append(
+            f"<path d='{d}' fill='none' class='s-{eyes.keys[axis]}' stroke-width='1.6' "
+            "stroke-opacity='.55'/>"
+        )
+    return "".join(out + [_cell(rank, place, eyes) for rank in range(eyes.mesh.size)])
+
+
+def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
+    """The parts that differ by frame: communicating groups, all-gathers and reduce-scatters."""
+    out, moved = "", frame.move.axis if frame.move else ""
+    if frame.in_flight and moved != "z":
+        mine = next(group for group in place.groups["z"] if eyes.rank in group)
+        out += _flow(mine, "z", place, eyes, "stroke-width='3' stroke-dasharray='2 4'")
+        gathers = any(f.collective == "all_gather" for f in frame.in_flight)
+        out += travelling([mine], place.middle, "parameters" if gathers else "gradients")
+    for group in place.groups.get(moved, ()):
+        mine = eyes.rank in group
+        looks = f"stroke-width='{6 if mine else 3}' stroke-dasharray='9 5' data-group='{moved}'"
+        out += _flow(group, moved, place, eyes, looks)
+        rings = "".join(_ring(rank, place) for rank in group if rank != eyes.rank)
+        key = eyes.keys[moved]
+        out += (
+            f"<path d='{rings}' fill='none' class='s-{key}' stroke-width='{2.6 if mine else 1.2}'/>"
+        )
+        if mine:
+            out += f"<path d='{rings}{_ring(eyes.rank, place)}' class='f-{key}' fill-opacity='.2'/>"
+    if frame.move:
+        out += travelling(place.groups.get(moved, ()), place.middle, frame.moving[0].kind)
+    return f"<g pointer-events='none'>{out}</g>"
+
+
+def holdings(frame: "Frame", place: Cube) -> str:
+    """Every rank's own blocks of the tensors in the picture, in small outlines; one path a kind,
+    for there are many."""
+    outlines, filled = "", {}
+    for tensor, x, y, scale in spread(frame.product or frame.moving, *place.inside):
+        width, height = (scale * side for side in size(tensor))
+        for (left, top), eyes in zip(place.corners, place.eyes):
+            outlines += _box(left + x, top + y, width, height)
+            block = _box(*own(tensor, left + x, top + y, eyes, scale))
+            for key in (tensor.kind, "partial" if tensor.partial else ""):
+                filled[key] = filled.get(key, "") + block
+    filled.pop("", None)
+    looks = {key: f"class='f-{key}'" for key in filled} | {"partial": "fill='url(#tpv-partial)'"}
+    # kinds first, hatching over them
+    blocks = "".join(
+        f"<path d='{filled[key]}' {looks[key]}/>" for key in sorted(filled, key="partial".__eq__)
+    )
+    return (
+        f"<g pointer-events='none'><path d='{outlines}' fill='none' class='s-muted' "
+        f"stroke-width='.8'/>{blocks}</g>"
+    )
+
+
+def _ring(rank, place):
+    """The outline of a rank's cell."""
+    (x, y), wide, high = place.corners[rank], place.width - 10, place.height - 10
+    return (
+        f"M{x + 5:.1f},{y:.1f}h{wide:.1f}a5,5 0 0 1 5,5v{high:.1f}a5,5 0 0 1 -5,5"
+        f"h{-wide:.1f}a5,5 0 0 1 -5,-5v{-high:.1f}a5,5 0 0 1 5,-5z"
+    )
+
+
+def _box(x, y, width, height):
+    return f"M{x:.1f},{y:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
+
+
+def _names(place, eyes):
+    """The axes with their arrows."""
+    out, x = "", place.x
+    for axis, n in place.sizes.items():
+        words = f"{axis} = {n} {ARROWS[axis]}" if n > 1 else f"{axis} = 1"
+        key, weight = (eyes.keys[axis], 700) if n > 1 else ("muted", "")
+        out += text(x, place.y - 23, words, key, 12, weight=weight)
+        x += 7 * len(words) + 16
+    return out
+
+
+def _flow(group, axis, place, eyes, looks):
+    """The line of a group that communicates."""
+    d = "".join(_road(*pair, axis, place) for pair in pairwise(group))
+    return f"<path d='{d}' fill='none' class='s-{eyes.keys[axis]} tpv-flow' {looks}/>"
+
+
+def _road(here, there, axis, place):
+    """From a cell's border to that of its neighbour; between replicas in the aisle above."""
+    (x0, y0), (x1, y1) = place.corners[here], place.corners[there]
+    width, height = place.width, place.height
+    if axis == "x":
+        return f"M{x0 + width:.1f},{y0 + height / 2:.1f}H{x1:.1f}"
+    if axis == "y":
+        return _behind(x0 + width / 2, y0 + height, y1, place)
+    if axis == "z":
+        return f"M{x0 + 0.72 * width:.1f},{y0:.1f}L{x1 + 0.28 * width:.1f},{y1 + height:.1f}"
+    lanes, lane = place.sizes["x"], place.mesh.coords(here).get("x", 0)
+    aisle = place.down - height
+    lift = 3 + (aisle - 5) * (lane + 0.5) / lanes
+    return f"M{x0 + 0.4 * width:.1f},{y0:.1f}v{-lift:.1f}H{x1 + 0.4 * width:.1f}v{lift:.1f}"
+
+
+def _behind(x, top, bottom, place):
+    """A line down, interrupted by the cells that it passes behind."""
+    hidden = sorted(
+        y for left, y in place.corners if left < x < left + place.width and top < y < bottom
+    )
+    ends = [top, *(edge for y in hidden for edge in (y, y + place.height)), bottom]
+    return "".join(f"M{x:.1f},{a:.1f}V{b:.1f}" for a, b in zip(ends[::2], ends[1::2]))
+
+
+def _cell(rank, place, eyes):
+    """A rank's number and coordinates."""
+    (x, y), width, height = place.corners[rank], place.width, place.height
+    coords, mine = place.eyes[rank].coords, rank == eyes.rank
+    out = rect(x, y, width, height, "bg", "rx='5'")
+    out += outline(x, y, width, height, *(("fg", 3) if mine else ("muted", 1)), 5)
+    out += text(x + 5, y + 13, rank, size=11, weight=700 if mine else "")
+    where = ",".join(map(str, coords.values()))
+    if height >= 34 and 6 * len(where) + 26 <= width:
+        out += text(x + width - 5, y + 13, where, "muted", 11, "end")
+    words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
+    return (
+        f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {words}</title>"
+        f"{out}</g>"
+    )

@@ -1,0 +1,239 @@
+"""Lanes over time as SVG: bars and their patterns, names, arrows, time axes, play-heads.
+
+A view defines its lanes, bars and labels and their places; this module defines the look of each
+kind of mark. `MARKS` has every mark by its name, for lanes and for the legend (`legend.legend`).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tpviz.core.trace.analyses import merge
+
+from .palette import INKS
+from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks, width_of
+
+APART = 44  # px of a time axis, at least, to a time in words
+SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
+MESSAGE = "axis2"  # the ink of what travels along pp
+
+
+class Axis(NamedTuple):
+    """The times from ``low`` to ``high`` (s), from ``left`` to ``right`` (px)."""
+
+    left: float
+    right: float
+    low: float
+    high: float
+
+    def x(self, time: Any) -> np.ndarray:
+        """px of a time (s), or of an array of times; outside of the axis that of its end."""
+        scale = (self.right - self.left) / (self.high - self.low)
+        return self.left + (np.clip(time, self.low, self.high) - self.low) * scale
+
+    def spans(self, start: Any, end: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(left, right) px of bars: those on the axis, joined where too close to tell apart."""
+        x0, x1 = self.x(start), self.x(end)
+        shown = x1 > x0
+        x0, x1 = merge(x0[shown], x1[shown] + SUBPIXEL)
+        return x0, x1 - SUBPIXEL
+
+    def rules(self, top: float, bottom: float, y: float) -> str:
+        """A line from ``top`` to ``bottom`` at every round time, and the time in words at ``y``."""
+        return "".join(
+            f"<path d='M{x:.1f},{top}V{bottom}' class='s-rule' fill='none'/>"
+            + text(x, y, seconds(time, 4), "muted", 11, "middle")
+            for time in ticks(self.low, self.high)
+            for x in [float(self.x(time))]
+        )
+
+
+def axis_below(
+    left: float,
+    y: float,
+    scale: float,
+    duration: float,
+    says: Callable[[float], str],
+    name: str,
+    name_x: float,
+) -> str:
+    """A time axis under lanes, from 0 to ``duration``. scale : px of a unit of time; says : a time
+    in words; name, name_x : the axis label, and its place."""
+    out = ""
+    for time in ticks(0, duration, min(10, duration * scale / APART)):
+        x = left + time * scale
+        out += f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
+        out += text(x, y + 17, says(time), "muted", 11, "middle")
+    line = f"<path d='M{left},{y:g}H{left + duration * scale:.1f}' class='s-muted'/>"
+    return f"{line}<g data-axis=''>{out}</g>{text(name_x, y + 17, name, 'muted')}"
+
+
+def zoomable(
+    left: float, right: float, y: float, duration: float, unit: str
+) -> dict[str, float | str]:
+    """A time axis (px) for a page that zooms; unit : "s", or "" of times without one."""
+    return {"left": left, "right": right, "y": y, "duration": duration, "unit": unit}
+
+
+def timed(drawn: str) -> str:
+    """SVG on a time axis, which moves where a page zooms; see `tpviz.views.widgets.base.Film`."""
+    return f"<g data-timed='' clip-path='url(#tpv-window)'>{drawn}</g>"
+
+
+def window(left: float, right: float, bottom: float) -> str:
+    """The part of the picture (px) in which `timed` is seen."""
+    place = f"x='{left - 3}' width='{right - left + 6}' height='{bottom:g}'"
+    return f"<clipPath id='tpv-window'><rect {place}/></clipPath>"
+
+
+def play_head(scene: dict[str, Any], x: float) -> str:
+    """The play-head of a scene with ``head`` and ``foot`` (px), at x."""
+    return (
+        f"<path d='M{x},{scene['head']}V{scene['foot']}' class='s-fg' stroke-width='1.4'/>"
+        f"<path d='M{x},{scene['head']}l-5,-6h10z' class='f-fg'/>"
+    )
+
+
+# -- bars ------------------------------------------------------------------------------------------
+def bars(
+    x0: np.ndarray, x1: np.ndarray, top: float, height: float, key: str, edged: bool = True
+) -> str:
+    """Bars of one ink on a lane. edged : waiting has an outline, as where nothing is merged."""
+    path = bars_path(x0, x1, top, height)
+    if key != "wait" or not path:
+        return shape(path, key)
+    edge = f"<path d='{path}' class='s-wait' fill='none' stroke-width='0.8'/>" if edged else ""
+    return shape(path, "rule", INKS[key].pattern) + edge
+
+
+def exposed(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
+    """Spans of exposed communication over the bars of a lane, and a red line under them."""
+    if not len(x0):
+        return ""
+    path = bars_path(x0, x1, top - 1, height + 2)
+    under = "".join(f"M{a:.2f},{top + height + 1}H{b:.2f}" for a, b in zip(x0, x1))
+    return (
+        shape(path, "exposed", "exposed", "fill-opacity='0.3'")
+        + f"<path d='{under}' class='s-exposed' fill='none' stroke-width='2'/>"
+    )
+
+
+def idle_spans(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
+    """Spans in which a rank has nothing to do, in a lane that is empty there."""
+    path = bars_path(x0, x1, top, height)
+    return shape(path, "idle", "idle", "fill-opacity='0.16'") if path else ""
+
+
+def inset(x0: Sequence[float], x1: Sequence[float], top: float, height: float) -> str:
+    """The path of boxes drawn within their spans, so that neighbours do not share a line."""
+    return "".join(
+        f"M{a + edge:.2f},{top}h{b - a - 2 * edge:.2f}v{height}H{a + edge:.2f}z"
+        for a, b in zip(x0, x1)
+        for edge in [min(0.6, (b - a) / 4)]
+    )
+
+
+def outlines(
+    x0: Sequence[float], x1: Sequence[float], top: float, height: float, token: str, extra: str = ""
+) -> str:
+    """Unfilled bars: what is predicted."""
+    return f"<path d='{inset(x0, x1, top, height)}' class='s-{token}' fill='none' {extra}/>"
+
+
+def names(bars: Iterable[tuple[float, float, str, str]], top: float, height: float) -> str:
+    """The names of bars, (left, right, name, ink) by their left, in those wide enough for them as
+    far as the next bar does not cover them."""
+    drawn = list(bars)
+    rights = [min(bar[1], after[0]) for bar, after in pairwise(drawn)] + [b[1] for b in drawn[-1:]]
+    return "".join(
+        text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", 11, "middle")
+        for (x0, _, name, key), x1 in zip(drawn, rights)
+        if key != "wait" and x1 - x0 > width_of(name, 11) + 6
+    )
+
+
+def box(x: float, y: float, width: float, height: float) -> str:
+    """The path of a bar, in px; finely, since a page may zoom."""
+    return f"M{x:.2f},{y:g}h{width:.2f}v{height:g}h-{width:.2f}z"
+
+
+def idle(x: float, y: float, width: float, height: float, opacity: str = ".45") -> str:
+    """An empty lane: its background is idle time."""
+    return rect(x, y, width, height, "rule", f"fill-opacity='{opacity}'")
+
+
+def ring(
+    x: float, y: float, width: float, height: float, rx: float, stroke: float, extra: str = ""
+) -> str:
+    """A ring around what is chosen, on a wider one that parts it from any bar."""
+    place = x, y, width, height
+    return outline(*place, "bg", 5, rx) + outline(*place, "fg", stroke, rx, extra)
+
+
+# -- the marks of legends --------------------------------------------------------------------------
+def _one(mark):
+    """A mark of bars as a mark of a legend."""
+    return lambda x, y, width, height: mark(
+        np.array([float(x)]), np.array([float(x + width)]), y, height
+    )
+
+
+def _line(ink, looks, up=5.0):
+    """A horizontal line as a mark of a legend."""
+    return lambda x, y, width, height: f"<path d='M{x},{y + up}h{width}' class='s-{ink}' {looks}/>"
+
+
+def _steps(x, y, width, height):
+    """The path of a strip of what is held, in a legend."""
+    high = height / 2
+    return f"M{x},{y + height}v-{high}h{width / 2}v-{high}h{width / 2}v{height}z"
+
+
+MARKS: dict[str, Callable[[float, float, float, float], str]] = {
+    "wait": _one(lambda x0, x1, y, height: bars(x0, x1, y, height, "wait")),
+    "exposed": _one(exposed),
+    "exposed wait": _one(
+        lambda x0, x1, y, height: bars(x0, x1, y, height, "wait") + exposed(x0, x1, y, height)
+    ),
+    "predicted": _one(
+        lambda x0, x1, y, height: outlines(x0, x1, y, height, "fg", "stroke-width='1.2'")
+    ),
+    "idle": idle,
+    "idle span": _one(idle_spans),
+    "critical": lambda x, y, width, height: outline(x + 1, y + 1, width - 2, height - 2, "fg", 1.8),
+    "message": _line(MESSAGE, "stroke-width='1.8'"),
+    "held": lambda *place: f"<path d='{_steps(*place)}' class='f-activations'/>",
+    "checkpoints": lambda *place: (
+        f"<path d='{_steps(*place)}' class='f-activations' fill-opacity='.38'/>"
+    ),
+    "most": _line("activations", "stroke-width='1.4' stroke-dasharray='2 3'"),
+    "in flight": lambda x, y, width, height: (
+        rect(x, y + 2, width, height - 2, "recompute", "fill-opacity='.35'")
+        + _line("fg", "stroke-width='1.3'", 2)(x, y, width, height)
+    ),
+    "pair": lambda x, y, width, height: (
+        f"<path d='M{x},{y + 9}v-5h{width}v5' class='s-fg' fill='none' stroke-width='1.3'/>"
+    ),
+    "mean": lambda x, y, width, height: (
+        f"<path d='M{x + 4},{y - 1}v13' class='s-fg' stroke-width='1.2'/>"
+    ),
+    "pale": lambda x, y, width, height: (
+        rect(x, y, width, height, "activations", "fill-opacity='.16'")
+        + outline(x, y, width, height, "fg", 0.8)
+    ),
+    "partial": lambda x, y, width, height: (
+        rect(x, y, width, height, "", "fill='url(#tpv-partial)'")
+        + outline(x, y, width, height, "fg", 0.8)
+    ),
+}
+"""{name: what draws the mark in a box, given by its x, y, width and height in px}; other names are
+inks of `palette.INKS`."""
+
+
+def mark(name: str, x: float, y: float, width: float, height: float) -> str:
+    """The mark of a legend: one of `MARKS`, an ink, or "memory " and its ink: a lower bar."""
+    if name.startswith("memory "):
+        return swatch(x, y + height / 2, width, height / 2, name.removeprefix("memory "))
+    return MARKS[name](x, y, width, height) if name in MARKS else swatch(x, y, width, height, name)

@@ -1,0 +1,202 @@
+"""One self-contained HTML page: the interactive timeline and mesh with no kernel and no network.
+
+It embeds the very modules that Jupyter runs; a stand-in for the widget model (get, set, on,
+save_changes) takes the kernel's place. Where scripts are off, the static pictures show.
+"""
+
+import gzip
+import json
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from itertools import product
+from os import PathLike
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tpviz.core.mesh import Mesh
+
+from .assets import module, stylesheet
+from .mesh import MAX_RANKS, check_ownership, find_parameter, mesh_scene, mesh_svg
+from .svg import clean
+from .timeline import describe, timeline_scene, timeline_svg
+
+if TYPE_CHECKING:
+    from tpviz.core.trace import Trace
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { max-width: 1180px; margin: 0 auto; padding: 20px 24px 60px;
+  font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif;
+  background: light-dark(#fff, #111); color: light-dark(#1f1f1f, #e6e6e6); }
+h1 { font-size: 1.55em; margin: 0 0 .2em; } h2 { font-size: 1.15em; margin: 1.8em 0 .5em; }
+table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
+th, td { padding: 3px 12px; text-align: left; border-bottom: 1px solid light-dark(#ddd, #383838); }
+td:nth-child(n+4), th:nth-child(n+4) { text-align: right; }
+pre, .tpv-picture { overflow-x: auto; } .tpv-place { margin-top: 14px; }
+.facts { color: light-dark(#595959, #a6a6a6); }
+"""
+
+
+def write_page(
+    path: str | Path,
+    trace: "Trace",
+    mesh: Mesh | None = None,
+    title: str = "tpviz",
+    sections: Iterable[tuple[str, str]] = (),
+    ownership: Sequence[dict[str, Any]] | None = None,
+) -> Path:
+    """Write the page of a trace.
+
+    Parameters
+    ----------
+    path : where to write; its folder is made.
+    trace : Trace with at least one event.
+    mesh : Mesh for the mesh view, or None for the one in ``trace.meta["mesh"]``.
+    sections : (heading, html) pairs put after the views; the html is trusted.
+    ownership : rows for the mesh view, or None for ``trace.meta["ownership"]``.
+
+    Returns the path. Raises ValueError where the trace has no events.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(trace, mesh, title, sections, ownership), encoding="utf-8")
+    return path
+
+
+def page(
+    trace: "Trace",
+    mesh: Mesh | None = None,
+    title: str = "tpviz",
+    sections: Iterable[tuple[str, str]] = (),
+    ownership: Sequence[dict[str, Any]] | None = None,
+) -> str:
+    """The page as text; see `write_page`."""
+    timeline = timeline_scene(trace)
+    views = [place("timeline", {"scene": timeline, "rank": timeline["ranks"][0], "selected": -1})]
+    still = timeline_svg(timeline)
+    mesh = _drawn(trace.fact("mesh")["axes"]) if mesh is None else mesh
+    if mesh is not None:
+        rows = _drawable(mesh, trace.fact("ownership")) if ownership is None else ownership
+        scene = mesh_scene(mesh, rows, badge=timeline["badge"])
+        chosen = find_parameter(scene)["name"] if rows else ""
+        views.append(
+            "<h2>Ranks of the mesh, and the shards they own</h2>"
+            + place("mesh", {"scene": scene, "rank": 0, "parameter": chosen})
+        )
+        still += mesh_svg(scene)
+    ledger = [
+        ("Ledger of one step of rank " + str(timeline["ranks"][0]), trace.ledger()._repr_html_())
+    ]
+    blocks = "".join(
+        f"<section><h2>{escape(h)}</h2>{body}</section>" for h, body in [*ledger, *sections]
+    )
+    return document(
+        title,
+        f"<p class='facts'>{escape(describe(timeline))}</p>"
+        f"{''.join(views)}<noscript>{still}</noscript>{blocks}",
+    )
+
+
+def write_view(
+    path: str | PathLike[str], own: str, view: str, still: str = "", heading: str = ""
+) -> Path:
+    """Write the page of one view. own : the title that the view shows itself. view : its `place`.
+    still : html for readers without scripts. heading : above the view, and of the page. Returns
+    the path."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = document(heading or own, f"{view}<noscript>{still}</noscript>", bool(heading))
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def document(title: str, body: str, headed: bool = True) -> str:
+    """A whole page. body : html, with each `place` of a view. headed : whether the title stands
+    above it."""
+    heading = f"<h1>{escape(title)}</h1>" if headed else ""
+    modules = sorted(set(re.findall(r"<div class='tpv-place' data-view='(\w+)'>", body)))
+    return clean(
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
+        "<meta name='viewport' content='width=device-width,initial-scale=1'>"
+        f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
+        f"{heading}{body}{scripts(modules)}</body></html>"
+    )
+
+
+def _drawn(axes):
+    """The mesh to draw of the axes a trace tells of; None without, and for too large a one."""
+    mesh = Mesh(axes) if axes else None
+    return mesh if mesh and mesh.size <= MAX_RANKS else None
+
+
+def _drawable(mesh, rows):
+    """The rows, if they are of this mesh; a file may say anything."""
+    try:
+        check_ownership(mesh, rows)
+    except ValueError:
+        return []
+    return rows
+
+
+def place(
+    name: str,
+    *states: dict[str, Any],
+    knobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    start: Sequence[int] = (),
+    words: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """A view's place in a page.
+
+    states : the traits from which `scripts` make it. knobs : {knob: what its slider stops at}; with
+    them there is a state for each combination, the last knob's values first; one that is an
+    ``error`` alone leaves the picture as it was. start : where the sliders stand, first by default.
+    words : {knob: what its values are, with their unit}, which stand behind them.
+    """
+    usual = {"generation": 0, "error": "", "autoplay": False}
+    drawn = [{**usual, **state} for state in states]
+    whole = {"knobs": dict(knobs), "start": list(start or [0] * len(knobs)), "states": drawn}
+    whole["words"] = dict(words)
+    text = packed(json.dumps(whole, separators=(",", ":")))
+    script = f"<script type='text/plain'>{text}</script>"
+    return f"<div class='tpv-place' data-view='{name}'>{script}</div>"
+
+
+def swept(
+    name: str,
+    sweep: Mapping[str, Iterable[Any]] | None,
+    state: Callable[..., dict[str, Any]],
+    start: Mapping[str, Any] = MappingProxyType({}),
+    words: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """`place` with a slider for each knob of ``sweep``, {knob: values}.
+
+    state : called with each combination, ``state(**values)``. start : values at which sliders stand
+    first, if they have them. words : as of `place`. Raises ``ValueError`` where a knob has no
+    values, and where no combination has a picture.
+    """
+    values = {knob: list(several) for knob, several in (sweep or {}).items()}
+    if not all(values.values()):
+        raise ValueError(f"sweep={sweep!r}: give each knob some values")
+    states = [state(**dict(zip(values, at))) for at in product(*values.values())]
+    if all("scene" not in one for one in states):
+        raise ValueError(states[0]["error"])
+    at = [v.index(start[k]) if start.get(k) in v else 0 for k, v in values.items()]
+    stops = {k: list(map(str, v)) for k, v in values.items()}
+    return place(name, *states, knobs=stops, start=at, words=words)
+
+
+def packed(text: str) -> str:
+    """A text as its script in the page unpacks it: a third or less of it, and never HTML."""
+    return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def scripts(names: Iterable[str]) -> str:
+    """The modules of the views so named, `packed`, and the stand-in that starts all views."""
+    modules = "".join(
+        f"<script type='text/plain' id='tpv-module-{name}'>{packed(module(name))}</script>"
+        for name in names
+    )
+    return f"{modules}<script type='module'>{module('host')}</script>"

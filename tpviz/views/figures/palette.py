@@ -1,0 +1,154 @@
+"""The colours: one meaning each, the same in every picture, and never colour alone.
+
+Hues are Okabe and Ito's ("Color Universal Design", 2008), shaded per theme until every mark has a
+contrast of at least 3:1 against its background (WCAG 2.2, 1.4.11) and text on it 4.5:1. Memory
+keeps the hues and the order of the Ultra-Scale Playbook, which readers know.
+
+>>> INKS["forward"].light, axis_keys(["dp", "tp"])
+('#0072B2', {'dp': 'axis1', 'tp': 'axis0'})
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+
+class Ink(NamedTuple):
+    """One meaning: its label, its colour on light and on dark, and its pattern in PATTERNS."""
+
+    label: str
+    light: str
+    dark: str
+    pattern: str = "solid"
+
+
+INKS = {
+    "forward": Ink("forward", "#0072B2", "#0072B2"),
+    "backward": Ink("backward", "#009E73", "#009E73", "diagonal"),
+    "recompute": Ink("recompute", "#2B87BA", "#56B4E9", "dots"),
+    "optimizer": Ink("optimizer", "#8A7A00", "#F0E442", "cross"),
+    "sync": Ink("gradient sync", "#64748B", "#94A3B8", "lines"),
+    "other": Ink("other compute", "#858585", "#8A8A8A", "plus"),
+    "axis0": Ink("communication", "#D55E00", "#D55E00", "vertical"),
+    "axis1": Ink("communication", "#B07A00", "#E69F00", "back"),
+    "axis2": Ink("communication", "#AA4A83", "#CC79A7", "zigzag"),
+    "axis3": Ink("communication", "#8C564B", "#C49C94", "bricks"),
+    "axis4": Ink("communication", "#3A3A3A", "#D8D8D8", "grid"),
+    "copy": Ink("copy", "#4B6A2F", "#A9C77F", "waves"),
+    "wait": Ink("waiting", "#7A7A7A", "#9A9A9A", "hatch"),
+    "idle": Ink("idle", "#4A5AA8", "#93A3EE", "sparse"),
+    "exposed": Ink("exposed communication", "#D7263D", "#FF6B7A", "hatch"),
+    "parameters": Ink("parameters", "#2F7F91", "#4EA5B7"),
+    "gradients": Ink("gradients", "#C2527D", "#E889AB", "back"),
+    "optimizer_state": Ink("optimizer state", "#7A63C9", "#CEC0FA", "dots"),
+    "activations": Ink("activations", "#B8621B", "#E38A42", "lines"),
+}
+
+PATTERNS = {
+    "solid": None,
+    "diagonal": (7, "M-1,1l2,-2M0,7l7,-7M6,8l2,-2"),
+    "back": (7, "M-1,6l2,2M0,0l7,7M6,-1l2,2"),
+    "dots": (6, "M1.5,2h2M4.5,5h2"),
+    "cross": (8, "M0,0l8,8M0,8l8,-8"),
+    "lines": (5, "M0,2.5h5"),
+    "zigzag": (6, "M0,4.5l3,-3l3,3"),
+    "vertical": (5, "M2.5,0v5"),
+    "plus": (8, "M4,2v4M2,4h4"),
+    "grid": (6, "M0,3h6M3,0v6"),
+    "bricks": (8, "M0,0.5h8M0,4.5h8M2,0.5v4M6,4.5v4"),
+    "waves": (8, "M0,4q2,-4 4,0t4,0"),
+    "sparse": (10, "M5,1v8"),
+    "hatch": (5, "M-1,1l2,-2M0,5l5,-5M4,6l2,-2"),
+}
+"""Pattern -> (tile size in px, path drawn over the mark in the background colour)."""
+
+THEMES = ("light", "dark", "auto", "page")
+BACKGROUND = {"light": "#FFFFFF", "dark": "#111111"}
+TEXT = {"light": "#1F1F1F", "dark": "#E6E6E6"}
+MUTED = {"light": "#595959", "dark": "#A6A6A6"}
+RULE = {"light": "#DDDDDD", "dark": "#383838"}
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of "#RRGGBB", 0..1 (WCAG 2.2, definition)."""
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: str, b: str) -> float:
+    """WCAG contrast ratio of two colours, 1..21."""
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@cache
+def text_on(color: str) -> str:
+    """Black or white, whichever reads better on this colour."""
+    return max("#000000", "#FFFFFF", key=lambda text: contrast(text, color))
+
+
+def tokens(theme: str) -> dict[str, str]:
+    """{token: colour} of a theme: every ink, its text colour (``on-<ink>``), and the page's own."""
+    inks = {key: getattr(ink, theme) for key, ink in INKS.items()}
+    texts = {f"on-{key}": text_on(color) for key, color in inks.items()}
+    page = {"bg": BACKGROUND[theme], "fg": TEXT[theme], "muted": MUTED[theme], "rule": RULE[theme]}
+    return {**inks, **texts, **page}
+
+
+def css_variables(selector: str = ".tpv") -> str:
+    """CSS that gives ``selector`` the tokens as ``--tpv-<token>``, following its ``color-scheme``.
+
+    Views inside JupyterLab take the page colours from the ``--jp-*`` variables of its theme.
+    """
+    light, dark = tokens("light"), tokens("dark")
+    lab = {
+        "bg": "--jp-layout-color0",
+        "fg": "--jp-ui-font-color0",
+        "muted": "--jp-ui-font-color1",
+        "rule": "--jp-border-color2",
+    }
+    lines = []
+    for token in light:
+        value = f"light-dark({light[token]}, {dark[token]})"
+        if token in lab:
+            value = f"var({lab[token]}, {value})"
+        lines.append(f"  --tpv-{token}: {value};")
+    return (
+        f"{selector} {{\n  color-scheme: light dark;\n" + "\n".join(lines) + "\n}\n"
+        f'body[data-jp-theme-light="true"] {selector} {{ color-scheme: light; }}\n'
+        f'body[data-jp-theme-light="false"] {selector} {{ color-scheme: dark; }}\n'
+    )
+
+
+def css_rules(selector: str = ".tpv") -> str:
+    """The classes of `svg_style`, within ``selector``, in the colours of `css_variables`."""
+    return _rules(selector, {token: f"var(--tpv-{token})" for token in tokens("light")})
+
+
+def svg_style(theme: str = "auto") -> str:
+    """A ``<style>`` for an SVG: classes ``f-<token>`` (fill), ``s-<token>`` (stroke) and
+    ``f-halo-<ink>`` (text on a mark, outlined in the mark's colour so that patterns do not cut it).
+
+    theme: "light", "dark", "auto" (follows the reader's system) or "page" (stands inside HTML and
+    follows that page, also JupyterLab's theme). Raises ValueError on another.
+    """
+    if not isinstance(theme, str) or theme not in THEMES:
+        raise ValueError(f"theme={theme!r} is not one of {', '.join(map(repr, THEMES))}")
+    scope = f".tpv-{theme}"
+    if theme == "page":
+        return f"<style>{css_variables(scope)}{css_rules(scope)}</style>"
+    body = _rules(scope, tokens("light" if theme == "auto" else theme))
+    if theme == "auto":
+        body += f"@media (prefers-color-scheme:dark){{{_rules(scope, tokens('dark'))}}}"
+    return f"<style>{body}</style>"
+
+
+def _rules(scope, colors):
+    plain = "".join(
+        f"{scope} .f-{t}{{fill:{c}}}{scope} .s-{t}{{stroke:{c}}}" for t, c in colors.items()
+    )
+    return plain + "".join(
+        f"{scope} .f-halo-{k}{{fill:{colors[f'on-{k}']};stroke:{colors[k]};"
+        "stroke-width:3;paint-order:stroke}"
+        for k in INKS
+    )

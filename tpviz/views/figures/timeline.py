@@ -1,0 +1,465 @@
+"""Trace -> timeline scene: a plain JSON dict that both the static SVG and the browser view draw.
+
+Every rank has a compute lane (operations coloured by phase, waits hatched) and one lane per
+communication axis. Exposed communication is marked on the compute lane in translucent red, after
+the Dask dashboard's overlay; idle time has a colour of its own there. The badge names the source of
+the numbers.
+
+In the static SVG bars of one kind on one lane become one path, and bars closer than a fraction of a
+pixel are drawn as one, so a trace of any length gives a small picture.
+
+>>> from tpviz.core.trace import Event, Trace
+>>> scene = timeline_scene(Trace.from_events([Event(name="mm", phase="forward", end=1e-3)]))
+>>> scene["badge"], [lane["name"] for lane in scene["lanes"]]
+('origin unknown', ['compute'])
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tpviz.core.checks import number, whole_number
+from tpviz.core.inks import MEMORY_KINDS, axis_keys, phase_key
+from tpviz.core.trace import Trace
+from tpviz.core.trace.columns import codes
+from tpviz.core.trace.steps import median_number, median_step, step_spans
+
+from .lanes import Axis, bars, exposed, idle_spans, names
+from .legend import legend
+from .palette import INKS
+from .svg import (
+    VIEW,
+    amount,
+    document,
+    head,
+    lines,
+    pattern_defs,
+    seconds,
+    shape,
+    text,
+    wrapped,
+)
+from .timeline_bars import Bars, at_window
+
+MEMORY_SAMPLES, LEAST_SAMPLES = 1500, 50  # of all steps together; of one
+
+
+def timeline_scene(trace: Trace, critical: bool = False) -> dict[str, Any]:
+    """The scene of a trace, ready for JSON; see `timeline_levels`."""
+    return timeline_levels(trace, critical)[0]
+
+
+def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any], Bars]:
+    """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
+
+    The scene is a dict, ready for JSON: ``badge``, ``notes`` (sentences), ``title``, ``about`` (the
+    title with all options), ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis), ``bars``
+    (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts index
+    ``strings``), ``exposed`` and ``idle`` (lane, start, end), ``steps`` ([start, end] in s),
+    ``first`` ([start, end] in s: what to show at first, the median step of several), ``critical``
+    (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics`` ([label, value], of
+    the median step; the second has all its parts) and ``defs``. A trace of many
+    events also has ``cut``, ``note`` and ``window``, as in `Bars.level`, and, with several steps,
+    ``detail``: the level of ``first``. Raises ValueError where the trace has no events to draw, or
+    is none.
+    """
+    if not isinstance(trace, Trace):
+        raise ValueError(
+            f"a timeline needs a Trace, not a {type(trace).__name__}; Trace.merge(traces) makes "
+            "one of the traces of all ranks"
+        )
+    rows = np.flatnonzero(trace["kind"] != "step")
+    if not len(rows):
+        raise ValueError("the trace has no compute, communication or wait events: nothing to draw")
+    zero = float(trace["start"].min())
+    lanes, lane = _lanes(trace, rows)
+    keys, key = _keys(trace, rows, lanes, lane)
+    path = [event.id for event in trace.critical_path()] if critical else []
+    bars = Bars(trace, rows, lane, key, zero, path)
+    bars.mark(lanes, keys)
+    level, spans = bars.level(), step_spans(trace)
+    steps = [[float(start - zero), float(end - zero)] for start, end in zip(*spans[1:])]
+    duration = float(max(trace["end"].max() - zero, 1e-9))
+    first = steps[median_number(*spans[1:])] if len(steps) > 1 else [0.0, duration]
+    for info in keys:
+        info["seen"] = info["kind"] != "wait" or bars.waits(keys, (first[1] - first[0]) / 500)
+    whole = " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k))
+    scene = {
+        "badge": trace.badge,
+        "notes": trace.notes,
+        "title": trace.fact("title") or whole,
+        "about": whole,
+        "ranks": np.unique(trace["rank"][rows]).tolist(),
+        "duration": duration,
+        "lanes": lanes,
+        "bars": level.pop("bars"),
+        "keys": keys,
+        "strings": level.pop("strings"),
+        "exposed": level.pop("exposed"),
+        "idle": level.pop("idle"),
+        "steps": steps,
+        "first": first,
+        "critical": level.pop("critical"),
+        "memory": _memory(trace, zero),
+        "memory_keys": [
+            {
+                "column": c,
+                "key": k,
+                "label": INKS[k].label if c in MEMORY_KINDS else c,
+                "pattern": INKS[k].pattern,
+            }
+            for c, k in _memory_kinds(trace).items()
+        ],
+        "metrics": _metrics(trace),
+        "defs": pattern_defs(),
+        **level,
+    }
+    if "cut" in level and len(steps) > 1:
+        low, high = first
+        scene["detail"] = bars.level(low, high)
+    return scene, bars
+
+
+def _lanes(trace, rows):
+    """(lanes, lane of each row), rank by rank: compute first, then each axis that has events."""
+    axes = list(trace.fact("mesh")["axes"])
+    axes += [_axis(n) for n in trace.lanes if n.startswith("comm/")]
+    keys = axis_keys(axes)
+    kinds, lane = codes(trace["lane"][rows])
+    ranks, rank = np.unique(trace["rank"][rows], return_inverse=True)
+    code = rank * len(kinds) + lane
+    there = np.flatnonzero(np.bincount(code))
+    present = {(int(ranks[i // len(kinds)]), str(kinds[i % len(kinds)])): i for i in there.tolist()}
+    names = sorted({n for _, n in present} | {"compute"}, key=lambda n: _lane_order(n, list(keys)))
+    pairs = [(r, n) for r in ranks.tolist() for n in names if (r, n) in present or n == "compute"]
+    place = np.zeros(len(ranks) * len(kinds), np.int64)
+    for i, pair in enumerate(pairs):
+        if pair in present:
+            place[present[pair]] = i
+    lanes = [
+        {
+            "rank": r,
+            "lane": n,
+            "name": n.removeprefix("comm/"),
+            "axis": _axis(n) if n.startswith("comm/") else "",
+            "key": keys.get(_axis(n), "other"),
+        }
+        for r, n in pairs
+    ]
+    return lanes, place[code]
+
+
+def _axis(lane):
+    """The axis of a lane of communication, whatever device it is of."""
+    return lane.removeprefix("comm/").partition(" of device ")[0]
+
+
+def _lane_order(name, axes):
+    """Compute first, then the axes from the innermost (the busiest) outwards, then the rest."""
+    axis = _axis(name)
+    return (name != "compute", -axes.index(axis) if axis in axes else 1, name)
+
+
+def _keys(trace, rows, lanes, lane):
+    """(legend of the colours, colour of each row)."""
+    kinds, kind = codes(trace["kind"][rows])
+    phases, phase = codes(trace["phase"][rows])
+    code = (lane * len(kinds) + kind) * len(phases) + phase
+    tokens = {}
+    for i in np.flatnonzero(np.bincount(code)).tolist():
+        of_lane, which = divmod(i, len(kinds) * len(phases))
+        what = kinds[which // len(phases)]
+        inks = {"comm": lanes[of_lane]["key"], "wait": "wait", "copy": "copy"}
+        tokens[i] = inks.get(what) or phase_key(str(phases[which % len(phases)]))
+    axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}
+    used = [key for key in INKS if key in set(tokens.values())]
+    keys = [
+        {
+            "key": key,
+            "label": axes.get(key, INKS[key].label),
+            "pattern": INKS[key].pattern,
+            "kind": "comm" if key in axes else key if key in ("wait", "copy") else "compute",
+        }
+        for key in used
+    ]
+    place = np.zeros(max(tokens) + 1, np.int64)
+    for i, token in tokens.items():
+        place[i] = used.index(token)
+    return keys, place[code]
+
+
+def _memory_kinds(trace):
+    """{kind: ink}: ours, or in their place what an imported trace has, such as "allocated"."""
+    samples = trace.fact("memory").values()
+    found = dict.fromkeys(k for kinds in samples for k in kinds if k != "time")
+    others = dict.fromkeys((k for k in found if k not in MEMORY_KINDS), "activations")
+    return others if others and len(others) == len(found) else {**MEMORY_KINDS, **others}
+
+
+def _memory(trace, zero):
+    """{rank: columns}, thinned to about MEMORY_SAMPLES samples, keeping each stretch's peak.
+
+    Memory followed in a step of its own, after the events, is laid under every step: following
+    allocations slows a step, so `tpviz.run` does it in one more.
+    """
+    out, last, names = {}, trace["end"].max(), _memory_kinds(trace)
+    for rank, samples in trace.fact("memory").items():
+        time = np.asarray(samples["time"], dtype=float)
+        if not len(time):
+            continue
+        mine = trace.select(rank=int(rank), kind="step")
+        apart = len(mine) and np.median(time) > last
+        spans = list(zip(mine["start"], mine["end"])) if apart else [(time[0], time[-1])]
+        kinds = np.array([samples.get(c, [0] * len(time)) for c in names], dtype=np.int64)
+        total, keep = kinds.sum(axis=0), np.arange(len(time))
+        if len(time) > (most := max(MEMORY_SAMPLES // len(spans), LEAST_SAMPLES)):
+            keep = np.array([c[total[c].argmax()] for c in np.array_split(keep, most)])
+        part = (time[keep] - time[0]) / max(time[-1] - time[0], 1e-9)
+        laid = np.concatenate([start + part * (end - start) for start, end in spans])
+        out[str(rank)] = {
+            "time": np.round(laid - zero, 9).tolist(),
+            "peak": int(total.max()),
+            "note": " (measured in an extra step, stretched to fit)" if apart else "",
+            **{c: row[keep].tolist() * len(spans) for c, row in zip(names, kinds)},
+        }
+    return out
+
+
+def _metrics(trace):
+    """The measured numbers of the headline, of the median step, as [label, value] of text: its
+    time, all its parts, largest first, then what communication does."""
+    one = median_step(trace)
+    count = len(trace.steps)
+    label = f"step time (median of {count})" if count > 1 else "step time"
+    ranks = len(one.ranks)
+    of = f"of it, mean of {ranks} ranks:" if ranks > 1 else "of it:"
+    rows = [[label, seconds(one.step_time)], [of, one.breakdown().mean.describe()]]
+    if (one["kind"] == "comm").any():
+        overlap, bare = scopes(one)
+        rows.append([overlap, f"{100 * one.overlap():.1f} %"])
+        rows.append([bare, seconds(one.exposed_communication())])
+    return rows
+
+
+def scopes(trace: Trace) -> tuple[str, str]:
+    """The labels of `Trace.overlap` and `Trace.exposed_communication`: of several ranks the first
+    is of all, the second of the worst."""
+    several = len(trace.ranks) > 1
+    names = "overlap", "exposed communication"
+    return (f"{names[0]} (all ranks)", f"{names[1]} (worst rank)") if several else names
+
+
+HEADER = ["rank", "lane", "what", "count", "time", "bytes"]
+
+
+def to_table(scene: dict[str, Any]) -> list[list[str]]:
+    """Rows of strings, header first: count and time per rank, lane and kind of event; and the time
+    in which each rank is idle."""
+    bars, lanes, keys, idle = (scene[name] for name in ("bars", "lanes", "keys", "idle"))
+    count = bars.get("count") or [1] * len(bars["id"])
+    busy = bars.get("busy") or [end - start for start, end in zip(bars["start"], bars["end"])]
+    sums = {}
+    for lane, key, *values in zip(bars["lane"], bars["key"], count, busy, bars["bytes"]):
+        row = sums.get((lane, key), (0, 0.0, 0))
+        values[-1] = np.nan if values[-1] < 0 else values[-1]
+        sums[lane, key] = [a + b for a, b in zip(row, values)]
+    for lane, start, end in zip(idle["lane"], idle["start"], idle["end"]):
+        sums.setdefault((lane, len(keys)), ["", 0.0, 0])[1] += end - start
+    table = [[*HEADER]]
+    for lane, key in sorted(sums):
+        count, time, size = sums[lane, key]
+        info = keys[key] if key < len(keys) else {"label": INKS["idle"].label, "kind": "idle"}
+        size = "unknown" if np.isnan(size) else amount(size)
+        size = size if info["kind"] in ("comm", "copy") else ""
+        row = [str(lanes[lane]["rank"]), lanes[lane]["name"], info["label"]]
+        table.append([*row, str(count), seconds(time), size])
+    return table
+
+
+def event_count(scene: dict[str, Any]) -> int:
+    """The events that a scene stands for, drawn one by one or merged."""
+    return sum(scene["bars"].get("count") or [1] * len(scene["bars"]["id"]))
+
+
+def describe(scene: dict[str, Any]) -> str:
+    """The timeline in a few sentences, for readers who do not see it."""
+    ranks, axes = scene["ranks"], sorted({lane["axis"] for lane in scene["lanes"]} - {""})
+    what = f"Timeline of {scene['title']}" if scene["title"] else "Timeline"
+    parts = [
+        f"{what} ({scene['badge']}): {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
+        f"{event_count(scene)} events over {seconds(scene['duration'])}."
+    ]
+    parts.append(f"Communication on axis {', '.join(axes)}." if axes else "No communication.")
+    time, spent, *others = (f"{label} {value}" for label, value in scene["metrics"])
+    parts.append("; ".join(filter(None, [time, spent, ", ".join(others)])) + ".")
+    low, high = scene["first"]
+    spans, bare = at_window(scene, low, high)["exposed"], {}
+    for lane, start, end in zip(*(spans[c] for c in ("lane", "start", "end"))):
+        rank = scene["lanes"][lane]["rank"]
+        bare[rank] = bare.get(rank, 0.0) + max(min(end, high) - max(start, low), 0.0)
+    if bare:
+        parts.append(f"Rank {max(bare, key=bare.__getitem__)} has the most exposed communication.")
+    return " ".join([*parts, *scene["notes"]])
+
+
+# -- the picture -----------------------------------------------------------------------------------
+GUTTER, RIGHT, HEAD = 112, 24, 94
+COMPUTE, COMM, GAP, MEMORY = 20, 13, 8, 54
+MARKS = 100  # more beginnings and ends of steps than that would hatch the picture
+
+
+def timeline_svg(
+    scene: dict[str, Any],
+    width: float = VIEW,
+    theme: str = "auto",
+    rank: int | None = None,
+    window: Sequence[float] | None = None,
+) -> str:
+    """Draw a timeline scene.
+
+    width in px; theme "light", "dark" or "auto"; rank whose memory is shown (default: the first);
+    window (start, end) in s (default: the scene's ``first``). Raises ValueError on an empty window,
+    an unknown rank, or a width that leaves the lanes no room.
+    """
+    if not number("width", width, 0, 1e6) > GUTTER + RIGHT:
+        raise ValueError(
+            f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
+        )
+    low, high = check_window(window or scene["first"])
+    rank = scene["ranks"][0] if rank is None else rank
+    if not high > low:
+        raise ValueError(
+            f"window=({low}, {high}) is empty; use (start, end) within 0..{scene['duration']:g} s"
+        )
+    if whole_number("rank", rank, None) not in scene["ranks"]:
+        raise ValueError(f"rank={rank} is not in this trace; it has {scene['ranks']}")
+    scene, axis = at_window(scene, low, high), Axis(GUTTER, width - RIGHT, low, high)
+    tops, bottom = lane_tops(scene)
+    time, spent, *others = (f"{label} {value}" for label, value in scene["metrics"])
+    body = [pattern_defs(), head(scene), text(10, 44, time, size=11, weight=600)]
+    body.append(lines(10, 60, [spent, ", ".join(others)], 16))
+    body += [_steps(scene, axis, bottom), axis.rules(HEAD - 4, bottom, bottom + 14)]
+    body += [_lane(scene, i, tops[i], axis, width) for i in range(len(scene["lanes"]))]
+    body.append(_critical(scene, tops, axis))
+    y, memory = bottom + 20, scene["memory"].get(str(rank))
+    if memory:
+        body.append(_draw_memory(scene["memory_keys"], memory, rank, y + 14, axis))
+        y += MEMORY + 26
+    drawn, y = legend(_marks(scene, memory), 10.0, y + 8, width)
+    body.append(drawn)
+    said = wrapped(" ".join([*scene["notes"], scene.get("note", "")]).strip(), int(width / 5.9))
+    body.append(lines(10, y + 29.5, said, 15, "muted"))
+    y += 20 * bool(said) + 15 * (len(said) - 1)
+    return document(width, y + 22, body, f"Timeline, {scene['badge']}", theme)
+
+
+def check_window(window: Sequence[float]) -> list[float]:
+    """(start, end) as floats; ``ValueError`` for anything else."""
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ValueError(f"window={window!r} must be (start, end) in seconds")
+    return [number("window", edge, -1e12, 1e12) for edge in window]
+
+
+def lane_tops(scene: dict[str, Any], top: float = HEAD) -> tuple[list[float], float]:
+    """([y of each lane], y below the last): a gap between ranks."""
+    tops, y, before = [], top, None
+    for lane in scene["lanes"]:
+        y += GAP if before not in (None, lane["rank"]) else 0
+        before = lane["rank"]
+        tops.append(y)
+        y += _height(lane) + 2
+    return tops, y
+
+
+def _height(lane):
+    return COMPUTE if lane["lane"] == "compute" else COMM
+
+
+def _steps(scene, axis, bottom):
+    marks = [t for step in scene["steps"] for t in step if axis.low <= t <= axis.high]
+    return "".join(
+        f"<path d='M{axis.x(t):.1f},{HEAD - 4}V{bottom}' class='s-muted'"
+        " stroke-dasharray='2 3' fill='none'/>"
+        for t in (marks if len(marks) <= MARKS else ())
+    )
+
+
+def _lane(scene, index, top, axis, width):
+    lane, strings, height = scene["lanes"][index], scene["strings"], _height(scene["lanes"][index])
+    out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
+    if lane["lane"] == "compute":
+        out.append(text(10, top + 14, f"rank {lane['rank']}", size=11, weight=600))
+    out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", 11, "end"))
+    out.append(idle_spans(*_spans(scene["idle"], index, axis), top, height))
+    mine = np.array(scene["bars"]["lane"]) == index
+    key, name, start, end = (
+        np.array(scene["bars"][c])[mine] for c in ("key", "name", "start", "end")
+    )
+    inks = [info["key"] for info in scene["keys"]]
+    for k, ink in enumerate(inks):
+        spans = axis.spans(start[key == k], end[key == k])
+        out.append(bars(*spans, top, height, ink, not scene.get("cut")))  # pyright: ignore[reportCallIssue]
+    out.append(exposed(*_spans(scene["exposed"], index, axis), top, height))
+    x0, x1 = (axis.x(time).tolist() for time in (start, end))
+    words = [strings[i] for i in name.tolist()]
+    out.append(names(zip(x0, x1, words, [inks[k] for k in key.tolist()]), top, height))
+    return "".join(out)
+
+
+def _spans(spans, index, axis) -> tuple[np.ndarray, np.ndarray]:
+    """(left, right) px of the spans of a lane, exposed communication or idle time."""
+    mine = np.array(spans["lane"]) == index
+    return axis.spans(*(np.array(spans[edge])[mine] for edge in ("start", "end")))
+
+
+def _critical(scene, tops, axis):
+    path = ""
+    for i in scene["critical"]:
+        lane = scene["bars"]["lane"][i]
+        height = _height(scene["lanes"][lane])
+        x0, x1 = (axis.x(scene["bars"][edge][i]) for edge in ("start", "end"))
+        path += f"M{x0:.2f},{tops[lane]}h{x1 - x0:.2f}v{height}h{x0 - x1:.2f}z"
+    return f"<path d='{path}' class='s-fg' fill='none' stroke-width='1.6'/>" if path else ""
+
+
+def _draw_memory(keys, memory, rank, top, axis):
+    """Stacked steps of the four kinds, scaled to the rank's peak."""
+    x = axis.x(np.append(memory["time"], max(axis.high, memory["time"][-1])))
+    base, peak = np.zeros(len(memory["time"])), max(memory["peak"], 1)
+    words = f"memory of rank {rank}{memory['note']}"
+    out = [text(10, top - 4, words, size=11, weight=600)]
+    for y, down, label in ((0, 8, f"peak {amount(memory['peak'])}"), (MEMORY, 0, "0 B")):
+        line = f"M{GUTTER - 4},{top + y:.1f}H{axis.right}"
+        out.append(f"<path d='{line}' class='s-rule' fill='none'/>")
+        out.append(text(GUTTER - 6, top + y + down, label, "muted", 11, "end"))
+    for info in keys:
+        upper = base + memory[info["column"]]
+        low, high = (top + MEMORY * (1 - v / peak) for v in (base, upper))
+        forward = "".join(f"L{a:.1f},{y:.1f}H{b:.1f}" for a, b, y in zip(x, x[1:], high))
+        back = "".join(
+            f"L{b:.1f},{y:.1f}H{a:.1f}" for a, b, y in zip(x[-2::-1], x[:0:-1], low[::-1])
+        )
+        out.append(shape(f"M{forward[1:]}{back}z", f"{info['key']} s-bg", info["pattern"], THIN))
+        base = upper
+    return "".join(out)
+
+
+THIN = "stroke-width='0.5'"
+
+
+def _marks(scene, memory):
+    """(mark, words) of the items drawn."""
+    items = [
+        (info["key"], "communication " * (info["kind"] == "comm") + info["label"])
+        for info in scene["keys"]
+        if info["seen"]
+    ]
+    if scene["exposed"]["lane"]:
+        waits = any(info["kind"] == "wait" for info in scene["keys"])
+        items.append(("exposed wait" if waits else "exposed", INKS["exposed"].label))
+    if scene["idle"]["lane"]:
+        items.append(("idle span", INKS["idle"].label))
+    return items + [
+        (f"memory {info['key']}", info["label"]) for info in scene["memory_keys"] if memory
+    ]

@@ -1,0 +1,148 @@
+"""Views with sliders for pages without a kernel; the demonstration has some of the gallery's.
+
+Each function draws one, as html for `tpviz.views.figures.page.document`. The microscope's messages
+and the comparison come from real ranks; the other pictures are counted or simulated.
+"""
+
+from html import escape
+from typing import Any
+
+import tpviz as tv
+from tpviz.core.mesh import Mesh
+from tpviz.schemes.ownership import ownership
+
+from .figures.page import swept
+from .figures.svg import fitted
+
+GPT = tv.GPT()
+WORKLOAD = tv.GPT(layers=2, hidden=256, heads=8, seq=128, batch=8)
+PARALLELISM = {
+    "tensor parallelism inside a node": tv.Megatron(tp=2) * tv.DataParallel(dp=2, bucket_mb=1.0),
+    "tensor parallelism over all ranks": tv.Megatron(tp=4),
+    "data parallelism alone": tv.DataParallel(dp=4, bucket_mb=1.0),
+}
+ASKED: dict[str, Any] = {"steps": 3, "timeout": 300}
+"""Of an emulated run."""
+NUMBERS = 240_000
+"""float32, of an all-reduce: chunks of whole kilobytes on each of its rings."""
+
+
+def microscope() -> str:
+    """Ring all-reduces on 2 to 8 ranks."""
+
+    def state(ranks):
+        made = tv.microscope(algorithm="ring", world_size=ranks, elements=NUMBERS)
+        return playing(tv.MicroscopeView(made))
+
+    words = {"ranks": "in the ring"}
+    return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 4}, words)
+
+
+def blocks() -> str:
+    """ATP on the meshes of four ranks."""
+    view = tv.BlocksView(tv.ATP(mesh=(2, 2)), GPT, autoplay=True)
+    return view.to_place({"mesh": [(1, 4), (2, 2), (4, 1)], "order": ["column", "row"]})
+
+
+def grid() -> str:
+    """AxoNN on grids of eight ranks or fewer."""
+    view = tv.GridView(tv.AxoNN(x=2, y=2, z=2), GPT, autoplay=True)
+    return view.to_place({"z": [1, 2], "x": [1, 2]})
+
+
+def schedules() -> str:
+    """Merak's schedule over 1F1B."""
+    view = tv.ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8, autoplay=True)
+    return view.to_place({"m": [4, 8, 12, 16], "r": [0.0, 1.0, 2.0]})
+
+
+def tiles() -> str:
+    """T3-MCA over the sequential configuration."""
+    view = tv.TileView(config="t3_mca", against="sequential", autoplay=True)
+    return view.to_place({"link": [5.0, 10.0, 15.0, 30.0, 60.0]})
+
+
+def comparison() -> str:
+    """Predicted, simulated and emulated steps."""
+
+    def state(parallelism):
+        return beside(tv.compare(PARALLELISM[parallelism], WORKLOAD, box(), **ASKED))
+
+    return swept("picture", {"parallelism": PARALLELISM}, state)
+
+
+def box(slow_motion: float = 1000) -> tv.Cluster:
+    """Two NVLink pairs, for a model a quarter the size, slow enough that two busy cores keep up."""
+    return tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=4, slow_motion=slow_motion)
+
+
+def beside(comparison: tv.Comparison) -> dict[str, Any]:
+    """The state of a page's picture of a comparison."""
+    svg = fitted(comparison.to_svg(theme="page"))
+    return {"scene": {"svg": svg, "captions": [comparison.describe()]}}
+
+
+def mesh() -> str:
+    """Which rank owns what."""
+    strategies = {
+        s.short: s
+        for s in (
+            tv.Megatron(tp=2) * tv.DataParallel(dp=4),
+            tv.Megatron(tp=4) * tv.DataParallel(dp=2),
+            tv.AxoNN(x=2, y=2, z=2),
+            tv.DataParallel(dp=8, zero=3),
+        )
+    }
+    gpt = tv.GPT(batch=8)
+
+    def state(strategy):
+        s = strategies[strategy]
+        return playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt)))
+
+    return swept("mesh", {"strategy": strategies}, state)
+
+
+def playing(view: Any) -> dict[str, Any]:
+    """The state of a view; if it is a film, one that plays."""
+    return {**view.state(), "autoplay": True}
+
+
+def section(title: str, words: str, drawn: str) -> str:
+    """A part of a page: a heading, one sentence, and what is drawn, as html."""
+    return f"<section><h2>{escape(title)}</h2><p>{escape(words)}</p>{drawn}</section>"
+
+
+SECTIONS = {
+    "A ring all-reduce, message by message": (
+        microscope,
+        "Every rank sends one chunk at a time to the next: 2 (n-1) steps, however long the ring.",
+    ),
+    "ATP: tensor parallelism on a 2D mesh": (
+        blocks,
+        "Weights are sharded over both axes; each step shows the blocks a rank holds and what it "
+        "sends.",
+    ),
+    "AxoNN: a 3D grid and data parallelism": (
+        grid,
+        "Weight shards are gathered just before their GEMM, and their gradients reduce-scattered "
+        "behind it.",
+    ),
+    "Merak: the shifted critical path": (
+        schedules,
+        "The last stages recompute nothing, so the pipeline's longest chain gets shorter than "
+        "1F1B's.",
+    ),
+    "T3: a GEMM fused with its reduce-scatter": (
+        tiles,
+        "A tracker sends each tile when its last update arrives, while later tiles still compute.",
+    ),
+    "Prediction, simulation and an emulated run": (
+        comparison,
+        "The same step by formula, replayed from its own program, and run on real ranks whose "
+        "kernels and links are paced.",
+    ),
+    "Who owns what": (
+        mesh,
+        "Choose a rank: its group along each axis lights up, and its shard of every parameter.",
+    ),
+}

@@ -1,0 +1,168 @@
+"""A transformer block under ATP as a widget: each rank's shards, step by step, with explanations.
+
+>>> view = BlocksView(tv.ATP(mesh=(2, 2)), tv.GPT(), rank=1)      # doctest: +SKIP
+"""
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
+from tpviz.schemes.atp.strategy import ATP
+from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.views.figures import blocks as figure
+from tpviz.views.films.blocks import block_frames
+
+from .base import Film, Framed, named
+from .knobs import Knobs, slider
+
+if TYPE_CHECKING:
+    from tpviz.schemes.strategy import Strategy
+
+MOST = 8
+"""Ranks in the menu of meshes; a strategy passed in may have up to 16."""
+
+
+class BlocksView(Framed):
+    """One block, forward and backward: matrices sharded over the mesh, collectives, and bytes sent.
+
+    Every step is a kernel or a collective of the program, with the tensors in it, the blocks of the
+    chosen rank filled, and the groups that communicate. Knobs above it change the strategy.
+
+    Parameters
+    ----------
+    strategy : `tpviz.ATP`, or `tpviz.Megatron` as the mesh of one axis; None is ``ATP()``.
+    workload : `tpviz.GPT`; None is ``GPT()``.
+    rank : whose blocks are shown.
+    autoplay : start playing (never where the reader prefers reduced motion).
+
+    ``strategy`` is the one shown, ``rank`` and ``step`` (from 0) can be set, ``error`` says why the
+    current knobs cannot be shown, or is "". Raises ValueError on another strategy or workload, on
+    sizes that clash, above 16 ranks, and for an unknown rank; TypeError on an argument that does
+    not exist.
+    """
+
+    picture: "BlockSteps"
+    _default: ClassVar[Any] = ATP
+
+    @named()
+    def __init__(
+        self,
+        strategy: "Strategy | None" = None,
+        workload: GPT | None = None,
+        rank: int = 0,
+        *,
+        autoplay: bool = False,
+    ):
+        strategy = self._default() if strategy is None else strategy
+        self.workload = GPT() if workload is None else workload
+        if not isinstance(self.workload, GPT):
+            name = type(self).__name__
+            raise ValueError(f"{name} needs a workload such as tv.GPT(), not {workload!r}")
+        self.strategy, picture = strategy, self._steps(autoplay)
+        picture.show(self._story(strategy), rank)
+        self._rank = slider("rank", rank, "whose blocks are shown", 0, MOST, 1)
+        self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        knobs = self._knobs(strategy)
+        [row] = knobs.children
+        row.children = [*row.children, self._rank]
+        super().__init__(knobs, picture)
+        self.hear("rank", self._rank)
+        self.picture.observe(lambda change: self._clicked(change.new), "rank")
+
+    # -- what another view of a block has instead ----------------------------------------------
+    def _steps(self, autoplay):
+        return BlockSteps(autoplay)
+
+    def _story(self, strategy):
+        return story(strategy, self.workload)
+
+    def _knobs(self, strategy):
+        hidden = ("accumulation", "recompute")
+        return Knobs(type(strategy), vars(strategy), MOST, compact=True, hidden=hidden)
+
+    # -- what moves ----------------------------------------------------------------------------
+    def _read(self):
+        strategy = self.knobs.cls(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
+        drawn = self._story(strategy)
+        figure.check(drawn.mesh, 0)
+        self.strategy = strategy
+        rank = min(self._rank.value, strategy.world_size - 1)  # pyright: ignore[reportAttributeAccessIssue]
+        self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue]
+        return drawn, rank
+
+    def _clicked(self, rank):
+        """A rank was chosen in the picture."""
+        if rank != self._rank.value and 0 <= rank <= self._rank.max:  # pyright: ignore[reportAttributeAccessIssue]
+            self._rank.value = rank  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def rank(self) -> int:
+        """The rank whose blocks are shown."""
+        return self.picture.rank
+
+    @rank.setter
+    def rank(self, rank: int) -> None:
+        figure.check(Mesh(self.strategy.axes), rank)  # pyright: ignore[reportOptionalMemberAccess]
+        self._rank.value = rank  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class BlockSteps(Film):
+    """The picture of `BlocksView`: `show` gives it a story; ``step`` is the frame shown."""
+
+    _figure, _scene_of = figure, staticmethod(figure.blocks_scene)
+    kind, _svg = "blocks", staticmethod(figure.blocks_svg)
+    story: figure.Story | None = None
+
+    def show(self, story: figure.Story, rank: int) -> None:
+        """Draw a `tpviz.views.figures.blocks.Story` from a rank; stays at the same place in the
+        block."""
+        scene = self._scene_of(story, rank)  # pyright: ignore[reportArgumentType]
+        step = self._same_place(story) if self.story else scene["opens"]
+        self.story = story
+        self.publish(scene=scene, rank=rank, step=step, error="")
+
+    def _same_place(self, story):
+        """The frame of a story that comes nearest to the one shown."""
+        assert self.story is not None
+        old = self.story.frames[min(self.step, len(self.story.frames) - 1)]
+        alike = [
+            (f[:2] == old[:2]) * (2 + (bool(f.product) == bool(old.product))) + (f.part == old.part)
+            for f in story.frames
+        ]
+        return alike.index(max(alike))
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, one a step."""
+        return self._figure.to_table(self.story)
+
+    def describe(self) -> str:
+        """The block and the step shown, in words."""
+        return figure.describe(self.story, self.rank, self.step)  # pyright: ignore[reportArgumentType]
+
+    def _words(self):
+        return f"{self.scene['about']}, rank {self.rank}, {self.scene['captions'][self.step]}"
+
+
+def story(strategy: "Strategy", workload: GPT) -> figure.Story:
+    """The `tpviz.views.figures.blocks.Story` of a strategy.
+
+    Raises ValueError on another strategy than ATP and Megatron, and on sizes that clash.
+    """
+    if not isinstance(strategy, ATP | Megatron):
+        raise ValueError(
+            f"BlocksView shows tv.ATP, or tv.Megatron as the mesh of one axis, not {strategy!r}"
+        )
+    strategy.check(workload)
+    local = strategy.local(workload)  # of several microbatches one is shown
+    named = [
+        f"{f.name}={value!r}"
+        for f in fields(strategy)
+        if (value := getattr(strategy, f.name)) != f.default or f.name in ("mesh", "tp")
+    ]
+    return figure.Story(
+        f"{type(strategy).__name__}({', '.join(named)})",
+        Mesh(strategy.axes),
+        local,
+        tuple(block_frames(strategy.layout, local)),
+    )

@@ -1,0 +1,186 @@
+"""A view whose knobs bind each other: those of a strategy, of one around it, and of the model."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import count
+from math import prod
+from os import PathLike
+from pathlib import Path
+from time import thread_time
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+
+from tpviz.ranks.bar import viewer
+from tpviz.schemes import strategies
+from tpviz.schemes.merak.strategy import as_merak
+from tpviz.schemes.strategy import Strategy
+from tpviz.views.figures.page import swept, write_view
+
+from .base import shown
+from .fitting import Fitting, Sizes
+from .job import Latest
+from .knobs import Knobs, knob_fields
+from .still import Still
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
+
+
+class Fitted(Still):
+    """Mixin of ``explore`` and of the planner: strategy and model by knobs, and the view as a page.
+
+    A view gives ``most_ranks()``, how many ranks there may be; ``show_knobs(sizes, inner, outer)``;
+    ``_state_at(values)``, what a page draws of values of the knobs, or the error alone;
+    ``_heading()``, its title; and calls ``_moved`` where something else was changed.
+    """
+
+    menu: ipywidgets.Dropdown
+    _lock: threading.RLock
+    _moved: Latest
+    _fitting: Fitting
+
+    if TYPE_CHECKING:
+
+        def most_ranks(self) -> int:
+            """How many ranks there may be."""
+            ...
+
+        def show_knobs(self, sizes: Knobs, inner: Knobs, outer: Knobs | None = None) -> None:
+            """Show the knobs of a strategy, of one around it, and those of the model."""
+            ...
+
+        def _state_at(self, values: dict[str, Any]) -> dict[str, Any]: ...
+        def _heading(self) -> str: ...
+
+    @shown
+    def _choose(self, inner=None, outer=None, workload=None):
+        """A strategy was chosen: its knobs, those of data parallelism around it, and the model's.
+
+        inner, outer : strategies whose values the knobs take, None for the usual ones. workload :
+        None for the one in view.
+        """
+        with self._lock:
+            cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
+            if outer is None and not (composes(cls) or cls.shares_batch):
+                outer = next(c for c in strategies().values() if composes(c))(**{"dp": 1})
+            inner, workload = inner or cls(), workload or self._fitting.workload
+            fitting = self._fitting = self._fitting_of(workload, inner, outer)
+            values, stops = fitting.values, fitting.stops
+            self._sizes = Knobs(Sizes, values, compact=True, stops=stops)
+            self._inner = Knobs(cls, values, stops=stops)
+            both = self._inner.controls
+            self._outer = Knobs(type(outer), values, stops=stops, without=both) if outer else None
+            self._turned, self._writer = {}, 0
+            self.show_knobs(self._sizes, self._inner, self._outer)
+            for knobs in self._all_knobs:
+                for name, box in knobs.controls.items():
+                    box.observe(lambda change, name=name: self._turn(name), "value")
+        self._moved()
+
+    def _fitting_of(self, workload: "GPT", inner: Strategy, outer: Strategy | None):
+        return Fitting(workload, inner, outer, self.most_ranks())
+
+    @property
+    def _all_knobs(self):
+        return [knobs for knobs in (self._sizes, self._inner, self._outer) if knobs]
+
+    def _turn(self, name):
+        """A knob was moved, not by `_fit`: the last one moved is the last of ``_turned``."""
+        if self._writer != threading.get_ident():
+            self._turned.pop(name, None)
+            self._turned[name] = True
+            self._moved()
+
+    def _fit(self):
+        """Let knobs give way to those moved, and stop at what fits now."""
+        values = {name: v for knobs in self._all_knobs for name, v in knobs.values().items()}
+        turned, self._turned = self._turned, {}
+        self._fitting.ranks = self.most_ranks()
+        gave = self._settle({name: values[name] for name in turned if name in values})
+        self._writer = threading.get_ident()
+        try:
+            for knobs in self._all_knobs:
+                for name in knobs.controls.keys() & self._fitting.stops.keys():
+                    knobs.offer(name, self._fitting.stops[name], self._fitting.values[name])
+        finally:
+            self._writer = 0
+        return gave
+
+    def _settle(self, moved: dict[str, Any]):
+        """Move knobs of the fitting; {name: (before, after)} of those that gave way."""
+        return self._fitting.move(moved)
+
+    # -- the view as a page ----------------------------------------------------------------------
+    def _swept(self) -> dict[str, Any]:
+        """{knob: value} of all that a page may have sliders for."""
+        return self._fitting.values
+
+    def to_html(
+        self,
+        path: str | PathLike[str],
+        sweep: Mapping[str, Iterable[Any]] | None = None,
+        *,
+        title: str = "",
+    ) -> Path:
+        """Write one HTML file with what the formulas say, without kernel and network; returns the
+        path.
+
+        sweep : {knob: values}, a slider for each, first at the knob's own value if that is among
+        them; where sizes clash, the page says so. title : of the page. Raises ``ValueError`` for a
+        knob that the view does not have, and where no combination fits.
+        """
+        with self._lock:
+            values, known = {k: list(v) for k, v in (sweep or {}).items()}, self._swept()
+            for name in values:
+                if name not in known:
+                    names = ", ".join(known)
+                    raise ValueError(f"sweep={name!r}: give values of a knob of this view: {names}")
+            total, began = prod(map(len, values.values())), thread_time()
+            done, show = count(1), viewer(None)
+
+            def state(**at):
+                if thread_time() - began > 1:
+                    show(next(done), total, "drawing the sweep")
+                return self._state_at({**known, **at})
+
+            try:
+                view = swept("picture", values, state, known)
+            finally:
+                show.close()
+            title = title or self._heading()
+            return write_view(path, title, view, self.to_svg(), title)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def offered() -> list[str]:
+    """The names in the menu: of the classes that `search` tries where nobody says which."""
+    return sorted((name for name, cls in strategies().items() if cls.searched), key=place)
+
+
+def place(name: str) -> tuple[bool, int, str]:
+    """A strategy's place in the menu: fewest knobs first, those that hold another one last."""
+    cls = strategies()[name]
+    return composes(cls), len(knob_fields(cls)), name
+
+
+def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None]:
+    """(the strategy inside, the one around it or None). Raises ValueError on what is none. A
+    product that is one of Merak's is that."""
+    if strategy is None:
+        return None, None
+    if not isinstance(strategy, Strategy):
+        raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
+    given: Strategy = as_merak(strategy)
+    inner = getattr(given, "inner", None)
+    if not {type(given).__name__, type(inner or given).__name__} <= {*offered()}:
+        raise ValueError(
+            f"{given.short} is in no menu and has no knobs to turn: use "
+            "tv.compare(strategy, workload, cluster), tv.run or tv.verify"
+        )
+    return (inner, replace(given, inner=None)) if inner else (given, None)  # pyright: ignore[reportCallIssue]
+
+
+def composes(cls: "Callable[..., Any]") -> bool:
+    """Whether a strategy class can hold another one inside."""
+    return "inner" in cls.__dataclass_fields__  # pyright: ignore[reportFunctionMemberAccess]

@@ -1,0 +1,72 @@
+"""AxoNN's cube of ranks as a widget: a transformer block's collectives, step by step.
+
+>>> view = GridView(tv.AxoNN(x=2, y=2, z=2), tv.GPT(), rank=5)      # doctest: +SKIP
+"""
+
+from typing import TYPE_CHECKING
+
+from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.views.figures import grid as figure
+from tpviz.views.figures.blocks import Story
+from tpviz.views.films.grid import grid_frames
+from tpviz.views.films.grid_cases import KNOWN
+
+from .blocks import MOST, BlockSteps, BlocksView
+from .knobs import Knobs
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
+
+UNSEEN = ("tune", "clip")
+"""Knobs that change nothing in a block: not shown, they stay as the strategy has them."""
+
+
+class GridView(BlocksView):
+    """One block on AxoNN's grid: the cube of ranks, weight shards in flight, and all-reduces.
+
+    Every step is an operation of the program, with the matrices in it, the parts of the chosen rank
+    filled, the groups that communicate, other collectives in flight, and bytes. The schemes that
+    the grid equals (Megatron-LM, FSDP, ...) are lit. Knobs above it change the grid.
+
+    Parameters
+    ----------
+    strategy : `tpviz.AxoNN`; None is ``AxoNN()``.
+    workload : `tpviz.GPT`; None is ``GPT()``.
+    rank : whose blocks are shown.
+    autoplay : start playing (never where the reader prefers reduced motion).
+
+    ``strategy``, ``rank``, ``step``, ``error`` and what is raised: as of `BlocksView`.
+    """
+
+    _default = AxoNN
+
+    def _steps(self, autoplay):
+        return GridSteps(autoplay)
+
+    def _story(self, strategy):
+        return story(strategy, self.workload)
+
+    def _knobs(self, strategy):
+        return Knobs(type(strategy), vars(strategy), MOST, compact=True, hidden=UNSEEN)
+
+
+class GridSteps(BlockSteps):
+    """The picture of `GridView`."""
+
+    _figure, _scene_of = figure, staticmethod(figure.grid_scene)
+
+
+def story(strategy: AxoNN, workload: "GPT") -> Story:
+    """The `Story` of an `AxoNN`.
+
+    Raises ValueError on another strategy, and on sizes that clash.
+    """
+    if not isinstance(strategy, AxoNN):
+        raise ValueError(f"GridView shows tv.AxoNN, not {strategy!r}")
+    mesh = figure.mesh_of(strategy)
+    figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
+    strategy.check(workload)
+    cases = tuple((case, case.is_reached(strategy)) for case in KNOWN)
+    return Story(
+        strategy.short, mesh, workload, tuple(grid_frames(strategy, workload)), strategy, cases
+    )

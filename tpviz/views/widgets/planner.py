@@ -1,0 +1,460 @@
+"""The planner: a model that people train on GPUs that one may not have. Prediction alone.
+
+Model, hardware and strategy by knobs; beside them step time, throughput, memory and communication,
+the best plans by `search`, and how far such predictions were from published runs. The plan can then
+be run here, as a scale model on a few ranks, in an `Explore`.
+"""
+
+import threading
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import lru_cache
+from html import escape
+from math import inf
+from typing import Any
+
+import ipywidgets
+
+from tpviz import clusters, models
+from tpviz.cluster import Cluster
+from tpviz.cluster.profiles import as_run_by, frameworks
+from tpviz.core.checks import divisors, one_of
+from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
+from tpviz.evidence.published.adapter import fabric_of
+from tpviz.evidence.published.bands import IDEAL, Band, band
+from tpviz.ranks.launch import max_ranks
+from tpviz.schemes import strategies
+from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.strategy import Strategy
+from tpviz.verbs.frontier import Frontier
+from tpviz.verbs.predict import Prediction, predict
+from tpviz.verbs.room import USUAL, Training, need
+from tpviz.verbs.space import usual
+from tpviz.verbs.why import foreign
+from tpviz.views.figures.svg import scrolled, seconds, stacked
+
+from .base import check_names, shown
+from .explore import Explore
+from .fitted import Fitted, composes, offered, parts
+from .fitting import Fitting
+from .in_small import Small, in_small
+from .job import Latest
+from .knobs import WIDE, WRAPPED, Knobs, gave_words, small_html
+from .model import axes_html, message, short_of_memory
+from .numbers import figures, plan_svgs
+from .plans import Asked, PlansPane
+
+BATCH = 1 << 22
+"""Tokens of a step of a model chosen by name: Llama 2's 4M (Touvron et al. 2023, arXiv 2307.09288,
+table 1), where that is a whole number of sequences."""
+PADDED = 1024
+"""A vocabulary that does not split over 64 ranks is padded to a multiple of this."""
+COUNTS = sorted({*(1 << k for k in range(1, 15)), *(3 << k for k in range(4, 13))})
+"""Numbers of GPUs to choose from: 2 to 16,384."""
+USUAL_GPUS, USUAL_GPU, USUAL_FRAMEWORK, USUAL_MODEL = 512, "H100-SXM-80GB", "Megatron-LM", "llama2"
+RANKS = 8
+"""Of a scale model, at most."""
+STATES = (
+    ("moments and master weights in float32", USUAL),
+    ("moments in 16 bits, master weights in float32", Training(moments=2)),
+    ("moments in 8 bits, master weights in float32", Training(moments=1)),
+    ("all in 16 bits", Training(gradients=2, master=0, moments=2)),
+)
+"""What AdamW keeps of a model in 16 bits."""
+
+
+def explore(
+    workload: GPT | str | None = None,
+    cluster: Cluster | None = None,
+    *,
+    gpus: int | None = None,
+    gpu: str | None = None,
+    framework: str | None = None,
+    **options: Any,
+) -> "Explore | Planner":
+    """The widget that joins knobs, model, run, timeline and ledger; see `Explore`.
+
+    With the name of a model, or with one of ``gpus``, ``gpu`` and ``framework``, it is the planner:
+    see `Planner`. ``explore("llama2 70B", gpus=512)``. Raises ``ValueError`` where these come with
+    a cluster.
+    """
+    hardware = {"gpus": gpus, "gpu": gpu, "framework": framework}
+    if not isinstance(workload, str) and not any(value is not None for value in hardware.values()):
+        return Explore(workload, cluster, **options)
+    if cluster is not None:
+        raise ValueError(
+            f"cluster={cluster!r} comes with the name of a model, gpus, gpu or framework: give a "
+            "cluster and a tv.GPT, or those names"
+        )
+    check_names("explore", options, [*hardware, "strategy", "runner"])
+    return Planner(workload, **hardware, **options)  # pyright: ignore[reportArgumentType]
+
+
+class Planner(Fitted, ipywidgets.VBox):
+    """Knobs -> formulas, within the error of published runs; a search beside them.
+
+    Parameters
+    ----------
+    workload : a `GPT`, or the name of one of `tpviz.models` ("llama2 70B"), whose batch is then of
+        `BATCH` tokens. Raises ValueError on anything else.
+    gpus, gpu : how many, and of which name in `tpviz.clusters.GPUS`; in NVIDIA's nodes.
+    framework : whose kernels, of `tpviz.clusters.as_run_by`; "ideal" for nominal rates.
+    strategy : that the knobs show at first; by default a pipeline of 1F1B, with the fewest ranks to
+        a replica that have room.
+    runner : as of `Explore`, for the scale model.
+
+    ``prediction`` is that of the knobs, None where sizes clash; ``band`` the `Band` around it;
+    ``plans`` the search's pane; ``small`` the scale model's view, None before it was asked for;
+    ``error`` the message shown, or "".
+    """
+
+    def __init__(
+        self,
+        workload: GPT | str | None = None,
+        *,
+        gpus: int | None = None,
+        gpu: str | None = None,
+        framework: str | None = None,
+        strategy: Strategy | None = None,
+        runner: Callable[..., Any] | None = None,
+    ):
+        given = _given(workload)
+        gpus, gpu = USUAL_GPUS if gpus is None else gpus, gpu or USUAL_GPU
+        framework = framework or USUAL_FRAMEWORK
+        cluster_for(gpu, gpus, framework)
+        inner, outer = parts(strategy)
+        self._lock, self._moved = threading.RLock(), Latest(self._redraw)
+        self._runner, self._quiet, self.error = runner, False, ""
+        self.prediction: Prediction | None = None
+        self.band: Band | None = None
+        self.small: Explore | None = None
+        own = [] if isinstance(given, str) else [("as given", given)]
+        named = [(name, name) for name in models.names()]
+        self.model = _menu("model", [*own, *named], given, "sizes as published: tv.models")
+        names = offered()
+        self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
+        self.gpu = _menu("GPU", tuple(clusters.GPUS), gpu, "in NVIDIA's nodes: tv.clusters.dgx")
+        counts = sorted({*COUNTS, gpus})
+        self.gpus = ipywidgets.SelectionSlider(
+            options=[(f"{n:,}", n) for n in counts],
+            value=gpus,
+            description="GPUs",
+            style=WIDE,
+            layout={"width": "auto", "max_width": "440px"},
+        )
+        run_by = [("ideal: nominal rates", IDEAL), *((name, name) for name in frameworks())]
+        self.framework = _menu("run by", run_by, framework, "whose kernels: tv.clusters.as_run_by")
+        self.states = _menu("AdamW", list(STATES), USUAL, "what 16-bit training keeps: tv.Training")
+        self.facts, self.message, self.gave, self.picture, self.axes = (
+            ipywidgets.HTML() for _ in range(5)
+        )
+        self.picture.add_class("tpviz-predicted")
+        self.knobs_box, self.small_box = ipywidgets.VBox(), ipywidgets.VBox()
+        self.plans = PlansPane(self.take, self.show_error)
+        self.small_button = ipywidgets.Button(
+            description="Run it here as a scale model",
+            icon="play",
+            tooltip=f"on at most {RANKS} ranks of this machine",
+            layout={"width": "240px"},
+        )
+        super().__init__(self._rows())
+        self._choose_first(inner, outer)
+        self.model.observe(lambda change: self._choose_first(), "value")
+        self.menu.observe(lambda change: self._quiet or self._choose(), "value")
+        for box in (self.gpu, self.gpus, self.framework, self.states):
+            box.observe(lambda change: self._moved(), "value")
+        self.plans.search_button.on_click(lambda button: self.search())
+        self.small_button.on_click(lambda button: self.run_small())
+
+    def _rows(self):
+        half = {"flex": "1 1 440px", "min_width": "400px"}
+        hardware = [self.model, self.gpu, self.gpus, self.framework, self.states]
+        left = [*hardware, self.menu, self.knobs_box, self.gave, self.message]
+        sides = [left, [self.picture, self.axes]]
+        both = [ipywidgets.VBox(side, layout=half) for side in sides]
+        below = [self.plans, self.small_button, self.small_box]
+        return [self.facts, ipywidgets.Box(both, layout=WRAPPED), *below]
+
+    # -- what is chosen --------------------------------------------------------------------------
+    @property
+    def cluster(self) -> Cluster:
+        """The hardware chosen. Raises ``ValueError`` for a node that would be cut."""
+        return cluster_for(self.gpu.value, self.gpus.value, self.framework.value)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def workload(self) -> GPT:
+        """The model and the batch chosen."""
+        return self._fitting.workload
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy chosen."""
+        return self._fitting.strategy
+
+    def most_ranks(self) -> int:
+        """As many ranks as GPUs."""
+        return self.gpus.value  # pyright: ignore[reportReturnType]
+
+    @shown
+    def _choose_first(self, inner=None, outer=None):
+        """A model was chosen, and perhaps a strategy inside and one around it."""
+        chosen: Any = self.model.value
+        workload = preset(chosen) if isinstance(chosen, str) else chosen
+        how = self._training_of(workload)
+        inner = inner or first_plan(workload, self.cluster, self.most_ranks(), how)
+        self._set_menu(inner)
+        self._choose(inner, outer, workload)
+
+    def _set_menu(self, inner):
+        self._quiet = True
+        try:
+            self.menu.value = type(inner).__name__
+        finally:
+            self._quiet = False
+
+    @shown
+    def take(self, strategy: Strategy) -> None:
+        """Set the knobs to a strategy."""
+        inner, outer = parts(strategy)
+        self._set_menu(inner)
+        self._choose(inner, outer)
+
+    def _fitting_of(self, workload, inner, outer):
+        more = {n for count in (*COUNTS, self.most_ranks()) for n in divisors(count)}
+        return Fitting(workload, inner, outer, self.most_ranks(), sorted(more))
+
+    @property
+    def _filling(self) -> str:
+        """The knob that takes the ranks that others leave: replicas."""
+        cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
+        return "dp" if self._outer or composes(cls) else cls.shares_batch
+
+    def _settle(self, moved):
+        """Replicas take all GPUs that are left."""
+        name, before = self._filling, self._fitting.values
+        if name in moved:
+            return super()._settle(moved)
+        fill = self._filled({**before, **moved})
+        gave = super()._settle({name: fill, **moved})
+        after = self._fitting.values[name]
+        return gave | ({name: (before[name], after)} if after != before[name] else {})
+
+    def _filled(self, values):
+        """How many replicas there may be."""
+        name, ranks = self._filling, self.most_ranks()
+        try:
+            others = self._fitting.made({**values, name: 1})[0].world_size
+        except ValueError:
+            return values[name]
+        return max((n for n in divisors(ranks) if n * others <= ranks), default=1)
+
+    @property
+    def training(self) -> Training | None:
+        """What AdamW's menu says; None of a model that is not in 16 bits."""
+        return self._training_of(self._fitting.workload)
+
+    def _training_of(self, workload) -> Training | None:
+        return self.states.value if workload.itemsize == 2 else None  # pyright: ignore[reportReturnType]
+
+    # -- while knobs move --------------------------------------------------------------------------
+    def show_knobs(self, sizes: Knobs, inner: Knobs, outer: Knobs | None = None) -> None:
+        """Show the knobs of a strategy, of one around it, and those of the model."""
+        boxes = [inner, *([outer] if outer else [])]
+        heading = ipywidgets.HTML("<b>the model and its batch</b>")
+        self.knobs_box.children = [*boxes, heading, sizes]
+
+    def show_error(self, error: BaseException | str) -> None:
+        """Show an exception (or a text; "" clears it) under the controls."""
+        plain = isinstance(error, ValueError | str)
+        self.error = str(error) if plain else f"{type(error).__name__}: {error}"
+        self.message.value = self.error and message(self.error)
+
+    @shown
+    def _redraw(self):
+        """Something moved: what formulas say of it. Searches nothing, runs nothing."""
+        with self._lock:
+            self.prediction = None
+            try:
+                cluster = self.cluster
+                gave = self._fit()
+                prediction = predict(self.strategy, self.workload, cluster, training=self.training)
+            except ValueError as error:
+                self.show_error(error)
+                self.facts.value = "These sizes do not fit; below are the last valid ones."
+                return
+            self.prediction, self.band = prediction, band(self.framework.value, self.gpu.value)  # pyright: ignore[reportArgumentType]
+            self.show_error("")
+            self.gave.value = small_html(gave_words(gave))
+            heavy = "" if prediction.fits else f"Does not fit: {prediction.fit_in_words()} "
+            name = escape(heavy + self._name())
+            self.facts.value = f"<b style='line-height:1.4'>{name}</b>"
+            self.picture.value, self.axes.value = self._drawn(prediction)
+            self.plans.look(Asked(self.workload, cluster, self.most_ranks(), self.training))
+
+    def _drawn(self, p):
+        """(the pictures, the table of axes) as HTML."""
+        drawn = "".join(map(scrolled, plan_svgs(p, self.band, "page")))
+        idle = self.most_ranks() - p.strategy.world_size
+        words = [f"{idle:,} of {self.most_ranks():,} GPUs are idle."] * (idle > 0)
+        warning = short_of_memory(p)
+        words += filter(None, [foreign(p.strategy, p.cluster)])
+        return warning + drawn + "".join(map(message, words)), axes_html(p, Mesh(p.strategy.axes))
+
+    # -- search, and the scale model ---------------------------------------------------------------
+    @shown
+    def search(self) -> None:
+        """Search the best plans for the model on these GPUs, in a worker thread."""
+        self.plans.start(Asked(self.workload, self.cluster, self.most_ranks(), self.training))
+
+    def scale_model(self) -> Small:
+        """The plan in small: see `tpviz.views.widgets.in_small`."""
+        return in_small(self.strategy, self.workload, self.cluster, min(RANKS, max_ranks()))
+
+    @shown
+    def run_small(self) -> None:
+        """Run the plan on a few ranks of this machine, in a view below."""
+        with self._lock:
+            if self.small is not None:
+                self.small.stop()
+            small = self.scale_model()
+            self.small = Explore(
+                small.workload, small.cluster, strategy=small.strategy, runner=self._runner
+            )
+            self.small.guesses.on.value = False
+            self.small_box.children = [ipywidgets.HTML(message(small.words, "#0072B2")), self.small]
+            self.small.run()
+
+    # -- the view in words, tables, pictures -------------------------------------------------------
+    def _heading(self):
+        return f"{self.gpus.value:,} {self.gpu.value}: {self._named()}"
+
+    def _named(self):
+        chosen = self.model.value
+        return chosen if isinstance(chosen, str) else chosen.words  # pyright: ignore[reportOptionalMemberAccess]
+
+    def _name(self):
+        by = "ideal" if self.framework.value == IDEAL else f"as run by {self.framework.value}"
+        w = self.workload
+        return (
+            f"{self._named()} ({w.num_parameters / 1e9:,.3g} billion parameters), "
+            f"{w.batch * w.seq:,} tokens a step, on {self.gpus.value:,} {self.gpu.value}, {by}: "
+            f"{self.strategy.caption}"
+        )
+
+    def _swept(self):
+        return {**self._fitting.values, "gpus": self.gpus.value}
+
+    def _state_at(self, values):
+        values, gpus = dict(values), values["gpus"]
+        try:
+            cluster = cluster_for(self.gpu.value, gpus, self.framework.value)  # pyright: ignore[reportArgumentType]
+            strategy, workload = self._fitting.made(values)
+            how = self._training_of(workload)
+            prediction = predict(strategy, workload, cluster, training=how)
+        except ValueError as error:
+            return {"error": str(error)}
+        drawn = "".join(self._drawn(prediction))
+        return {"scene": {"svg": f"<h2>{escape(strategy.short)}</h2>{drawn}"}}
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first: the best plans, where a search has found some, else the
+        parts of the predicted step."""
+        with self._lock:
+            if self.plans.rows or self.prediction is None:
+                return self.plans.to_table()
+            return self.prediction.to_table()
+
+    def to_svg(self, theme: str = "auto") -> str:
+        """The pictures of the plan, and the chart of the best ones where a search has found
+        some."""
+        with self._lock:
+            p, drawn = self.prediction, []
+            if p is not None:
+                drawn = plan_svgs(p, self.band, theme)
+            if self.plans.found is not None:
+                drawn.append(self.plans.found.to_svg(theme))
+            return stacked(drawn, self._heading(), theme)
+
+    def describe(self) -> str:
+        """The plan, its prediction, and the error of such predictions, in words."""
+        with self._lock:
+            p = self.prediction
+            if p is None:
+                return f"Planner, bad sizes ({self.error})."
+            waits = ", ".join(f"{seconds(s)} for {axis}" for axis, s in p.exposed.items())
+            around = f" The error of such predictions: {self.band.words}." if self.band else ""
+            fit, plan = p.fit_in_words(), f"{self._name()}. "
+            own = f" {foreign(p.strategy, p.cluster)}".rstrip()
+            said = (
+                f"Predicted: {seconds(p.step_time)} a step, {', '.join(figures(p))}. "
+                f"Kernels wait {waits or 'for nothing'}."
+            )
+            order = (plan, said, f" {fit}") if p.fits else (f"It does not fit: {fit} ", plan, said)
+            return f"Planner: {''.join(order)}{own}{around}"
+
+    def __repr__(self):
+        return f"<Planner {self._heading()}: {self.strategy.short}>"
+
+
+def preset(name: str) -> GPT:
+    """A model of `tpviz.models` by name, to plan with: its batch of `BATCH` tokens, its vocabulary
+    padded where it does not split over 64 ranks."""
+    family, size = name.split()
+    w = models.presets()[family](size)
+    vocab = w.vocab if w.vocab % 64 == 0 else -(-w.vocab // PADDED) * PADDED
+    return models.presets()[family](size, batch=max(1, BATCH // w.seq), vocab=vocab)
+
+
+def _given(workload):
+    """The workload, or the name of a model, spelled as in the menu."""
+    if workload is None:
+        return f"{USUAL_MODEL} 70B"
+    if isinstance(workload, GPT):
+        return workload
+    if not isinstance(workload, str):
+        raise ValueError(
+            f"explore needs a workload such as tv.GPT() or the name of a model, not {workload!r}"
+        )
+    if name := models.spelled(workload):
+        return name
+    known = {one.lower(): one for one in models.names()}
+    near = [known[one] for one in get_close_matches(workload.lower(), known, 3, 0)]
+    raise ValueError(
+        f"workload={workload!r} is none of the {len(known)} models of tv.models: use "
+        + " or ".join(map(repr, near))
+    )
+
+
+@lru_cache(maxsize=64)
+def cluster_for(gpu: str, gpus: int, framework: str) -> Cluster:
+    """GPUs in NVIDIA's nodes: ideal, or as run by a framework. Raises ``ValueError`` for unknown
+    names, and for a node that would be cut."""
+    one_of("framework", framework, (IDEAL, *frameworks()))
+    cluster = clusters.dgx(gpu, gpus)
+    return cluster if framework == IDEAL else as_run_by(cluster, framework, fabric_of(framework))
+
+
+def first_plan(
+    workload: GPT, cluster: Cluster, ranks: int, training: Training | None = None
+) -> Strategy:
+    """The fastest by formula, of the plans that a search looks at first, that has room; the one
+    that needs least where none has."""
+    frontier = Frontier(workload, cluster, training, wanted=1)
+    found = frontier.run(usual(workload, cluster, ranks), inf, lambda waiting: None)
+    if found.rows:
+        return min(found.rows, key=lambda row: row.predicted).strategy
+    heavy = [rejected.strategy for rejected in found.rejected if rejected.cause == "memory"]
+    alone = Merak(pp=1, microbatches=1, schedule="1f1b", recompute="none")
+    return min(heavy, key=lambda s: need(s, workload, cluster, training).total, default=alone)
+
+
+def _menu(description: str, options: Any, value: Any, tooltip: str):
+    return ipywidgets.Dropdown(
+        options=options,
+        value=value,
+        description=description,
+        style=WIDE,
+        layout={"width": "auto", "max_width": "440px"},
+        tooltip=tooltip,
+    )

@@ -1,0 +1,149 @@
+"""The schedule view: a pipeline's simulated schedule, alone or against another.
+
+>>> view = ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8)      # doctest: +SKIP
+>>> view = ScheduleView(tv.Merak(pp=4), tv.GPT(), tv.clusters.laptop(4))        # doctest: +SKIP
+"""
+
+from bisect import bisect_left
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+
+from tpviz.core.schedules import schedule_errors
+from tpviz.views.figures import schedule as figure
+from tpviz.views.figures.schedule_words import compared
+
+from .base import Detailed, Framed, named
+from .schedule_sources import NONE, ScheduleScene, Sizes, source_of
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.core.schedules import Schedule
+    from tpviz.core.trace import Trace
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.merak.strategy import Merak
+
+
+class ScheduleView(Framed):
+    """Lanes of ranks over time: actions, their dependencies, activations held, the critical path.
+
+    Parameters
+    ----------
+    schedule : the name of one in `SCHEDULES`; or a `Schedule` of your own, whose faults are shown
+        if it cannot run; or a `tpviz.Merak`, whose stages have their own times on the cluster.
+    workload, cluster : of a strategy; None is ``GPT()``, and a laptop with as many ranks.
+    against : the name of a second schedule to compare with, on the same time axis, or "none".
+    autoplay : start playing (never where the reader prefers reduced motion).
+    sizes : p ranks, m microbatches, f, b, r, w the times of a forward, a backward, a recomputation
+        and of the gradient of the weights (a part of b), latency of a message, chunks (stages on a
+        rank), recompute and overlapped (bool); see `schedule_sources.Sizes`. Not with a strategy.
+
+    ``step`` is the stop of the play-head (from 0) and ``row`` the selected lane (-1:
+    none); both can be set. ``error`` says why the current knobs cannot be shown, or is "". Times
+    are simulated. Raises ValueError on sizes that clash, with the nearest that work, above 16
+    ranks; TypeError on an argument that does not exist.
+    """
+
+    picture: "ScheduleSteps"
+
+    @named(*(f.name for f in fields(Sizes)))
+    def __init__(
+        self,
+        schedule: "str | Schedule | Merak" = "shifted_critical_path",
+        workload: "GPT | None" = None,
+        cluster: "Cluster | None" = None,
+        *,
+        against: str = NONE,
+        autoplay: bool = False,
+        **sizes: Any,
+    ):
+        self._trace, picture = None, ScheduleSteps(autoplay)
+        self.source = source_of(schedule, workload, cluster, against, sizes)
+        picture.show(self.source.shown(None))
+        super().__init__(self.source.knobs, picture)
+
+    def _read(self):
+        shown = self.source.shown(self._trace)
+        for panel in getattr(shown, "panels", ()):
+            figure.check(panel.timeline.schedule)
+        return (shown,)
+
+    def measured(self, trace: "Trace | None") -> None:
+        """Draw a measured run under the simulated schedule; None takes it away.
+
+        trace : the result of ``tv.run`` of this strategy. Where a knob makes it another strategy,
+        the run is not drawn. Raises ``ValueError`` where the view has no strategy, or the trace is
+        of another one.
+        """
+        if trace is not None:
+            self.source.check(trace)
+        self._trace = trace
+        self._redraw()
+
+    @property
+    def row(self) -> int:
+        """The selected lane, or -1: those of the first schedule, then of the second."""
+        return self.picture.row
+
+    @row.setter
+    def row(self, row: int) -> None:
+        self.picture.select(row)
+
+
+class ScheduleSteps(Detailed):
+    """The picture of `ScheduleView`: `show` gives it a `ScheduleScene`, or a `Schedule` with
+    faults."""
+
+    kind, _svg, _part = "schedule", staticmethod(figure.schedule_svg), "row"
+    row = traitlets.Int(-1).tag(sync=True)
+    shown: "ScheduleScene | Schedule"
+
+    def show(self, shown: "ScheduleScene | Schedule") -> None:
+        """Draw it; the play-head stays."""
+        if isinstance(shown, ScheduleScene):
+            scene = figure.schedule_scene(*shown)
+        else:
+            scene = figure.faults_scene(shown, schedule_errors(shown))
+        step = self._step_in(scene)
+        if self.scene and self.scene.get("opens") != self.step < len(self.scene["stops"]):
+            at = bisect_left(scene["stops"], self.scene["stops"][self.step])
+            step = min(at, len(scene["stops"]) - 1)
+        row = min(self.row, self._count(scene) - 1)
+        with self._lock:
+            self.shown = shown
+            self.publish(scene=scene, step=step, row=row, error="", detail=self._of(row))
+
+    def _detail_of(self, number):
+        figure.check_row(self.scene, number)
+        return self._of(number)
+
+    def _count(self, scene):
+        return len(scene["rows"])
+
+    def _of(self, row):
+        if not isinstance(self.shown, ScheduleScene):
+            return figure.schedule_detail((), -1)
+        return figure.schedule_detail(self.shown.panels, row, self.shown.unit)
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings: every rank, or the lines of a schedule with faults."""
+        if isinstance(self.shown, ScheduleScene):
+            return figure.to_table(self.shown.panels, self.shown.unit)
+        return self.shown.to_table()
+
+    def describe(self) -> str:
+        """The schedules, and the selected lane, in words."""
+        shown, said = self.shown, self.scene["summary"]
+        if isinstance(shown, ScheduleScene):
+            said = " ".join(compared(shown.panels, shown.unit))
+        words = f"{self.scene['badge'].capitalize()}: {said}"
+        if not self.detail["words"]:
+            return words
+        return f"{words} Shown: {figure.words_of(self.scene, self.step, self.detail)}"
+
+    def _words(self):
+        names = " against ".join(panel.name for panel in getattr(self.shown, "panels", ()))
+        title = self.scene.get("about") or self.scene["title"]
+        title = f"{names}: {title}" if names else title
+        return f"{title}, {self.scene['captions'][self.step]}"
