@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "course"))
 import batches
 
-from tpviz.course.marks import Plan
+from tpviz.course.marks import PlanExercise
 from tpviz.exercises import Exercise, exercises
 
 SEEDS = 40
@@ -46,7 +46,7 @@ def main() -> int:
     begins = tuple(word for word in sys.argv[1:] if not word.isdigit()) or ("",)
     seeds, bad, count = range(*numbers or [SEEDS]), 0, 0
     for task in exercises():
-        if isinstance(task, Plan) or not task.name.startswith(begins):
+        if isinstance(task, PlanExercise) or not task.name.startswith(begins):
             continue
         found = wrong_verdicts(task, seeds)
         right, wrong = batches.answers(task.name)

@@ -7,7 +7,7 @@ import pytest
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.clock.cores import Cores
-from tpviz.cluster.clock.engine import Engine, Queue
+from tpviz.cluster.clock.engine import Engine, GroupQueue
 
 FLAT = Cluster("flat", Device({"float32": 1e9}, 1e9, 1e9), (Level("link", 4, 100.0, 100.0, 0.25),))
 W = tv.GPT(layers=2, hidden=64, heads=4, seq=16, batch=8)
@@ -45,7 +45,7 @@ def test_moving_bytes_takes_cores_from_kernels_and_kernels_from_it(contention):
     # a ring all-reduce of 100 bytes over 2: 1.5 s, hops and bytes, which takes half a core for each
     # of two ranks, while both compute: 3 cores' worth of work
     for count, moved, computed in ((2, 1.5 * 3 / 2, 3 + 0.75), (4, 1.5, 3.0)):
-        queue = Queue("tp", (0, 1), "tp", FLAT.link((0, 1), 4), 1.0)
+        queue = GroupQueue("tp", (0, 1), "tp", FLAT.link((0, 1), 4), 1.0)
         program = [("issue", queue, "all_reduce", 100), ("kernel", 3.0), ("wait", 0)]
         found = ends([program] * 2, count, 0.5, contention)
         assert found == [pytest.approx([moved, computed, computed])] * 2
@@ -113,7 +113,7 @@ def test_every_collective_takes_the_overhead_of_a_host(strategy):
 def test_a_collective_behind_another_takes_less_where_the_library_moves_several():
     # all-reduces of 100 bytes over 2 ranks, 1.5 s alone: two at once, a third after both
     cluster = replace(FLAT, queued=0.4)
-    queue = Queue("tp", (0, 1), "tp", FLAT.link((0, 1), 4), 1.0)
+    queue = GroupQueue("tp", (0, 1), "tp", FLAT.link((0, 1), 4), 1.0)
     issue = "issue", queue, "all_reduce", 100
     program = [issue, issue, ("wait", 1), issue, ("wait", 2)]
     found = [end for _, end in Engine(cluster, [program] * 2).run()[0]]

@@ -3,7 +3,7 @@
 import pytest
 
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cluster.clock.engine import Engine, Queue
+from tpviz.cluster.clock.engine import Engine, GroupQueue
 from tpviz.cluster.clock.injected_faults import Faults
 
 FLAT = Cluster("flat", Device({"float32": 1e9}, 1e9, 1e9), (Level("link", 4, 100.0, 100.0, 0.25),))
@@ -11,7 +11,7 @@ FLAT = Cluster("flat", Device({"float32": 1e9}, 1e9, 1e9), (Level("link", 4, 100
 
 def queue(axis, members, cluster=FLAT, shift=None):
     link = cluster.link(members, cluster.size, shift)
-    return Queue(axis, members, (axis, shift), link, 1.0)
+    return GroupQueue(axis, members, (axis, shift), link, 1.0)
 
 
 def test_a_collective_starts_with_its_last_member():

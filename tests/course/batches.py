@@ -17,7 +17,7 @@ import solutions_costs
 from tpviz import launch
 from tpviz.core.mesh import Mesh
 from tpviz.course.formula import Formula
-from tpviz.course.marks import Plan
+from tpviz.course.marks import PlanExercise
 from tpviz.course.on_ranks import _bare, _in_rank, _in_rank_0, attempts_of
 from tpviz.exercises import check, exercise, grade
 
@@ -63,7 +63,7 @@ def verdicts(name):
     results = {fn: check(name, fn, seed=SEED) for fn in ALONE & tries.keys()}
     together = {fn: seed for fn, seed in tries.items() if fn not in results}
     code = {fn: starter(task) if fn == "starter" else fn for fn in together}
-    if isinstance(task, Plan):
+    if isinstance(task, PlanExercise):
         return {fn: check(name, code[fn]) for fn in together}
     if isinstance(task, Formula):
         return results | _asked(task, together, code)

@@ -12,7 +12,7 @@ import solutions_capstone as answers
 
 import tpviz as tv
 from tpviz.cluster.clock.cost import show_bytes
-from tpviz.course.marks import Mark, Marks, Number, mark_sent, of_plan
+from tpviz.course.marks import AskedNumber, Mark, Marks, mark_sent, of_plan
 from tpviz.exercises import Result, capstone_grade, check
 
 
@@ -22,7 +22,7 @@ from tpviz.exercises import Result, capstone_grade, check
 )
 def test_a_number_near_ours_is_right(got):
     right = abs(got / 2e6 - 1) < 0.01
-    assert Number("memory", 2e6, show_bytes).mark({"memory": got}, 10).points == 10 * right
+    assert AskedNumber("memory", 2e6, show_bytes).mark({"memory": got}, 10).points == 10 * right
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def test_a_number_near_ours_is_right(got):
     ],
 )
 def test_a_wrong_number_has_its_own_message(got, words):
-    mark = Number("memory", 2e6, show_bytes, {"That is in MB.": 2.0}).mark({"memory": got}, 10)
+    mark = AskedNumber("memory", 2e6, show_bytes, {"That is in MB.": 2.0}).mark({"memory": got}, 10)
     assert mark == Mark("memory", 0.0, 10, words)
 
 
 def test_a_residual_of_nothing_has_room():
-    near = Number("residual", 0.0, str, {}, room=1e-3)
+    near = AskedNumber("residual", 0.0, str, {}, room=1e-3)
     assert near.mark({"residual": 5e-4}, 10).points == 10
     assert near.mark({"residual": 2e-3}, 10).points == 0
 

@@ -12,7 +12,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.evidence import claims as table
-from tpviz.evidence.claims import SYSTEMS, VERDICTS, Claim, Row, known
+from tpviz.evidence.claims import SYSTEMS, VERDICTS, Claim, ClaimRow, known
 from tpviz.evidence.finding import Finding, Unknown, vary
 from tpviz.evidence.merak import headlines as merak
 
@@ -27,7 +27,7 @@ PARTS = pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.key)
 def row(figure, *ends, low=30.0, high=30.0, fitted=False):
     claim = Claim("a", "ATP", "30 % faster", "", (low, high), "%", "s", "m:f", {})
     unknowns = tuple(Unknown(f"u{n}", (("x", end),)) for n, end in enumerate(ends))
-    return Row(claim, Finding(figure, "predicted", "", unknowns, fitted))
+    return ClaimRow(claim, Finding(figure, "predicted", "", unknowns, fitted))
 
 
 def test_the_rule():
@@ -41,7 +41,7 @@ def test_the_rule():
     assert row(24.6, low=37.0, high=64.0).verdict == "missed"
     assert row(86.0, low=37.0, high=64.0).verdict == "missed"
     assert row(-3.0, 5.0).verdict == "not reproduced"
-    assert Row(row(0.0).claim, None).verdict == "no experiment"
+    assert ClaimRow(row(0.0).claim, None).verdict == "no experiment"
     assert [u.name for u in row(10.0, 12.0, 3.0, 11.0).unknowns] == ["u1", "u0", "u2"]
     assert row(10.0, 12.0, 3.0).moves == "u1: 3 to 10 %"
 

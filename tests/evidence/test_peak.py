@@ -16,7 +16,7 @@ from tpviz.evidence.published.adapter import (
     plan_of,
     run_of,
 )
-from tpviz.verbs.peak import MiB, Run, peak
+from tpviz.verbs.peak import MiB, TrainingRun, peak
 
 FIT = [row for row in tv.published(kind="memory") if row.part == "fit"]
 CHECKED = tv.validate(FIT).rows
@@ -56,41 +56,41 @@ def test_what_is_not_modelled_is_named():
 
 def test_one_stage_by_hand():
     """The last norm, and the logits in 32 and 16 bits while the loss is taken."""
-    found = peak(ONE, W, 0, Run())
+    found = peak(ONE, W, 0, TrainingRun())
     assert found["parameters"] == 2 * W.num_parameters
     assert found["gradients"] == 4 * W.num_parameters
     assert found["optimizer"] == 12 * W.num_parameters
     end = 4 * T * H + 8 * T + 6 * T * V
     assert found["activations"] == 6 * BLOCK + end + 2 * T * 28
     tied = replace(W, tied=True)
-    assert peak(ONE, tied, 0, Run())["parameters"] == 2 * tied.num_parameters
+    assert peak(ONE, tied, 0, TrainingRun())["parameters"] == 2 * tied.num_parameters
 
 
 @pytest.mark.parametrize(
     "run, more",
     [
-        (Run(attention="unfused"), 6 * (2 * 4 * T * 32 - 4 * T * 4)),
+        (TrainingRun(attention="unfused"), 6 * (2 * 4 * T * 32 - 4 * T * 4)),
         (
-            Run(attention="unfused", dropout=True),
+            TrainingRun(attention="unfused", dropout=True),
             6 * (5 * 4 * T * 32 - 4 * T * 4 + 2 * T * H) + T * H,
         ),
-        (Run(attention="recomputed"), -6 * 4 * T * 4),
-        (Run(again=H), 6 * 2 * T * H),
-        (Run(logits=10), 4 * T * V),
-        (Run(fused_grads=True), 2 * (4 * H * H + 2 * H * F)),
-        (Run(mask=True), 2 * T * 32),
-        (Run(workspace=MiB), MiB),
+        (TrainingRun(attention="recomputed"), -6 * 4 * T * 4),
+        (TrainingRun(again=H), 6 * 2 * T * H),
+        (TrainingRun(logits=10), 4 * T * V),
+        (TrainingRun(fused_grads=True), 2 * (4 * H * H + 2 * H * F)),
+        (TrainingRun(mask=True), 2 * T * 32),
+        (TrainingRun(workspace=MiB), MiB),
     ],
 )
 def test_what_a_framework_keeps_besides(run, more):
     """On one rank, whose peak is in the loss."""
-    found, plain = (peak(ONE, W, 0, how) for how in (run, Run()))
+    found, plain = (peak(ONE, W, 0, how) for how in (run, TrainingRun()))
     assert found["activations"] - plain["activations"] == more
     assert {**found, "activations": 0} == {**plain, "activations": 0}
 
 
 def test_states_are_shared():
-    found = peak(ONE, W, 0, Run(summed=2, shards=4))
+    found = peak(ONE, W, 0, TrainingRun(summed=2, shards=4))
     assert found["gradients"] == 2 * W.num_parameters
     assert found["optimizer"] == 3 * W.num_parameters
 
@@ -99,7 +99,7 @@ def test_sequence_parallelism_splits_what_is_between_matrices():
     """Two norms' inputs and outputs; the head's input is gathered."""
     s = replace(ONE, tp=2)
     whole, split, gathered = (
-        peak(s, W, 0, Run(split=split, gathered=gathered))["activations"]
+        peak(s, W, 0, TrainingRun(split=split, gathered=gathered))["activations"]
         for split, gathered in ((False, False), (True, False), (True, True))
     )
     stream = 2 * T * H
@@ -112,29 +112,29 @@ def test_stages_in_flight():
     """1F1B: the first of 3 stages holds 3 microbatches; interleaved the last rank of 3 with 2
     chunks holds a chunk of 4 (Megatron-LM's num_warmup_microbatches, and the one after them)."""
     plain = replace(ONE, pp=3)
-    first, last = (peak(plain, W, place, Run())["activations"] for place in (0, 2))
+    first, last = (peak(plain, W, place, TrainingRun())["activations"] for place in (0, 2))
     backward = 2 * T * H + 2 * T * F
     assert first == 3 * 2 * BLOCK + backward + 2 * T * 28
     end = 4 * T * H + 8 * T + 6 * T * V
     assert last == 2 * BLOCK + end + 2 * T * 28
     both = tv.Merak(pp=3, microbatches=6, schedule="interleaved_1f1b", chunks=2, recompute="none")
     w = replace(W, batch=12)
-    assert peak(both, w, 2, Run())["activations"] == 4 * BLOCK + end + 2 * T * 28
+    assert peak(both, w, 2, TrainingRun())["activations"] == 4 * BLOCK + end + 2 * T * 28
 
 
 def test_a_stage_without_blocks():
     """The embedding alone: its gradient, and that of its output."""
     s = replace(ONE, pp=3, layout=(0, 3, 3))
-    assert peak(s, W, 0, Run())["activations"] == 2 * V * H + 2 * T * H + 2 * T * 28
+    assert peak(s, W, 0, TrainingRun())["activations"] == 2 * V * H + 2 * T * H + 2 * T * 28
 
 
 def test_recomputation_keeps_inputs():
     """And all of one block: the one in backward."""
     s = replace(ONE, pp=3, recompute="full")
-    found = peak(s, W, 0, Run())["activations"]
+    found = peak(s, W, 0, TrainingRun())["activations"]
     kept, backward = 2 * 2 * T * H, 2 * T * H + 2 * T * F
     assert found == 3 * kept + (BLOCK - 2 * T * H) + backward + 2 * T * 28
-    at_once = peak(s, W, 0, Run(at_once=True))["activations"]
+    at_once = peak(s, W, 0, TrainingRun(at_once=True))["activations"]
     assert at_once == found + BLOCK - 2 * T * H  # both blocks of the stage
 
 

@@ -26,7 +26,7 @@ ROW = tv.published(source="megatron_sc21")[0]
 def point(predicted=POINT.predicted, **fields):
     """SC21's first row, with other fields."""
     row = replace(ROW, **fields)
-    return score.Point(row, POINT.plan, predicted, row.step)
+    return score.ScorePoint(row, POINT.plan, predicted, row.step)
 
 
 def test_points_have_both():

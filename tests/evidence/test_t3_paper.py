@@ -12,7 +12,7 @@ from tpviz.evidence.claims import known
 from tpviz.evidence.t3 import headlines, paper
 from tpviz.evidence.t3.end_to_end import MEASURED, OTHER
 from tpviz.evidence.t3.paper import ANCHORS
-from tpviz.evidence.t3.sublayers import CONFIGS, MODELS, SUBLAYERS, Row, Sublayers
+from tpviz.evidence.t3.sublayers import CONFIGS, MODELS, SUBLAYERS, SublayerRow, Sublayers
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
 from tpviz.evidence.t3_hardware.closed_form import BETA, sublayer_times
 
@@ -122,7 +122,7 @@ def made(model="T-NLG", gain=1.0):
     rows = []
     for name, units in SUBLAYERS.items():
         seconds = dict.fromkeys(CONFIGS, units + 2.0 - gain) | {"sequential": units + 2.0}
-        rows.append(Row(MODELS[model], 8, name, float(units), 1.0, 1.0, 1.0, seconds, {}))
+        rows.append(SublayerRow(MODELS[model], 8, name, float(units), 1.0, 1.0, 1.0, seconds, {}))
     return Sublayers(tuple(rows), Machine())
 
 

@@ -17,7 +17,7 @@ LATE = 0.5  # seconds by which a rank comes late: more than two looks of `quick`
 @pytest.fixture
 def quick(monkeypatch):
     """Looks in quick succession tell a deadlock soon, and would tell what is none."""
-    monkeypatch.setattr(places.Watch.__init__, "__defaults__", (0.2, 0.05))
+    monkeypatch.setattr(places.RankWatch.__init__, "__defaults__", (0.2, 0.05))
 
 
 def summed(group=None, rank=None):
@@ -283,8 +283,8 @@ def at(waits=None, counts=(), unseen=False, serial=0):
     """A rank's place; waits: (key, sequence number, name, peers)."""
     if waits:
         key, seq, name, peers = waits
-        waits = places.Wait(key, 0, seq, name, sum(1 << peer for peer in peers))
-    return places.Place(serial, waits, unseen, dict(counts))
+        waits = places.PendingWait(key, 0, seq, name, sum(1 << peer for peer in peers))
+    return places.RankPlace(serial, waits, unseen, dict(counts))
 
 
 def test_stuck():
@@ -305,7 +305,7 @@ def test_stuck():
 
 def test_only_what_stays_is_certain(monkeypatch):
     found = {}
-    watch = places.Watch(type("Ranks", (), {"read": lambda _: found["now"]})(), 1.0, 0.25)
+    watch = places.RankWatch(type("Ranks", (), {"read": lambda _: found["now"]})(), 1.0, 0.25)
     wait = (7, 0, 1, [0, 1])
     found["now"] = [at(wait), at()]
     assert watch.look([1], 10.0) == {}

@@ -11,7 +11,7 @@ import pytest
 import tpviz as tv
 from tpviz.cluster.clock.cost import Clock, Transfer
 from tpviz.core.step import Chunks, Collective, Kernel, Part
-from tpviz.schemes.atp.chunks import Layer, backward, slowdown
+from tpviz.schemes.atp.chunks import ChunkedLayer, backward, slowdown
 
 RNG = np.random.default_rng(3)
 CASES = [(*RNG.uniform(0.1, 10, 2), RNG.uniform(0.001, 1)) for _ in range(25)]
@@ -44,7 +44,7 @@ def stepped(g, a, alpha, kappa, chunks):
 @pytest.mark.parametrize("kappa", [1.0, 1.3, 2.0, 4.0])
 @pytest.mark.parametrize("g, a, alpha", CASES)
 def test_seconds_are_those_of_two_lanes(g, a, alpha, kappa):
-    layer = Layer(g, a, alpha, kappa)
+    layer = ChunkedLayer(g, a, alpha, kappa)
     for chunks in (1, 2, 3, 7, 16):
         assert layer.seconds(chunks) == pytest.approx(stepped(g, a, alpha, kappa, chunks))
 
@@ -56,7 +56,7 @@ def test_without_contention_it_is_the_cost_of_the_step(g, a, alpha):
         clock = Clock(lambda kernel: kernel.flops, lambda move, one=one: one)
         operation = Chunks(Kernel(g / chunks, 0), Collective("d2", "all_reduce", 0), chunks)
         layer, seconds = (
-            Layer(g, a, alpha),
+            ChunkedLayer(g, a, alpha),
             sum(segment.seconds for segment in clock.run([Part("forward", "", (operation,))])),
         )
         assert seconds - g == pytest.approx(layer.exposed(chunks), abs=1e-12)
@@ -66,7 +66,7 @@ def test_without_contention_it_is_the_cost_of_the_step(g, a, alpha):
 @pytest.mark.parametrize("kappa", [1.0, 1.1, 2.0])
 @pytest.mark.parametrize("g, a, alpha", [c for c in CASES if c[2]])
 def test_best_against_all(g, a, alpha, kappa):
-    layer = Layer(g, a, alpha, kappa)
+    layer = ChunkedLayer(g, a, alpha, kappa)
     if layer.optimum < 3000:
         times = [layer.seconds(chunks) for chunks in range(1, 3200)]
         assert layer.seconds(layer.best()) == pytest.approx(min(times), rel=1e-12)
@@ -79,19 +79,19 @@ def test_best_against_all(g, a, alpha, kappa):
 
 
 def test_optimum_by_hand():
-    assert Layer(2.0, 100.0, 0.02).optimum == pytest.approx(10)  # sqrt(g / alpha)
-    assert Layer(100.0, 2.0, 0.02).optimum == pytest.approx(4900)  # (g - a) / alpha
-    assert Layer(100.0, 2.0, 0.02, 2.0).optimum == pytest.approx(10)  # sqrt(a / alpha)
-    assert Layer(8.0, 8.0, 0.5).optimum == 4
-    assert Layer(1.0, 0.0, 0.5).optimum == Layer(0.0, 1.0, 0.5).optimum == 1
-    assert Layer(1.0, 1.0).optimum == inf
+    assert ChunkedLayer(2.0, 100.0, 0.02).optimum == pytest.approx(10)  # sqrt(g / alpha)
+    assert ChunkedLayer(100.0, 2.0, 0.02).optimum == pytest.approx(4900)  # (g - a) / alpha
+    assert ChunkedLayer(100.0, 2.0, 0.02, 2.0).optimum == pytest.approx(10)  # sqrt(a / alpha)
+    assert ChunkedLayer(8.0, 8.0, 0.5).optimum == 4
+    assert ChunkedLayer(1.0, 0.0, 0.5).optimum == ChunkedLayer(0.0, 1.0, 0.5).optimum == 1
+    assert ChunkedLayer(1.0, 1.0).optimum == inf
 
 
 def test_section_4_3_by_hand():
     """A compute-bound layer hides half of its sum with 2 chunks, three quarters with 4."""
-    layer = Layer(100.0, 8.0)
+    layer = ChunkedLayer(100.0, 8.0)
     assert [layer.exposed(chunks) for chunks in (1, 2, 4)] == pytest.approx([8.0, 4.0, 2.0])
-    bound = Layer(2.0, 100.0, 0.02)
+    bound = ChunkedLayer(2.0, 100.0, 0.02)
     assert bound.exposed(4) == pytest.approx(100 - 2 * (1 - 1 / 4) + 4 * 0.02)
 
 
@@ -121,9 +121,9 @@ def test_slowdown_of_a_step():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: Layer(1.0, 1.0).best(), "without latency more chunks are always better"),
-        (lambda: Layer(1.0, 1.0, 0.1).best(()), "no counts to choose from"),
-        (lambda: Layer(1.0, 1.0).seconds(0), "chunks=0 is too small"),
+        (lambda: ChunkedLayer(1.0, 1.0).best(), "without latency more chunks are always better"),
+        (lambda: ChunkedLayer(1.0, 1.0, 0.1).best(()), "no counts to choose from"),
+        (lambda: ChunkedLayer(1.0, 1.0).seconds(0), "chunks=0 is too small"),
         (lambda: backward(1.0, 1.0, 1.0, 0.5), "kappa=0.5 is not between 1 and 1000"),
     ],
 )

@@ -108,11 +108,11 @@ class TestKernels:
         ring = VirtualRing(a, b, settings)
         want = ring.run().clone()
         inbox = ring.sums if reduce == "atomic" else ring.inbox
-        from tpviz.evidence.t3_gpu.ring import Ring, addresses
+        from tpviz.evidence.t3_gpu.ring import GpuRing, addresses
 
         tables = [addresses(x) for x in (ring.sums, inbox, ring.counts)]
         singles = [
-            Ring(a[r : r + 1], b[r : r + 1], *tables, first=r, settings=settings)
+            GpuRing(a[r : r + 1], b[r : r + 1], *tables, first=r, settings=settings)
             for r in range(ranks)
         ]
         for seed in range(2):
@@ -156,7 +156,9 @@ class TestKernels:
         sums, counts = map(rings.addresses, buffers)
         settings = Settings(tile=(16, 16, 16), movers=1)
         pair = [
-            rings.Ring(a[r : r + 1], b[r : r + 1], sums, sums, counts, first=r, settings=settings)
+            rings.GpuRing(
+                a[r : r + 1], b[r : r + 1], sums, sums, counts, first=r, settings=settings
+            )
             for r in range(2)
         ]
         pair[0].launch()
@@ -210,7 +212,7 @@ class TestKernels:
 
     @interpreted
     def test_what_the_kernels_would_take_wrongly_is_refused(self):
-        from tpviz.evidence.t3_gpu.ring import Ring
+        from tpviz.evidence.t3_gpu.ring import GpuRing
 
         a, b = inputs(2, 32, 16, 16)
         with pytest.raises(ValueError, match="bits of bfloat16"):
@@ -218,12 +220,12 @@ class TestKernels:
         with pytest.raises(ValueError, match="both must be one of"):
             VirtualRing(a, b.float())
         with pytest.raises(ValueError, match="multiple of 16 bytes"):
-            Ring(a, b, [0, 8], [0, 8], [0, 16])
+            GpuRing(a, b, [0, 8], [0, 8], [0, 16])
 
 
 def _waiting_rank(path, reduce, tile):
     """On a rank: its programs and movers, on buffers in a file that all ranks map."""
-    from tpviz.evidence.t3_gpu.ring import Ring
+    from tpviz.evidence.t3_gpu.ring import GpuRing
 
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     a, b = inputs(ranks, 48, 16, 32)
@@ -232,7 +234,7 @@ def _waiting_rank(path, reduce, tile):
     shared = shared.view(3, ranks, part)
     sums, inbox, counts = ([x.data_ptr() for x in rows] for rows in shared)
     settings = Settings(tile=tile, reduce=reduce, movers=2)
-    ring = Ring(
+    ring = GpuRing(
         a[rank : rank + 1],
         b[rank : rank + 1],
         sums,

@@ -16,7 +16,7 @@ from tpviz.evidence.t3_gpu import (
     matmul_reduce_scatter,
     ring_sum,
 )
-from tpviz.evidence.t3_hardware.dram import COMM, READ, Clock, Dram
+from tpviz.evidence.t3_hardware.dram import COMM, READ, Dram, EventClock
 from tpviz.evidence.t3_hardware.machine import Machine
 
 ROOT = Path(__file__).parents[2]
@@ -117,7 +117,7 @@ BLOCK = 8192
 def simulated(machine, policy, reads, kind=None, blocks=None):
     """(seconds, blocks moved): so many reads of a GEMM, eight asked for at once, and eight movers
     beside it until it is done, or so many ``blocks`` are moved."""
-    clock, moved, left = Clock(), 0, reads
+    clock, moved, left = EventClock(), 0, reads
     dram = Dram(clock, machine, policy)
 
     def read(now, _):

@@ -19,7 +19,7 @@ from tpviz.evidence.t3_hardware import (
     simulate,
 )
 from tpviz.evidence.t3_hardware.closed_form import sublayer_times
-from tpviz.evidence.t3_hardware.dram import Clock
+from tpviz.evidence.t3_hardware.dram import EventClock
 from tpviz.evidence.t3_hardware.payload import ring_sum
 from tpviz.evidence.t3_hardware.ring import all_gather, reduce_scatter
 from tpviz.evidence.t3_hardware.tiling import Tiling
@@ -112,7 +112,7 @@ def test_the_traffic_of_unequal_chunks():
         assert plain.dram["rs_write"] == sum(sizes) - (sizes[1] if near else sizes[1] - sizes[0])
         assert plain.link_bytes == done.link_bytes
     slow = Machine(cus=2, dram=1e9)  # memory's time too is that of the largest
-    plain, clock = simulate(RAGGED, 4, slow, "sequential"), Clock()
+    plain, clock = simulate(RAGGED, 4, slow, "sequential"), EventClock()
     alike = all_gather(clock, slow, max(sizes), 4, plain.rs_end)
     clock.run()
     assert plain.ag_end - plain.rs_end == pytest.approx(alike.ended - plain.rs_end, rel=0.01)
@@ -215,7 +215,7 @@ def test_rings_alone_are_the_formula_s(megabytes, ranks):
     machine, chunk = Machine(), megabytes * 1e6 / ranks
     step = chunk / 150e9 + 500e-9
     for ring, last in ((reduce_scatter, 3 * chunk / 0.92e12), (all_gather, 0.0)):
-        clock = Clock()
+        clock = EventClock()
         done = ring(clock, machine, chunk, ranks)
         clock.run()
         assert done.ended == pytest.approx((ranks - 1) * step + last, rel=0.01)

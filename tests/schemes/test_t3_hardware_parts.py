@@ -8,7 +8,7 @@ import pytest
 
 from tpviz.cluster.clock.cost import show_bytes
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
-from tpviz.evidence.t3_hardware.dram import COMM, READ, STORE, Clock, Dram
+from tpviz.evidence.t3_hardware.dram import COMM, READ, STORE, Dram, EventClock
 from tpviz.evidence.t3_hardware.llc import Cache
 from tpviz.evidence.t3_hardware.small_gpu import SMALL_GPU
 from tpviz.evidence.t3_hardware.tiling import Tiling
@@ -18,7 +18,7 @@ PLAIN = Machine(dram=1e9, efficiency=1.0, mixed=0.5, queue=1, entry=100, update=
 
 def served(policy, asked, machine=PLAIN, limit=inf):
     """Names of requests (seconds, stream, name, bytes, cost) in the order served, and the times."""
-    clock, order = Clock(), []
+    clock, order = EventClock(), []
     memory = Dram(clock, machine, policy)
     memory.limit = limit
     for at, stream, name, bytes, cost in asked:

@@ -8,7 +8,7 @@ from plain_chart import assert_plain
 
 import tpviz as tv
 from tpviz.cluster.clock.cost import show_seconds
-from tpviz.ranks.bar import View
+from tpviz.ranks.bar import ProgressView
 from tpviz.verbs.ranking import Search, contrasted, plans, same_words
 
 W = tv.GPT(batch=8)
@@ -74,7 +74,7 @@ def test_the_chart_has_the_first_plans(found):
         assert_plain(scene, found.to_svg, theme, ["predicted"], found.describe())
 
 
-class Seen(View):
+class Seen(ProgressView):
     """What a notebook would show, one picture after another."""
 
     def __init__(self):

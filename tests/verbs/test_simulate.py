@@ -138,9 +138,9 @@ def spans(groups, names):
     """Seconds of a collective on each group when all of them run at once, two nodes, one NIC."""
     nic = Cluster("nic", DEVICE, (Level("node", 2, 1e9, 1e9), Level("nic", 2, 1e6, 1e6)))
     from tpviz.cluster.clock.engine import Engine
-    from tpviz.cluster.clock.replay import Board
+    from tpviz.cluster.clock.replay import GroupQueues
 
-    board = Board(tv.capture(PRODUCT, W), nic, tv.Faults())
+    board = GroupQueues(tv.capture(PRODUCT, W), nic, tv.Faults())
     queues = [board._queue(name, group, False) for name, group in zip(names, groups)]
     programs = [
         [("issue", q, "all_reduce", 200_000) for q in queues if rank in q.members]

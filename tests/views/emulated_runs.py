@@ -4,7 +4,7 @@ from synthetic import synthetic_trace
 
 import tpviz as tv
 from tpviz.core.trace import Trace
-from tpviz.views.widgets.results import Outcome
+from tpviz.views.widgets.results import RunOutcome
 
 PAIRS = tv.clusters.nvlink_pairs()
 
@@ -26,4 +26,4 @@ def emulated(strategy, workload, cluster, steps, progress):
     meta = {**trace.meta, "badge": "emulated", "strategy": repr(strategy)}
     simulated = synthetic_trace(strategy.axes, steps=1, memory=False)
     simulated = Trace(simulated.columns, {**meta, "badge": "simulated"})
-    return Outcome(Trace(trace.columns, meta), simulated, Compared())
+    return RunOutcome(Trace(trace.columns, meta), simulated, Compared())

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tpviz.core.schedules import Timeline, schedule, timeline
+from tpviz.core.schedules import ScheduleTimes, schedule, timeline
 from tpviz.core.trace import Event, Trace
-from tpviz.views.figures.schedule_words import Panel
+from tpviz.views.figures.schedule_words import SchedulePanel
 
 PHASE = {
     "F": ["forward"],
@@ -26,17 +26,19 @@ def panel(
     recompute: bool = True,
     b: float = 2.0,
     **more: Any,
-) -> Panel:
-    """A `Panel` of equal stages."""
+) -> SchedulePanel:
+    """A `SchedulePanel` of equal stages."""
     made = schedule(name, p, m, recompute=recompute)
-    return Panel(
+    return SchedulePanel(
         timeline(made, 1.0, b, r, latency=latency, overlapped=overlapped),
         (r,) * made.stages,
         **more,
     )
 
 
-def trace_of(line: Timeline, badge: str = "emulated", late: float = 0.0, kernels: int = 3) -> Trace:
+def trace_of(
+    line: ScheduleTimes, badge: str = "emulated", late: float = 0.0, kernels: int = 3
+) -> Trace:
     """A made-up run that keeps to a clock: kernels of every action, waits for what comes late."""
     events = []
     for rank in range(line.schedule.ranks):

@@ -10,7 +10,7 @@ from emulated_runs import PAIRS, emulated
 
 import tpviz as tv
 from tpviz.views.widgets import Explore
-from tpviz.views.widgets.setting import HERE, VISIBLE, Choice
+from tpviz.views.widgets.setting import HERE, VISIBLE, Configuration
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_moves_while_one_is_drawn_are_drawn_once_at_the_end(view, monkeypatch):
 
 def test_this_machine_is_a_choice_too(view):
     view.setting.menu.value = HERE
-    assert view.choice == Choice(tv.Megatron(tp=4), tv.GPT())
+    assert view.choice == Configuration(tv.Megatron(tp=4), tv.GPT())
     assert view.prediction is None
     assert view.model.layout.display == "none"
     assert view.cluster_box.layout.display == "none"

@@ -9,7 +9,7 @@ from synthetic import synthetic_trace
 
 import tpviz as tv
 from tpviz.views.widgets import Explore
-from tpviz.views.widgets.results import Outcome, run
+from tpviz.views.widgets.results import RunOutcome, run
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_the_runner_starts_no_more_ranks_than_this_machine_may(monkeypatch):
 def test_why_there_is_no_comparison_is_said(view):
     def incomparable(*args, **kwargs):
         traces = emulated(*args, **kwargs)
-        return Outcome(traces.measured, traces.simulated, None, "these differ")
+        return RunOutcome(traces.measured, traces.simulated, None, "these differ")
 
     view._runner = incomparable
     view.guesses.skip.click()
@@ -171,7 +171,7 @@ def test_an_unfaithful_run_says_so(view):
 
 def test_more_ranks_than_run_here_are_simulated(view, monkeypatch):
     def simulated(*args, **kwargs):
-        return Outcome(None, emulated(*args, **kwargs).simulated)
+        return RunOutcome(None, emulated(*args, **kwargs).simulated)
 
     monkeypatch.setenv("TPVIZ_MAX_RANKS", "2")
     view._runner = simulated

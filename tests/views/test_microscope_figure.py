@@ -5,7 +5,7 @@ import pytest
 
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.core.trace import Event, Trace
-from tpviz.views.collectives import Message, Microscope
+from tpviz.views.collectives import ArrivedMessage, Microscope
 from tpviz.views.figures.microscope import frames, microscope_scene, microscope_svg
 from tpviz.views.figures.microscope_layout import arrange, path
 from tpviz.views.figures.svg import image, wrapped
@@ -16,7 +16,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 def swap(n=2, cluster=None, values=(3.0, 5.0)):
     """Two ranks that send each other their only number and add it, in half a second."""
     trace = Trace.from_events([Event(kind="comm", name="send", end=0.5)], {"badge": "made up"})
-    step = tuple(Message(0, r, 1 - r, 0, 0, 4, values[r], "reduce", 0.1 * r, 0.5) for r in (0, 1))
+    step = tuple(
+        ArrivedMessage(0, r, 1 - r, 0, 0, 4, values[r], "reduce", 0.1 * r, 0.5) for r in (0, 1)
+    )
     noted = [[[values[0]], [values[1]]], [[sum(values)]] * 2]
     return Microscope(
         "all_reduce",

@@ -21,7 +21,7 @@ from tpviz.views.figures.schedule import (
     schedule_svg,
 )
 from tpviz.views.figures.schedule_lanes import LEFT, RIGHT, lay_out
-from tpviz.views.figures.schedule_words import Panel, compared, peak, spans, words
+from tpviz.views.figures.schedule_words import SchedulePanel, compared, peak, spans, words
 from tpviz.views.figures.svg import VIEW
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -215,7 +215,7 @@ def test_two_schedules_are_compared_in_words():
 def test_facts_and_table_keep_formula_simulation_and_run_apart():
     line = panel().timeline
     one = panel(formula=(30.0, line.bubble))
-    one = Panel(line, one.recompute, one.formula, (), measured(trace_of(line)))
+    one = SchedulePanel(line, one.recompute, one.formula, (), measured(trace_of(line)))
     assert figure.facts([one, panel("1f1b")], "")[:2] == [
         ["makespan", "30 (formula 30) (emulated 30) against 36"],
         ["idle", "25.0 % (formula 25.0 %) (emulated 25.0 %) against 33.3 %"],

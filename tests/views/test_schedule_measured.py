@@ -10,7 +10,7 @@ from tpviz.core.trace import Event, Trace
 from tpviz.core.trace.pipeline import measured
 from tpviz.views.figures.schedule import schedule_scene
 from tpviz.views.figures.schedule_lanes import lay_out
-from tpviz.views.figures.schedule_words import Panel
+from tpviz.views.figures.schedule_words import SchedulePanel
 
 BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)")
 
@@ -46,7 +46,7 @@ def test_a_wait_parts_two_bars_of_the_same_microbatch():
 
 def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
     line = panel(latency=0.3).timeline
-    one = Panel(
+    one = SchedulePanel(
         line,
         (1.0,) * 4,
         measured=measured(
@@ -72,7 +72,7 @@ def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
 
 def test_a_run_is_drawn_under_the_simulated_lanes():
     line = panel().timeline
-    one = Panel(line, (1.0,) * 4, None, (), measured(trace_of(line)))
+    one = SchedulePanel(line, (1.0,) * 4, None, (), measured(trace_of(line)))
     scene, layout = schedule_scene([one], "t"), lay_out([one])
     [drawn] = re.findall(r"<g data-source='emulated'>(.*?)</g>", scene["common"])
     for row in layout.rows:

@@ -11,7 +11,7 @@ import tpviz as tv
 from tpviz.evidence import t3
 from tpviz.evidence.t3.movement import CONFIGS, KINDS
 from tpviz.evidence.t3.paper import ANCHORS, AgainstPaper, Compared
-from tpviz.evidence.t3.sublayers import MODELS, SUBLAYERS, Row, Sublayers
+from tpviz.evidence.t3.sublayers import MODELS, SUBLAYERS, SublayerRow, Sublayers
 from tpviz.evidence.t3_hardware import Gemm, Machine
 from tpviz.schemes.t3.paper import ideal_speedup
 
@@ -43,7 +43,7 @@ def made_up():
         for i, c in enumerate(("sequential", "t3", "t3_mca"))
     }
     rows = [
-        Row(
+        SublayerRow(
             model,
             tp,
             name,

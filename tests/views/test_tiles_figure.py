@@ -25,7 +25,7 @@ from tpviz.views.figures.tiles import (
 from tpviz.views.figures.tiles_states import (
     EARLY,
     STATES,
-    Panel,
+    TilesPanel,
     facts,
     fused,
     moments,
@@ -120,7 +120,7 @@ def test_a_mirrored_gpu_turned_is_the_gpu_that_is_simulated():
 
 # -- the picture -----------------------------------------------------------------------------------
 def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
-    panels = [Panel(runs[2], range(runs[2].ranks)), Panel(runs[0], range(runs[0].ranks))]
+    panels = [TilesPanel(runs[2], range(runs[2].ranks)), TilesPanel(runs[0], range(runs[0].ranks))]
     scene = tiles_scene(panels, "t")
     looks = {look: key for key, look in scene["parts"].items()}
     labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
@@ -152,7 +152,7 @@ def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
 
 
 def test_lanes_are_the_series_of_the_run(runs):
-    panel = Panel(runs[1])
+    panel = TilesPanel(runs[1])
     assert panel.computing.max() <= panel.run.machine.slots
     busy = panel.computing.sum() * panel.series["width"]
     first = panel.run.tiles.wave == 0
@@ -168,9 +168,9 @@ def test_lanes_are_the_series_of_the_run(runs):
 
 
 def test_names_of_chunks_and_their_rules():
-    common = tiles_scene([Panel(run("t3", policy="round_robin")), Panel(run("sequential"))], "t")[
-        "common"
-    ]
+    common = tiles_scene(
+        [TilesPanel(run("t3", policy="round_robin")), TilesPanel(run("sequential"))], "t"
+    )["common"]
     for words in (
         "1st: stored on GPU r - 1",
         "2nd: DMA after 2 updates",
@@ -191,7 +191,7 @@ def test_names_of_chunks_and_their_rules():
 
 
 def test_a_part_that_is_looked_at_is_ringed_and_told():
-    panels = [Panel(run("t3_mca"), range(4)), Panel(run("sequential"), range(4))]
+    panels = [TilesPanel(run("t3_mca"), range(4)), TilesPanel(run("sequential"), range(4))]
     count, layout = len(panels[0].run.tiles.tile), lay_out(panels)
     for part in (0, 9, 3 * count + 5, 4 * count + 2, 8 * count - 1):
         found, place = tiles_detail(panels, part), layout.maps[part // count]
@@ -211,11 +211,11 @@ def test_a_part_that_is_looked_at_is_ringed_and_told():
 
 @pytest.mark.parametrize("theme", ["light", "dark", "auto"])
 def test_the_picture_is_well_formed_and_the_same_each_time(theme):
-    panels = [Panel(run("t3", m=300, n=520, ranks=3, mode="full", waves=2, link=1e9))]
+    panels = [TilesPanel(run("t3", m=300, n=520, ranks=3, mode="full", waves=2, link=1e9))]
     scene = tiles_scene(panels, "a & b")
     drawn = tiles_svg(scene, 40, tiles_detail(panels, 7), theme)
     ElementTree.fromstring(drawn)
-    assert json.dumps(scene) == json.dumps(tiles_scene([Panel(panels[0].run)], "a & b"))
+    assert json.dumps(scene) == json.dumps(tiles_scene([TilesPanel(panels[0].run)], "a & b"))
     assert drawn.count("data-chosen=''") == 1 and ">simulated</text>" in drawn
     with pytest.raises(ValueError, match=f"step=121 is not in this view: use 0 to {STEPS}"):
         tiles_svg(scene, STEPS + 1)
@@ -224,7 +224,8 @@ def test_the_picture_is_well_formed_and_the_same_each_time(theme):
 def test_states_differ_by_their_patterns_alone_where_parts_are_small():
     """Two states of the same meaning are never in one run: stored, with a tracker and without."""
     scene = tiles_scene(
-        [Panel(run("t3", waves=2, m=2048)), Panel(run("sequential", waves=2, m=2048))], "t"
+        [TilesPanel(run("t3", waves=2, m=2048)), TilesPanel(run("sequential", waves=2, m=2048))],
+        "t",
     )
     assert "<text" not in "".join(scene["parts"].values())
     grey = {key: re.sub(r" class='f-\w+'", "", look) for key, look in scene["parts"].items()}
@@ -235,7 +236,7 @@ def test_states_differ_by_their_patterns_alone_where_parts_are_small():
 
 def test_a_pattern_goes_on_from_part_to_part():
     """So it shows in parts that are too small for it: what is drawn in them has no origin."""
-    panel = Panel(run("t3", m=4096))
+    panel = TilesPanel(run("t3", m=4096))
     scene, map = tiles_scene([panel], "t"), lay_out([panel]).maps[0]
     drawn = placed(scene, scene["stops"][60])
     assert map.cell < 5 and "@" not in drawn
@@ -245,7 +246,7 @@ def test_a_pattern_goes_on_from_part_to_part():
 
 def test_what_is_stored_counts_as_an_update_only_with_a_tracker():
     for config, key, word in (("t3", "s", "stored: one update<"), ("sequential", "p", "stored<")):
-        panel = Panel(run(config))
+        panel = TilesPanel(run(config))
         told = {key for _, keys in panel.stories[0] for key in keys}
         scene = tiles_scene([panel], "t")
         assert {"s", "p"} & told == {key} and f">{word}" in scene["common"]
@@ -254,7 +255,7 @@ def test_what_is_stored_counts_as_an_update_only_with_a_tracker():
 
 
 def test_areas_of_the_memory_lane_are_named():
-    common = tiles_scene([Panel(run("t3"))], "t")["common"]
+    common = tiles_scene([TilesPanel(run("t3"))], "t")["common"]
     for where, extra, order in (
         ("M[^']*h10v10h-10z", "", -1),
         ("[^']*", r"data-lane='memory' data-key='\w+'", 1),
@@ -269,7 +270,7 @@ def test_areas_of_the_memory_lane_are_named():
 
 
 def test_numbers_above_and_in_the_table_are_the_runs(runs):
-    panels = [Panel(runs[2]), Panel(runs[0])]
+    panels = [TilesPanel(runs[2]), TilesPanel(runs[0])]
     said = dict(facts(panels))
     assert said["speedup"] == f"{runs[0].seconds / runs[2].seconds:.3f}"
     table = {row[0]: row[1:] for row in to_table(panels)}

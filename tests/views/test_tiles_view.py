@@ -6,7 +6,7 @@ import tpviz as tv
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
 from tpviz.evidence.t3_hardware.small_gpu import SMALL_GPU
 from tpviz.views.widgets import TileView
-from tpviz.views.widgets.tiles import Sizes
+from tpviz.views.widgets.tiles import TileSizes
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_machine_and_a_gemm_of_ones_own():
     view = TileView(Gemm(512, 512, 128, tile=(64, 64), wavefronts=2), 2, machine, config="t3")
     [one, _] = view.runs
     assert (one.machine.cus, one.machine.link, one.machine.tracker_sets) == (4, 2e10, 3)
-    assert one.machine.policy == Sizes().policy  # MCA is a configuration
+    assert one.machine.policy == TileSizes().policy  # MCA is a configuration
     assert one.gemm.tile == (64, 64)
 
 

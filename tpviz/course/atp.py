@@ -12,7 +12,7 @@ from tpviz.schemes.atp.strategy import ATP
 from tpviz.verbs.predict import predict
 
 from .causes import same
-from .formula import Asked, Choice, Formula, Question, least
+from .formula import Asked, ChoiceQuestion, Formula, Question, least
 
 NAMES = {"qkv": "attention.qkv", "up": "mlp.up", "out": "attention.out", "down": "mlp.down"}
 
@@ -392,7 +392,7 @@ def _mesh_wrong(question, got):
     )
 
 
-MESH_FOR = Choice(
+MESH_FOR = ChoiceQuestion(
     title="Choose the mesh for the machine",
     prompt='Guess before you search: three machines of 8 devices, `cluster.name` "NVLink-pair '
     'PCIe box", "2 NVSwitch nodes, 1 NIC each" and "2 x 4 torus" (neighbouring ranks lie '
@@ -449,7 +449,7 @@ def _count_wrong(question, got):
     )
 
 
-CHUNK_COUNT = Choice(
+CHUNK_COUNT = ChoiceQuestion(
     title="How many chunks hide the all-reduces?",
     prompt=f"Return the number of chunks, one of {COUNTS}, with which `tv.ATP(mesh=mesh, "
     "chunks=c)` takes least time for a step of `workload` on `cluster`; within 1 % is right. Use "

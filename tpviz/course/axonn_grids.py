@@ -17,7 +17,7 @@ from tpviz.schemes.axonn.strategy import AxoNN
 
 from .axonn import GRID, strategy_of
 from .causes import same
-from .formula import Asked, Choice, Formula, listed
+from .formula import Asked, ChoiceQuestion, Formula, listed
 
 
 # --- axonn_special ---
@@ -168,7 +168,7 @@ def _grid_wrong(question, got):
     )
 
 
-GRID_FOR = Choice(
+GRID_FOR = ChoiceQuestion(
     title="The best grid for a small batch and a large one",
     prompt="A model of 20B parameters, on 32 devices of Perlmutter or 64 of Frontier, with a batch "
     "for fine-tuning or one for pretraining. Return the grid (x, y, z, data) of all devices "

@@ -18,7 +18,7 @@ from .checks import (
     silent,
     whole_numbers,
 )
-from .marks import Marks, Plan
+from .marks import Marks, PlanExercise
 from .variants import Terms
 
 
@@ -35,7 +35,7 @@ def _mark_cluster(answer: Mapping[str, Any], seed: int) -> Marks:
     return mark_cluster(answer, seed)
 
 
-CLUSTER = Plan(
+CLUSTER = PlanExercise(
     title="Plan a run",
     prompt="Plan a training step for a described cluster: `workload, cluster = tv.exercise("
     '"capstone_cluster").given(0)`. Return a dict of `plan`, a strategy, and of the numbers that '
@@ -89,7 +89,7 @@ def _mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
     return mark_published(answer, seed)
 
 
-PUBLISHED = Plan(
+PUBLISHED = PlanExercise(
     title="Choose a layout for 512 GPUs",
     prompt="`group` has the layouts of Llama 1B on 512 H100 that others measured: "
     '`group, = tv.exercise("capstone_published").given(0)`, and `tv.LayoutView("llama-1B", '

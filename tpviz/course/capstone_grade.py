@@ -24,7 +24,7 @@ from tpviz.verbs.room import check_memory
 from tpviz.verbs.search import search
 from tpviz.verbs.simulate import simulate
 
-from .marks import Mark, Marks, Number, mark_sent, of_plan, share
+from .marks import AskedNumber, Mark, Marks, mark_sent, of_plan, share
 
 SHAPES = (2, 4), (4, 2), (2, 8), (4, 4)
 """(nodes, devices of a node) of the described clusters, by seed."""
@@ -80,7 +80,7 @@ def mark_cluster(answer: Mapping[str, Any], seed: int) -> Marks:
     ran = _run(answer.get("run"), plan, workload, cluster)
     slow = ran.cluster.slow_motion / cluster.slow_motion if isinstance(ran, Comparison) else 1.0
     numbers = _numbers(foreseen, slow) if foreseen else []
-    numbers.append(Number("simulated", step, show_seconds, _times(step, slow)))
+    numbers.append(AskedNumber("simulated", step, show_seconds, _times(step, slow)))
     if isinstance(ran, Comparison):
         numbers.append(_residual(ran, slow))
     marks += [number.mark(answer, 10.0) for number in numbers]
@@ -125,9 +125,9 @@ def _numbers(foreseen, slow):
         ),
     }
     return [
-        Number("predicted", step, show_seconds, _times(step, slow)),
-        Number("exposed", waiting / step, share, exposed),
-        Number(
+        AskedNumber("predicted", step, show_seconds, _times(step, slow)),
+        AskedNumber("exposed", waiting / step, share, exposed),
+        AskedNumber(
             "memory",
             memory.total,
             show_bytes,
@@ -180,7 +180,7 @@ def _residual(run, slow):
     """Seconds that the measured step takes longer than the simulated one, at full speed. No two
     runs have the same, so it is asked for within a tenth of itself: 0 is no answer."""
     longer = run.measured.step_time - run.simulated.step_time
-    return Number(
+    return AskedNumber(
         "residual",
         longer / slow,
         show_seconds,
@@ -222,8 +222,8 @@ def mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
     exposed = sum(s for name, s in split.items() if name.startswith(EXPOSED))
     busy = "Compute is the rest: you have its share."
     numbers = [
-        Number("predicted", step, show_seconds, {MILLI: 1e3 * step, "That is measured.": own}),
-        Number(
+        AskedNumber("predicted", step, show_seconds, {MILLI: 1e3 * step, "That is measured.": own}),
+        AskedNumber(
             "exposed",
             exposed / step,
             share,
@@ -234,14 +234,14 @@ def mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
                 "The bubble is no communication: leave it out.": 1 - split["compute"] / step,
             },
         ),
-        Number(
+        AskedNumber(
             "bubble",
             split["bubble"] / step,
             share,
             {PER_CENT: 100 * split["bubble"] / step, "That is in seconds.": split["bubble"]},
             room=1e-6,
         ),
-        Number(
+        AskedNumber(
             "memory",
             memory,
             show_bytes,

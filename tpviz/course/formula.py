@@ -20,7 +20,7 @@ from .task import Exercise
 DRAWS = 200
 """At most so many are drawn until each mistake shows."""
 NEAR = 1.01
-"""A `Choice` is right if it takes at most this many times the best time."""
+"""A `ChoiceQuestion` is right if it takes at most this many times the best time."""
 
 
 class NoAnswer(NamedTuple):
@@ -178,7 +178,7 @@ class Formula(Exercise):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Choice(Formula):
+class ChoiceQuestion(Formula):
     """Asks for the choice with the least time; near ties are right as well.
 
     solution: the values of the parameters -> {choice: seconds}, which is what the `Question` knows.

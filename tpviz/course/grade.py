@@ -25,7 +25,7 @@ from tpviz.ranks.rank_errors import RankError, RankTimeoutError, listed
 from . import catalogue, progress
 from .checks import Attempt, Case, RankProgram
 from .formula import Formula, Question
-from .marks import Marks, Plan
+from .marks import Marks, PlanExercise
 from .task import Hint
 
 CASES = 3  # random inputs per world
@@ -112,7 +112,7 @@ def check(
             f"got a {type(fn).__name__}"
         )
     seed = None if seed is None else whole_number("seed", seed, 0)
-    if isinstance(exercise, Plan):
+    if isinstance(exercise, PlanExercise):
         result = _on_plan(exercise, fn, seed or 0)
     else:
         grade = _on_questions if isinstance(exercise, Formula) else _on_all_worlds

@@ -9,7 +9,7 @@ from typing import Any
 from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.evidence.published.rows import published
 
-from .formula import Choice, Formula, Question, chosen
+from .formula import ChoiceQuestion, Formula, Question, chosen
 
 GIGA = 1e9
 
@@ -270,7 +270,7 @@ def _between_wrong(question, got):
     return f"A GPU sends in a step: {told}."
 
 
-BETWEEN = Choice(
+BETWEEN = ChoiceQuestion(
     title="Which axis goes between the nodes?",
     prompt='Two nodes of four GPUs; "tp", "pp" and "dp" are 2 each, so one of them crosses the '
     "slow links between the nodes and two stay inside. Each GPU sends over `inside` bytes/s in "

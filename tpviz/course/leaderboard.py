@@ -20,11 +20,11 @@ from tpviz.core.tables import html_table, listed, text_table
 
 from .catalogue import EXERCISES
 from .grade import Result
-from .marks import Plan, share
+from .marks import PlanExercise, share
 
 LONGEST = 64
 """Characters of a name, and of what stands in a message for a line."""
-PLANS = [name for name, exercise in EXERCISES.items() if isinstance(exercise, Plan)]
+PLANS = [name for name, exercise in EXERCISES.items() if isinstance(exercise, PlanExercise)]
 FIGURES = {"predicted": show_seconds, "exposed": share, "memory": show_bytes}
 """Columns of a table -> the figure in words."""
 

@@ -1,7 +1,7 @@
 """Marks of a submission that is a plan with numbers: points for the distance to the best plan, and
 for each number that is as recomputed.
 
->>> Number("memory", 2e6, show_bytes, {"That is in MB.": 2.0}).mark({"memory": 2}, 10).words
+>>> AskedNumber("memory", 2e6, show_bytes, {"That is in MB.": 2.0}).mark({"memory": 2}, 10).words
 'You have 2 B, recomputed it is 2 MB. That is in MB.'
 """
 
@@ -50,7 +50,7 @@ class Marks:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Plan(Exercise):
+class PlanExercise(Exercise):
     """An exercise whose answer is {name: a plan or a number}, graded by points.
 
     given : seed -> what the function is called with. mark : (answer, seed) -> `Marks`. keys : of
@@ -68,7 +68,7 @@ class Plan(Exercise):
         return f"Not asked for: {', '.join(others)}." if others else ""
 
 
-class Number(NamedTuple):
+class AskedNumber(NamedTuple):
     """A number that is asked for. show : it in words. mistakes : {words: the value with this
     mistake}. room : absolute tolerance, beside `CLOSE`. hint : said of any other wrong value."""
 
@@ -127,7 +127,7 @@ def mark_sent(
     problems = []
     for axis, size in axes.items():
         mistakes = {"That is the payload: the wire has other bytes.": payloads[axis]}
-        words = Number(axis, size, show_bytes, mistakes).mark(sent, 1).words
+        words = AskedNumber(axis, size, show_bytes, mistakes).mark(sent, 1).words
         problems += [f"{axis}: {words[:1].lower()}{words[1:]}"] * bool(words)
     problems += [
         f"{axis!r:.40}: nothing is sent on such an axis."

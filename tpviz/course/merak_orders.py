@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tpviz.core.schedules import Schedule, Timeline, schedule, schedule_errors, timeline
+from tpviz.core.schedules import Schedule, ScheduleTimes, schedule, schedule_errors, timeline
 from tpviz.core.workload import GPT
 from tpviz.schemes.merak.strategy import Merak
 
@@ -107,7 +107,7 @@ def read(lines: Sequence[str], microbatches: int = MICROBATCHES) -> Schedule:
     )
 
 
-def peaks(line: Timeline) -> str:
+def peaks(line: ScheduleTimes) -> str:
     """Peak microbatches of each rank, in words."""
     return ", ".join(map(str, line.peak_in_flight))
 
@@ -130,7 +130,7 @@ def _too_much(mine, best):
     return None
 
 
-def longest_gap(line: Timeline) -> tuple[int, float, str, float]:
+def longest_gap(line: ScheduleTimes) -> tuple[int, float, str, float]:
     """(rank, idle time, word of the action after it, when) within a rank's own time."""
     gaps = []
     for rank in range(line.schedule.ranks):
@@ -206,8 +206,8 @@ def plain_order(ranks: int, microbatches: int) -> Schedule:
 
 
 @lru_cache(maxsize=1024)
-def clock(ranks: int, microbatches: int, early: tuple[tuple[int, ...], ...]) -> Timeline:
-    """The `Timeline` of that choice."""
+def clock(ranks: int, microbatches: int, early: tuple[tuple[int, ...], ...]) -> ScheduleTimes:
+    """The `ScheduleTimes` of that choice."""
     return timeline(with_early(plain_order(ranks, microbatches), early))
 
 

@@ -166,7 +166,7 @@ def _not_summed(program, layer):
     layer.forward = partial(layer.forward, alone=True)
 
 
-class Unwaited(torch.autograd.Function):
+class UsedEarly(torch.autograd.Function):
     """x itself, whose gradient is used before its all-reduce has ended."""
 
     @staticmethod
@@ -190,7 +190,7 @@ in_flight = []
 @fault("sum not waited for", *FIRST, grid=(_SPLIT,))
 def _not_waited(program, layer):
     alone = partial(layer.forward, alone=True)
-    layer.forward = lambda x: alone(Unwaited.apply(x, layer.way.spread))
+    layer.forward = lambda x: alone(UsedEarly.apply(x, layer.way.spread))
 
 
 @fault("microbatch overwritten", *FIRST, *SECOND, grid=(_DEEP, _COPIED))

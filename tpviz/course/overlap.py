@@ -10,7 +10,7 @@ from tpviz.core.trace.analyses import intersect, length, merge
 
 from .atp_layers import timeline
 from .checks import GENERAL, Case, Mistake, RankProgram, parts, silent, whole_numbers
-from .formula import Choice, Formula
+from .formula import ChoiceQuestion, Formula
 from .variants import Variants
 
 Spans = list[tuple[int, int]]
@@ -150,7 +150,7 @@ def _bucket_wrong(question, got):
     return f"{fewer}."
 
 
-BUCKET = Choice(
+BUCKET = ChoiceQuestion(
     title="How many buckets?",
     prompt="Backward takes `backward` s and yields gradients of `size` bytes at an even rate. They "
     "go into equal buckets. The all-reduce of a bucket of m bytes takes `latency` + m / "

@@ -7,7 +7,7 @@ from tpviz.evidence.t3_hardware import Dma, Gemm, Machine, maps, simulate
 from tpviz.schemes.t3.tiles import order
 
 from .causes import same
-from .formula import Asked, Choice, Formula
+from .formula import Asked, ChoiceQuestion, Formula
 
 TERA, GIGA = 1e12, 1e9
 
@@ -391,7 +391,7 @@ def _policy_wrong(question, got):
     return f"{words}; in turns both are always queued, when the memory is slower."
 
 
-POLICY = Choice(
+POLICY = ChoiceQuestion(
     title="Memory arbitration: which requests come first?",
     prompt="GEMM and communication share one memory. For a `gemm` whose reduce-scatter T3 hides "
     f"on a `machine`, return the policy of the memory, one of {POLICIES}, with which it takes "

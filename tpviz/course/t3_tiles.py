@@ -9,7 +9,7 @@ from tpviz.core.workload import GPT
 from tpviz.schemes.t3.strategy import T3
 from tpviz.verbs.predict import predict
 
-from .formula import Asked, Choice, chosen
+from .formula import Asked, ChoiceQuestion, chosen
 
 CHOICES = (("sequential", 0), ("chunk", 0), *(("tile", rows) for rows in (4, 8, 16, 32, 64)))
 
@@ -86,7 +86,7 @@ def _tile_wrong(question, got):
     )
 
 
-TILE = Choice(
+TILE = ChoiceQuestion(
     title="Tiles or chunks?",
     prompt="This is T3 in software: real ranks, messages, a tracker. Three clusters of 4 differ "
     "in the latency of a message, in slow motion. For a `cluster` and a `workload` (4 chunks of "

@@ -185,7 +185,7 @@ def _same_order(program, layer):
 
 
 @in_ring("ring in the other direction", *LINEAR, gather=_BOTH)
-class Upwards(rings.Messages):
+class Upwards(rings.RingMessages):
     """The ring in the other direction."""
 
     def pass_on(self, tensor: torch.Tensor) -> None:
@@ -272,7 +272,7 @@ class Floored(rings.Ring):
 
 
 @in_ring("message not waited for", *LINEAR, gather=_BOTH)
-class Unwaited(rings.Messages):
+class UnwaitedMessages(rings.RingMessages):
     """A message counts as received as soon as the receive is posted."""
 
     def take(self) -> torch.Tensor:

@@ -70,7 +70,7 @@ class Claim(NamedTuple):
         return getattr(import_module(module), name)(**{**self.given, **more})
 
 
-class Row(NamedTuple):
+class ClaimRow(NamedTuple):
     """A `Claim` and our `Finding`, None where there is no experiment."""
 
     claim: Claim
@@ -120,12 +120,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Claims(Report):
-    """``rows``, a `Row` for each headline."""
+    """``rows``, a `ClaimRow` for each headline."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ClaimRow, ...]
 
-    def at(self, key: str) -> Row:
-        """The `Row` of a claim's key, as in `tpviz.evidence.claims.known`."""
+    def at(self, key: str) -> ClaimRow:
+        """The `ClaimRow` of a claim's key, as in `tpviz.evidence.claims.known`."""
         rows = {row.claim.key: row for row in self.rows}
         return rows[one_of("key", key, tuple(rows))]
 
@@ -178,7 +178,7 @@ class Claims(Report):
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
 
-        def figure(r: Row) -> str:
+        def figure(r: ClaimRow) -> str:
             return f"{r.ours.figure:.3g} {r.claim.unit}" if r.ours else ""
 
         columns = [
@@ -265,11 +265,11 @@ def claims(
             show(number, len(wanted), said)
             with told_to(lambda at, n=number, said=said: show(n, len(wanted), f"{said}; {at}")):
                 ours = claim.ask(sensitivity=sensitivity) if claim.experiment else None
-            rows.append(Row(claim, ours))
+            rows.append(ClaimRow(claim, ours))
     return Claims(tuple(rows))
 
 
-def _scale(row: Row) -> float:
+def _scale(row: ClaimRow) -> float:
     """What makes the paper's figure 1: of a range its end nearer to ours."""
     assert row.ours is not None
     low, high = row.claim.figure

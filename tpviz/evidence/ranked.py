@@ -13,7 +13,7 @@ from .study import ask
 MODES = ("communication", "predicted", "measured")
 
 
-class Row(NamedTuple):
+class RankedRow(NamedTuple):
     """A strategy on a cluster, seconds: ``communication`` of the blocks by the kind of formula that
     papers have, the ``predicted`` step, the ``measured`` one on the emulated cluster (None: not
     run; faithful : as the model says). fits : whether a rank's memory does."""
@@ -30,21 +30,21 @@ class Row(NamedTuple):
         seconds = getattr(self, mode)
         return "" if seconds is None else show_seconds(seconds)
 
-    def run(self, workload: GPT, cluster: Cluster, **options: Any) -> "Row":
+    def run(self, workload: GPT, cluster: Cluster, **options: Any) -> "RankedRow":
         """The row with its measured step. options : of `tpviz.evidence.study.ask`."""
         [one] = ask({"": self.strategy}, workload, cluster, ["measured"], **options)
         times = one.times["measured"]
         return self._replace(measured=times.step, faithful=times.faithful)
 
 
-def order(rows: Iterable[Row], mode: str) -> list[Row]:
+def order(rows: Iterable[RankedRow], mode: str) -> list[RankedRow]:
     """Rows by one of MODES, least first; of equals, to rounding, as they stand. Those whose memory
     does not fit come last."""
     known = (row for row in rows if getattr(row, mode) is not None)
     return sorted(known, key=lambda row: (not row.fits, rounded(getattr(row, mode))))
 
 
-def tau(rows: Iterable[Row], first: str, second: str) -> float | None:
+def tau(rows: Iterable[RankedRow], first: str, second: str) -> float | None:
     """Kendall's tau of two MODES, over the rows that have both; None for fewer than two."""
     found = agreement(list(rows), [(first, second)])
     return found[f"{first}, {second}"]["tau"] if found else None

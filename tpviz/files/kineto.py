@@ -23,13 +23,13 @@ from tpviz.core.trace.columns import Event
 from tpviz.core.trace.rows import table_of
 from tpviz.core.trace.shapes import (
     Fields,
+    FiniteNumber,
     List,
     Misfit,
-    Number,
     Plain,
     Rank,
     Text,
-    Whole,
+    WholeNumber,
     check_all,
     fitting,
 )
@@ -243,8 +243,8 @@ class _Ranks(Text):
 EVENT = {
     **dict.fromkeys(("pid", "tid"), Plain()),
     **dict.fromkeys(("name", "cat"), Text()),
-    "ts": Number(-_LONG_AGO, _LONG_AGO),
-    "dur": Number(0, _LONG_AGO),
+    "ts": FiniteNumber(-_LONG_AGO, _LONG_AGO),
+    "dur": FiniteNumber(0, _LONG_AGO),
     "args": _Object(),
 }
 NEEDED = ("name", "ts", "dur")
@@ -255,11 +255,11 @@ ARGS = {
     **dict.fromkeys(("Collective name", "Process Group Description", "dtype"), Text()),
     "Process Group Ranks": _Ranks(),
     "Group size": Rank(1, digits=True),
-    **dict.fromkeys(("Global rank start", "Global rank stride"), Whole(-1, digits=True)),
+    **dict.fromkeys(("Global rank start", "Global rank stride"), WholeNumber(-1, digits=True)),
     "device": Plain(),
-    **dict.fromkeys(("bytes", "size"), Whole(-1, digits=True)),
-    **dict.fromkeys(("In msg nelems", "Out msg nelems"), Whole(-1, ELEMENTS, digits=True)),
-    "Seq": Whole(-1, digits=True),
+    **dict.fromkeys(("bytes", "size"), WholeNumber(-1, digits=True)),
+    **dict.fromkeys(("In msg nelems", "Out msg nelems"), WholeNumber(-1, ELEMENTS, digits=True)),
+    "Seq": WholeNumber(-1, digits=True),
 }
 INFO = Fields(
     {
@@ -273,7 +273,7 @@ INFO = Fields(
             }
         ),
         "deviceProperties": List(Fields({"name": Text()})),
-        "baseTimeNanoseconds": Whole(digits=True),
+        "baseTimeNanoseconds": WholeNumber(digits=True),
     }
 )
 
@@ -282,7 +282,7 @@ _SAMPLE = Fields(
     {
         "ts": EVENT["ts"],
         "args": Fields(
-            dict.fromkeys(("Total Allocated", "Device Type", "Device Id"), Whole(digits=True))
+            dict.fromkeys(("Total Allocated", "Device Type", "Device Id"), WholeNumber(digits=True))
         ),
     },
     ("ts", "args"),

@@ -133,7 +133,7 @@ def gpu_events(
     }
     work = [e for e in profile.events if e["cat"] == "kernel" or e["cat"] in COPIES]
     known = {name: communication(name) for name in {e["name"] for e in work if not _copies(e)}}
-    calls, lane = _Calls(profile), _lanes(work, known)
+    calls, lane = _HostCalls(profile), _lanes(work, known)
     for e in work:
         at = launch.get(e["args"].get("correlation"))
         thread, time = (at["tid"], at["start"]) if at else (e["tid"], e["start"])
@@ -183,7 +183,7 @@ def _lanes(work, known):
     return lane
 
 
-class _Calls:
+class _HostCalls:
     """What the host called, for a kernel: the arguments and the name of a collective."""
 
     def __init__(self, profile):

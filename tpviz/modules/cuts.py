@@ -25,7 +25,7 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class LinearPart:
     """One linear layer of a pair and how it is cut.
 
     out, ins : its features; out_dim : the dim of the weight with ``out``; blocks : output features

@@ -22,12 +22,12 @@ from torch.autograd.function import once_differentiable
 from tpviz.schemes.grid.operators import Linear, LinearSharding
 from tpviz.schemes.operators import ReduceScatter
 
-from .layers import Alone, Held
+from .layers import Alone, HeldLinear
 
 if TYPE_CHECKING:
-    from .cuts import Part
+    from .cuts import LinearPart
     from .grid import Grid
-    from .layers import Groups
+    from .layers import RankGroups
 
 
 class Exchange(torch.autograd.Function):
@@ -53,7 +53,7 @@ def _exchanged(x, group):
     return out
 
 
-class EasyLinear(Held):
+class EasyLinear(HeldLinear):
     """x (..., in) -> y (..., out), rows of this rank: the layer that stood here, on the grid.
 
     equal : whether all ranks of a plane come with equally many rows, which the user promises; else
@@ -63,8 +63,8 @@ class EasyLinear(Held):
     def __init__(
         self,
         whole: torch.nn.Module,
-        part: "Part",
-        groups: "Groups",
+        part: "LinearPart",
+        groups: "RankGroups",
         grid: "Grid",
         equal: bool = False,
     ):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tpviz.schemes.axonn.strategy import AxoNN
 
-    from .layers import Groups
+    from .layers import RankGroups
 
 
 # -- gradients that are complete when ``loss.backward()`` returns ----------------------------------
@@ -121,7 +121,9 @@ class Grid:
     quiet : whether gradients are to stay those of this rank's own share for now.
     """
 
-    def __init__(self, strategy: "AxoNN", mesh: "DeviceMesh", groups: "Groups", easy: bool = False):
+    def __init__(
+        self, strategy: "AxoNN", mesh: "DeviceMesh", groups: "RankGroups", easy: bool = False
+    ):
         self.groups = groups
         self.axes = ("data", "z", *PLANE) if easy else ("data", "z")
         self.quiet = False

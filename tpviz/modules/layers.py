@@ -19,11 +19,11 @@ from tpviz.schemes.grid.operators import Cut, Gather, Linear, LinearSharding, Pr
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from .cuts import Part
+    from .cuts import LinearPart
     from .grid import Grid
 
 
-class Groups(NamedTuple):
+class RankGroups(NamedTuple):
     """This rank's groups by axis, asked like a ``DeviceMesh``."""
 
     by_axis: "dict[str, dist.ProcessGroup]"
@@ -42,7 +42,7 @@ class Groups(NamedTuple):
         return cls(groups)
 
 
-def own_part(part: "Part", name: str, full: torch.Tensor, groups: Groups) -> torch.Tensor:
+def own_part(part: "LinearPart", name: str, full: torch.Tensor, groups: RankGroups) -> torch.Tensor:
     """This rank's part of a full parameter, a copy: the full one can be freed."""
     local = part.to_order(name, full.detach())
     for dim, axis in reversed(part.splits(name)):
@@ -51,7 +51,7 @@ def own_part(part: "Part", name: str, full: torch.Tensor, groups: Groups) -> tor
     return local.clone(memory_format=torch.contiguous_format)
 
 
-class Held(nn.Module):
+class HeldLinear(nn.Module):
     """This rank's part of a linear layer's parameters, under their old names, dims in their order.
 
     grid : a `tpviz.modules.grid.Grid` if the weight's block is sharded flat over z, else None.
@@ -60,7 +60,9 @@ class Held(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, whole: nn.Module, part: "Part", groups: Groups, grid: "Grid | None" = None):
+    def __init__(
+        self, whole: nn.Module, part: "LinearPart", groups: RankGroups, grid: "Grid | None" = None
+    ):
         super().__init__()
         self.part, self.pieces = part, None
         for name in ("weight", "bias"):
@@ -113,7 +115,7 @@ class Held(nn.Module):
         )
 
 
-class SplitLinear(Held):
+class SplitLinear(HeldLinear):
     """One layer of a pair, this rank's part.
 
     entrance : of a first layer, the pair's `Entrance`.
@@ -125,8 +127,8 @@ class SplitLinear(Held):
     def __init__(
         self,
         whole: nn.Module,
-        part: "Part",
-        groups: Groups,
+        part: "LinearPart",
+        groups: RankGroups,
         entrance: "Entrance | None" = None,
         grid: "Grid | None" = None,
     ):

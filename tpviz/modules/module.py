@@ -20,13 +20,13 @@ from tpviz.schemes.merak.strategy import Merak, as_merak
 
 from .easy import EasyLinear
 from .grid import Grid
-from .layers import Entrance, Groups, SplitLinear
+from .layers import Entrance, RankGroups, SplitLinear
 from .parallelized import Parallelized
 from .partition.leaves import tensors_of
 from .pipelined import pipelined
-from .plan import Plan, Singles
+from .plan import PairPlan, Singles
 from .replicas import agree, from_first
-from .report import Report
+from .report import ModuleReport
 from .rules import SHORT_CUTS
 from .sent import Totals
 from .structure import set_number
@@ -121,7 +121,7 @@ def parallelize(
     easy : AxoNN's easy mode: no pairs are needed, every linear layer goes on the grid by itself,
         and every rank of x * y * z * data is to be given its own rows, as under DDP. For that two
         more exchanges a layer are paid: all-to-all of the input over y and of the output over x
-        (and back), besides the input's rows gathered over x. `Report.ledger` has them all.
+        (and back), besides the input's rows gathered over x. `ModuleReport.ledger` has them all.
     equal_rows : promise, in easy mode, that all ranks of a plane come to each layer with equally
         many rows. Without it each call of a layer asks for the largest number, which makes the host
         wait, and fewer rows are filled up with zeros.
@@ -156,7 +156,7 @@ def parallelize(
     mesh = _mesh(strategy, mesh, model)
     groups = grid = None
     if mesh is not None:
-        groups = Groups.of(_axes(strategy, layout), mesh)
+        groups = RankGroups.of(_axes(strategy, layout), mesh)
         agree(model, groups, broadcast)
         grid = Grid(strategy, mesh, groups, easy) if isinstance(strategy, AxoNN) else None
     z = getattr(strategy, "z", 1)
@@ -165,7 +165,7 @@ def parallelize(
     if easy:
         plan = Singles(model, layout, *looked)
     else:
-        plan = Plan(model, layout, rules, *looked, advise=groups is None)
+        plan = PairPlan(model, layout, rules, *looked, advise=groups is None)
     report = _report(model, strategy, layout, plan, easy, equal_rows)
     if not groups:
         return Parallelized(model, report)
@@ -253,7 +253,7 @@ def _report(model, strategy, layout, plan, easy, equal):
     if isinstance(strategy, AxoNN):
         totals = Totals.of(model, strategy, [part for part, _ in parts], easy, equal)
     axes = ", ".join(f"{axis}={size}" for axis, size in strategy.axes.items())
-    return Report(
+    return ModuleReport(
         type(model).__name__,
         f"{strategy.short} on {axes}",
         layout,

@@ -11,29 +11,29 @@ from torch import nn
 from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.gpt.program import gather
 
-from .layers import Held
+from .layers import HeldLinear
 from .watch import ReadElsewhere
 
 if TYPE_CHECKING:
     from .grid import Grid
-    from .layers import Groups
-    from .report import Report
+    from .layers import RankGroups
+    from .report import ModuleReport
 
 
 class Parallelized(nn.Module):
     """A model of which every rank holds its part; called as the model was.
 
-    module : the model itself, split in place; report : the `Report`; grid : with `tpviz.AxoNN` this
-    rank's `tpviz.modules.grid.Grid`. Parameters of split layers have their old names and a rank's
-    shapes (with AxoNN weights are flat shards): make optimizers after `parallelize`, and choose
-    weight decay by name, not by the number of dims.
+    module : the model itself, split in place; report : the `ModuleReport`; grid : with
+    `tpviz.AxoNN` this rank's `tpviz.modules.grid.Grid`. Parameters of split layers have their old
+    names and a rank's shapes (with AxoNN weights are flat shards): make optimizers after
+    `parallelize`, and choose weight decay by name, not by the number of dims.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        report: "Report",
-        groups: "Groups | None" = None,
+        report: "ModuleReport",
+        groups: "RankGroups | None" = None,
         grid: "Grid | None" = None,
         seen: bool = True,
     ):
@@ -136,17 +136,17 @@ class Parallelized(nn.Module):
         return held_in(self.module)
 
 
-def held_in(module: nn.Module) -> dict[str, Held]:
-    """{path: `Held`} of every place where a split layer is."""
+def held_in(module: nn.Module) -> dict[str, HeldLinear]:
+    """{path: `HeldLinear`} of every place where a split layer is."""
     return {
         path: part
         for path, part in module.named_modules(remove_duplicate=False)
-        if isinstance(part, Held)
+        if isinstance(part, HeldLinear)
     }
 
 
 def whole_of(
-    tensors: Mapping[str, torch.Tensor], held: Mapping[str, Held], groups: "Groups | None"
+    tensors: Mapping[str, torch.Tensor], held: Mapping[str, HeldLinear], groups: "RankGroups | None"
 ) -> dict[str, torch.Tensor]:
     """{name: whole tensor} of {name: this rank's}; those of the layers ``held`` are split.
     Collective."""

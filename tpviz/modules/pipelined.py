@@ -16,7 +16,7 @@ from tpviz.schemes.pipeline.pipeline import RankPipeline
 from tpviz.schemes.pipeline.tied_weights import Tie
 
 from .grid import cut_rows, has_rows
-from .layers import Groups, Held
+from .layers import HeldLinear, RankGroups
 from .parallelized import whole_of
 from .partition import Partition, partition_of, shard, trace
 from .partition.leaves import tensors_of
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
     from tpviz.schemes.merak.strategy import Merak
 
     from .parallelized import Parallelized
-    from .report import Report
+    from .report import ModuleReport
 
 
 @dataclass(frozen=True, repr=False)
 class PipelineReport:
     """partition : which operations are on which stage. schedule : what each rank does, in order.
-    plan : the `Report` of what is split over tp, None at tp=1. divided : whether it is done."""
+    plan : the `ModuleReport` of what is split over tp, None at tp=1. divided : whether it is
+    done."""
 
     strategy: "Merak"
     partition: Partition
     schedule: "Schedule"
     num_recomputed: tuple[int, ...]
-    plan: "Report | None" = None
+    plan: "ModuleReport | None" = None
     divided: bool = False
 
     @property
@@ -91,7 +92,7 @@ class Pipelined(nn.Module):
         report: PipelineReport,
         batch: "Batch",
         pipeline: RankPipeline | None = None,
-        groups: Groups | None = None,
+        groups: RankGroups | None = None,
         evaluation: Evaluation | None = None,
     ):
         super().__init__()
@@ -200,7 +201,7 @@ class Pipelined(nn.Module):
         return norm
 
     def _held(self):
-        """{path: `Held`} of this rank's layers that are split over tp."""
+        """{path: `HeldLinear`} of this rank's layers that are split over tp."""
         stages = self.pipeline.stages.values()
         return {path: layer for stage in stages for path, layer in stage.held().items()}  # pyright: ignore[reportCallIssue]
 
@@ -307,7 +308,7 @@ def pipelined(
     }
     batch = Batch(strategy, inputs, dim, shapes, mesh.get_local_rank("dp") if mesh else 0)
     if mesh is not None:
-        agree(model, Groups.of(strategy.axes, mesh), broadcast)
+        agree(model, RankGroups.of(strategy.axes, mesh), broadcast)
     plan = None
     if strategy.tp > 1:
         plan = split(Megatron(tp=strategy.tp)).report  # pyright: ignore[reportCallIssue]
@@ -332,7 +333,7 @@ def pipelined(
     tied_weights = [Tie(tie["names"], tie["stages"]) for tie in partition.tied_weights]
     pipeline = RankPipeline(strategy, schedule, stages, num_recomputed, tied_weights, mesh)
     split_here = any(stage.held() for stage in stages.values())
-    groups = Groups.of({"tp": strategy.tp}, mesh) if split_here else None
+    groups = RankGroups.of({"tp": strategy.tp}, mesh) if split_here else None
     return Pipelined(report, batch, pipeline, groups, Evaluation(model, cut, loss))
 
 
@@ -340,13 +341,13 @@ def _leaves(leaves):
     """A function module -> bool of those that stay one operation: the user's, and split layers."""
     several = leaves if isinstance(leaves, (tuple, list, set, frozenset)) else (leaves,)
     if all(isinstance(kind, type) and issubclass(kind, nn.Module) for kind in several):
-        return lambda module: isinstance(module, (Held, *several))
+        return lambda module: isinstance(module, (HeldLinear, *several))
     if not callable(leaves) or isinstance(leaves, (type, nn.Module)):
         raise ValueError(
             f"leaves={leaves!r}: give types of modules, as in leaves=(MyExperts,), or "
             "a function module -> bool"
         )
-    return lambda module: isinstance(module, Held) or bool(leaves(module))
+    return lambda module: isinstance(module, HeldLinear) or bool(leaves(module))
 
 
 def _cut(model, inputs, stages, balance, leaves):

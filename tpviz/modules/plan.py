@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from tpviz.core.checks import divides
 from tpviz.core.tables import listed
 
-from .cuts import Move, Part
+from .cuts import LinearPart, Move
 from .rules import RULES, pairs_of, places
 from .structure import (
-    Flow,
+    LinearFlow,
     commonpath,
     get_number,
     in_sequences,
@@ -42,17 +42,17 @@ class Planned:
 
     kind: str
     found: str
-    firsts: tuple[Part, ...]
-    second: Part
+    firsts: tuple[LinearPart, ...]
+    second: LinearPart
     divided: tuple[tuple[str, str, int, int], ...] = ()
 
     @property
-    def layers(self) -> tuple[Part, ...]:
-        """All its `Part`s, the second last."""
+    def layers(self) -> tuple[LinearPart, ...]:
+        """All its `LinearPart`s, the second last."""
         return (*self.firsts, self.second)
 
 
-class Plan:
+class PairPlan:
     """Looks for pairs by the user's rules, then the table, then the graph or sequences.
 
     pairs : `Planned`, in the model's order; left : {path: (type, shape, reason)} of everything
@@ -219,7 +219,7 @@ class Plan:
             divides("heads" if attention else "width", count, at.inside, at.i, also=gcd(*counts))
         parts = at.i * at.s if a3 else at.i
         layer = lambda path, first: _part(
-            Part,
+            LinearPart,
             path,
             self.modules[path],
             at,
@@ -245,7 +245,7 @@ class Plan:
 
 
 def _part(kind, path, module, at, first=True, **how):
-    """The `Part` of a linear layer, of this kind."""
+    """The `LinearPart` of a linear layer, of this kind."""
     bias = getattr(module, "bias", None) is not None
     return kind(path, first, *widths(module), out_dim(module), bias, at, **how)
 
@@ -312,7 +312,7 @@ def _nothing(model, done, left):
 def _findings(model, inputs, paths):
     """The graph's `Findings`, or in words why there is no graph."""
     try:
-        flow = Flow(model, *inputs)
+        flow = LinearFlow(model, *inputs)
     except Exception as error:  # whatever stops export, rules remain
         said = str(error).strip().split("\n")[0][:120]
         return (
@@ -338,7 +338,7 @@ def _divided(pair, path, holder, parts):
 
 
 # -- easy mode: every linear layer that divides, each by itself ------------------------------------
-class Single(Part):
+class Single(LinearPart):
     """A linear layer between two data-parallel layouts; its bias is whole on every rank.
 
     Elements of `Move` are for each of a rank's own rows; equally many on all ranks.
@@ -347,7 +347,7 @@ class Single(Part):
     role = "single"  # pyright: ignore[reportAssignmentType]
 
     def splits(self, name: str) -> list[tuple[int, str]]:
-        """As of `Part`; of "bias" none."""
+        """As of `LinearPart`; of "bias" none."""
         return super().splits(name) if name == "weight" else []
 
     def moves(self, enters: bool | None = True, grad: bool = True, readers: int = 1) -> list[Move]:
@@ -373,7 +373,7 @@ class Single(Part):
 
 
 class Singles:
-    """As `tpviz.modules.plan.Plan`: pairs (of one layer each), left, notes."""
+    """As `tpviz.modules.plan.PairPlan`: pairs (of one layer each), left, notes."""
 
     def __init__(
         self,

@@ -11,10 +11,10 @@ from tpviz.core.tables import listed
 from tpviz.schemes.collectives import gather_first
 
 if TYPE_CHECKING:
-    from .layers import Groups
+    from .layers import RankGroups
 
 
-def agree(model: torch.nn.Module, groups: "Groups", broadcast: bool = False) -> None:
+def agree(model: torch.nn.Module, groups: "RankGroups", broadcast: bool = False) -> None:
     """Raise ``ValueError`` on every rank if two ranks of the mesh hold other numbers, naming the
     first parameter or buffer that differs; with ``broadcast`` send those of its first rank instead.
     """
@@ -53,7 +53,7 @@ def differ(tensors: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGroup])
     return bool(_differing([together], groups, tensors[0].device))
 
 
-def from_first(make: Callable[[], Any], groups: "Groups") -> Any:
+def from_first(make: Callable[[], Any], groups: "RankGroups") -> Any:
     """What ``make()`` gives on the mesh's first rank, on all of them; collective. It must be the
     same on each and can be pickled: where ranks share cores, making it once saves all but one."""
     several = [group for group in groups.by_axis.values() if group.size() > 1]

@@ -1,7 +1,7 @@
 """What `parallelize` did, or would do: every pair, and everything that stays whole with its reason.
 
 Layers that differ only in numbers of their path and are split alike share a line in texts and
-pictures; `Report.to_table` has them one by one.
+pictures; `ModuleReport.to_table` has them one by one.
 """
 
 import re
@@ -14,7 +14,7 @@ from tpviz.core.tables import html_table, table, text_table
 from tpviz.core.trace import Ledger
 from tpviz.schemes.grid.layout import Layout
 
-from .sent import Call
+from .sent import LayerCall
 
 if TYPE_CHECKING:
     from .plan import Planned
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Report:
+class ModuleReport:
     """pairs : of `tpviz.modules.plan.Planned`; left : {path: (type, shape, reason)}; notes : texts
     about what was not looked at or not done.
 
@@ -75,12 +75,12 @@ class Report:
         every parameter is of ``itemsize``. The very first forward asks more (`Grid`).
         """
         return self.ledger_of(
-            [Call(part, tokens, part.sends) for pair in self.pairs for part in pair.layers],
+            [LayerCall(part, tokens, part.sends) for pair in self.pairs for part in pair.layers],
             itemsize,
         )
 
-    def ledger_of(self, calls: Sequence[Call], itemsize: int = 4) -> Ledger:
-        """The `Ledger` of one forward and backward with these `tpviz.modules.sent.Call`s."""
+    def ledger_of(self, calls: Sequence[LayerCall], itemsize: int = 4) -> Ledger:
+        """The `Ledger` of one forward and backward with these `tpviz.modules.sent.LayerCall`s."""
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
         entries = [row for call in calls for row in call.entries(itemsize, sizes)]
         return Ledger.of([*entries, *(self.totals.entries(calls, itemsize) if self.totals else ())])

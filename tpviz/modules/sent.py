@@ -12,7 +12,7 @@ from tpviz.core.trace import Ledger
 from tpviz.schemes.axonn.step import PREFETCH
 from tpviz.schemes.pipeline.p2p_plan import P2PPlan
 
-from .cuts import Part
+from .cuts import LinearPart
 from .layers import state
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from .plan import Planned
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """One call of a layer. tokens : rows of its input. enters : whether its input is cut here, for
     all first layers of the pair that read it. grad, trained : whether input and weight need a
     gradient; back : whether there is a backward at all. readers : first layers of its pair."""
 
-    part: Part
+    part: LinearPart
     tokens: int
     enters: bool = True
     grad: bool = True
@@ -52,9 +52,9 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def calls_of(model: torch.nn.Module, pairs: "Iterable[Planned]") -> Iterator[list[Call]]:
+def calls_of(model: torch.nn.Module, pairs: "Iterable[Planned]") -> Iterator[list[LayerCall]]:
     """While inside, calls of the layers of ``pairs`` in ``model``, not split, are noted: a list of
-    `Call`s that fills."""
+    `LayerCall`s that fills."""
     modules, calls, hooks = dict(model.named_modules()), [], []
     for pair in pairs:
         entered = {"seen": (None,), "left": 0}
@@ -86,7 +86,7 @@ def _noting(calls, part, readers, entered):
             if not entered["left"]:
                 entered["seen"] = (None,)  # holds nothing between steps
         calls.append(
-            Call(
+            LayerCall(
                 part,
                 x.numel() // part.ins,
                 enters,
@@ -100,7 +100,7 @@ def _noting(calls, part, readers, entered):
     return note
 
 
-def pipeline_ledger(model: "Pipelined", calls: Sequence[Call]) -> Ledger:
+def pipeline_ledger(model: "Pipelined", calls: Sequence[LayerCall]) -> Ledger:
     """The `Ledger` of one step of this rank of a `tpviz.modules.pipelined.Pipelined`, derived.
 
     calls : of one microbatch. Each microbatch sends what crosses each cut forward, and its gradient
@@ -189,11 +189,12 @@ class Totals:
         cls,
         model: "nn.Module",
         strategy: "AxoNN",
-        parts: "Iterable[Part]",
+        parts: "Iterable[LinearPart]",
         easy: bool = False,
         equal: bool = False,
     ) -> Self:
-        """Of a model that is not split yet. parts : `tpviz.modules.cuts.Part` of all that is."""
+        """Of a model that is not split yet. parts : `tpviz.modules.cuts.LinearPart` of all that
+        is."""
         modules, own = dict(model.named_modules()), {}
         for part in parts:
             own[id(modules[part.path].weight)] = part, "weight"
@@ -223,9 +224,9 @@ class Totals:
         return prod(self.strategy.axes[axis] for axis in self.axes)
 
     def entries(
-        self, calls: "Iterable[Call]", itemsize: int
+        self, calls: "Iterable[LayerCall]", itemsize: int
     ) -> Iterator[tuple[str, str, str, int, int, int]]:
-        """Of `tpviz.Ledger.of`, for `tpviz.modules.sent.Call`s: weights gathered, gradients
+        """Of `tpviz.Ledger.of`, for `tpviz.modules.sent.LayerCall`s: weights gathered, gradients
         scattered, then means over shares, with one number more for each parameter
         (`tpviz.modules.grid.average`)."""
         s, axes = self.strategy, self.strategy.axes

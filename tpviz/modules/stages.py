@@ -7,7 +7,7 @@ from weakref import ref
 import torch
 
 from tpviz.core.labels import label
-from tpviz.schemes.pipeline.stage import Spec, Stage
+from tpviz.schemes.pipeline.stage import Stage, StageSpec
 
 from .parallelized import held_in
 from .structure import commonpath
@@ -16,9 +16,9 @@ from .watch import in_evaluation
 if TYPE_CHECKING:
     from torch import nn
 
-    from .layers import Held
+    from .layers import HeldLinear
     from .partition import ModelGraph, Partition
-    from .partition.emit import Stage as PartStage
+    from .partition.emit import TracedStage as PartStage
     from .partition.stages import StagePart
 
 
@@ -39,7 +39,7 @@ class ModuleStage(Stage):
         self.__dict__["module"] = module  # its parameters keep the names they have there
         self.parts = module.in_parts()
         self.receives, self.sends = (
-            [Spec(m.shape, m.dtype, m.trained) for m in side or ()]
+            [StageSpec(m.shape, m.dtype, m.trained) for m in side or ()]
             for side in (part.receives, part.sends)
         )
         self.paths = [_path(piece) for piece in part.pieces]
@@ -47,8 +47,8 @@ class ModuleStage(Stage):
     def own(self) -> dict[str, torch.nn.Parameter]:
         return dict(self.module.named_parameters(remove_duplicate=False))
 
-    def held(self) -> "dict[str, Held]":
-        """{path: `Held`} of the layers that are split over tp."""
+    def held(self) -> "dict[str, HeldLinear]":
+        """{path: `HeldLinear`} of the layers that are split over tp."""
         return held_in(self.module)
 
     @property

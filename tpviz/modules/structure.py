@@ -223,7 +223,7 @@ class Findings(NamedTuple):
     reasons: dict[str, str]
 
 
-class Flow:
+class LinearFlow:
     """What flows from linear layer to linear layer in one forward of a model.
 
     Raises whatever ``torch.export`` raises where it cannot follow the model.

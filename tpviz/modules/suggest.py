@@ -22,14 +22,14 @@ from .structure import commonpath, set_number, widths
 from .watch import in_evaluation
 
 if TYPE_CHECKING:
-    from .plan import Plan, Planned
+    from .plan import PairPlan, Planned
 
 CLOSE = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest difference of outputs that rounding explains, beside their largest value (derived: some
 thousands of units in the last place, for sums in another order); else 5e-2, for 16 bits."""
 
 
-class Group(NamedTuple):
+class PairGroup(NamedTuple):
     """Layers that may be a pair, by path; ``around``: the innermost module around all of them."""
 
     around: str
@@ -41,7 +41,7 @@ class Group(NamedTuple):
         return path.removeprefix(f"{self.around}.")
 
 
-def suggested(plan: "Plan") -> list[Pair]:
+def suggested(plan: "PairPlan") -> list[Pair]:
     """Rules that split layers which ``plan`` leaves whole, one for each kind of module."""
     found, tried = [], set()
     if plan.inputs is None or len(plan.free) < 2:
@@ -69,7 +69,7 @@ def _first_that_works(plan, group):
 
 
 # -- which layers feed which -----------------------------------------------------------------------
-def _groups(plan: "Plan") -> Iterator[Group]:
+def _groups(plan: "PairPlan") -> Iterator[PairGroup]:
     """Free layers that nothing but other free layers feed, without a parameter between them: of
     that a rank would have a part of the gradient."""
     made, reads = _calls(plan.model, plan.modules, plan.linears, plan.inputs)
@@ -80,7 +80,7 @@ def _groups(plan: "Plan") -> Iterator[Group]:
         feeding = fed.pop() or frozenset()
         firsts = tuple(path for path in plan.linears if path in feeding)
         if firsts and set(firsts) <= plan.free - {second}:
-            yield Group(commonpath([*firsts, second]), firsts, second)
+            yield PairGroup(commonpath([*firsts, second]), firsts, second)
 
 
 def _calls(model, modules, paths, inputs):
@@ -127,7 +127,7 @@ def _sources(start, made):
 
 
 # -- guesses ---------------------------------------------------------------------------------------
-def _guesses(plan: "Plan", group: Group) -> Iterator[Pair]:
+def _guesses(plan: "PairPlan", group: PairGroup) -> Iterator[Pair]:
     """The likely rules, the simplest first."""
     star = "*." if group.around else ""
     names = {
@@ -204,7 +204,7 @@ class _Seen(nn.Linear):
 class _Trial:
     """A group's module with the arguments of its first call, and what its second layer saw then."""
 
-    def __init__(self, plan: "Plan", group: Group):
+    def __init__(self, plan: "PairPlan", group: PairGroup):
         self.plan, self.group = plan, group
         self.holder, self.second = plan.modules[group.around], plan.modules[group.second]
         self.calls, self.seen, self.gave = [], [], []

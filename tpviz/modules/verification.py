@@ -34,7 +34,7 @@ from tpviz.verbs.equality import (
 from .grid import rows_of
 from .module import inputs_of, parallelize
 from .partition.leaves import tensors_of
-from .report import Report
+from .report import ModuleReport
 from .sent import calls_of, pipeline_ledger
 from .stages import loss_of
 from .watch import lowest, watched
@@ -58,7 +58,7 @@ class ParallelVerification(Verdict):
     errors : {what: error} for "outputs" (of a pipeline "losses"), "gradient <name>" and
     "parameter <name>" of every parameter, and "buffer <name>" where layers are split: the largest
     over the ranks, scaled as `tpviz.verify` scales them.
-    report : the `Report` of the split.
+    report : the `ModuleReport` of the split.
     ledger_diff : one line for each difference of a rank's measured ledger from the formula, which
     is that of the report with the calls of layers seen in one process.
     unwaited : one line for each rank that used the result of a collective without waiting for it.
@@ -72,7 +72,7 @@ class ParallelVerification(Verdict):
     strategy: "ATP | AxoNN | Megatron | Merak"
     steps: int
     errors: dict[str, float]
-    report: "Report | PipelineReport"
+    report: "ModuleReport | PipelineReport"
     ledger_diff: tuple[str, ...] = ()
     unwaited: tuple[str, ...] = ()
     reduced: dict[str, str] = field(default_factory=dict)
@@ -181,7 +181,7 @@ class _Rank(NamedTuple):
 def _sent_here(*job):
     """One rank's; the report of a pipeline holds a graph, which cannot be sent."""
     found = _verify_here(*job)
-    return found if isinstance(found.report, Report) else found._replace(report=None)
+    return found if isinstance(found.report, ModuleReport) else found._replace(report=None)
 
 
 def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, device):

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from .partition.leaves import tensors_of
 
 
-class Watch(TorchFunctionMode):
+class ForwardWatch(TorchFunctionMode):
     """Every function of torch that a forward calls. inside : paths of the modules that are in their
     forward, the innermost last."""
 
@@ -71,7 +71,7 @@ def in_evaluation(model: torch.nn.Module) -> Iterator[None]:
 LOSS = "the loss"
 
 
-class _Reduced(Watch):
+class _Reduced(ForwardWatch):
     """Notes results below float64, by the path of the module that is in its forward."""
 
     def __init__(self):
@@ -108,7 +108,7 @@ def lowest(found: dict[str, torch.dtype]) -> torch.dtype:
 
 
 # -- which layers cannot be replaced, as something else reads their parameters ---------------------
-class _Reads(Watch):
+class _Reads(ForwardWatch):
     """Notes the use of a layer's parameters outside of its forward. layers : {path: layer}."""
 
     def __init__(self, model: torch.nn.Module, layers: Iterable[tuple[str, torch.nn.Module]]):

@@ -139,7 +139,7 @@ def _showing(make):
             return make(ranks, timeout, *args, **kwargs)  # says so
         members = tuple(range(dist.get_world_size()) if ranks is None else sorted(ranks))
         if members not in _makers:
-            _makers[members] = places.Group("new_group", members)
+            _makers[members] = places.GroupPlace("new_group", members)
         text = f"new_group (ranks {members_text(members)})"
         board.write("waiting in " + text)
         if dist.get_rank() in members:
@@ -154,7 +154,7 @@ def _showing(make):
     return make_and_show
 
 
-_makers: dict[tuple[int, ...], places.Group] = {}  # members -> how often they made a group
+_makers: dict[tuple[int, ...], places.GroupPlace] = {}  # members -> how often they made a group
 dist.distributed_c10d._new_group_with_tag = _showing(dist.distributed_c10d._new_group_with_tag)
 
 

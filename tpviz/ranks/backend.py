@@ -125,7 +125,7 @@ class TracedGroup(dist.ProcessGroup):
         self.number = 1  # among the groups with this axis and these members
         self.store = store
         self.timeout: timedelta | None = None  # in which its collectives fail; None: they never do
-        self._places: places.Group | None = None
+        self._places: places.GroupPlace | None = None
 
     # What torch asks of a Python group; names differ between releases.
     def getBackendName(self) -> str:
@@ -279,7 +279,7 @@ class TracedGroup(dist.ProcessGroup):
 
     def _place(self, method, collective, members, args):
         if self._places is None:  # the first one: the group has its name now
-            self._places = places.Group(self._name, self.members, self.timeout)
+            self._places = places.GroupPlace(self._name, self.members, self.timeout)
         if collective not in PEER:
             return self._places.issue(collective)
         pair = members if len(members) == 2 and method != "recv_anysource" else (-1, -1)

@@ -11,25 +11,27 @@ _WIDTH = 30
 _NOTHING = ".jp-OutputArea-child:has(.tpv-progress-done){display:none}"
 
 
-def viewer(progress: "Callable[[int, int, str], Any] | View | bool | None") -> "View":
+def viewer(
+    progress: "Callable[[int, int, str], Any] | ProgressView | bool | None",
+) -> "ProgressView":
     """A function ``(done, total, text)`` that shows progress, with a ``close()`` attribute.
 
     ``progress`` is None (whatever suits this place), False (nothing), the function to call, or
-    a `View` of one's own.
+    a `ProgressView` of one's own.
     Raises ``ValueError`` on anything else.
     """
     if progress is None or progress is True:
         return _Output() if in_notebook() else _Line(sys.stderr)
     if progress is False:
-        return View()
-    if isinstance(progress, View):
+        return ProgressView()
+    if isinstance(progress, ProgressView):
         return progress
     if callable(progress):
         return _Call(progress)
     raise ValueError(f"progress={progress!r}; use None, False or a function (done, total, text)")
 
 
-class View:
+class ProgressView:
     """Shows nothing; others show progress, and `close` ends them."""
 
     def __call__(self, done: int, total: int, text: str) -> None:
@@ -42,7 +44,7 @@ class View:
         pass
 
 
-class _Call(View):
+class _Call(ProgressView):
     def __init__(self, function):
         self._function = function
 
@@ -50,7 +52,7 @@ class _Call(View):
         self._function(done, total, text)
 
 
-class _Line(View):
+class _Line(ProgressView):
     """One line that is rewritten; silent when the stream is not a terminal."""
 
     def __init__(self, stream):
@@ -71,7 +73,7 @@ class _Line(View):
             self._stream.write("\n")
 
 
-class _Output(View):
+class _Output(ProgressView):
     """A bar in the output of a cell, made at the first report; a job that reports nothing shows
     nothing. No widget, of which a saved notebook would keep an error: at the end nothing is left.
     """

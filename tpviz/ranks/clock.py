@@ -16,7 +16,7 @@ import torch.distributed as dist
 ANCHORS = 5
 
 
-class Clock:
+class HostClock:
     """The host's: stamps are seconds of ``time.perf_counter``."""
 
     now: Callable[[], Any] = staticmethod(time.perf_counter)
@@ -33,7 +33,7 @@ class Clock:
         return stamp
 
 
-class OrderClock(Clock):
+class OrderClock(HostClock):
     """Stamps are 0, 1, 2, ...: what came before what, and nothing else."""
 
     def __init__(self):
@@ -45,7 +45,7 @@ class OrderClock(Clock):
         return float(self.moment - 1)
 
 
-class CudaClock(Clock):
+class CudaClock(HostClock):
     """Stamps are CUDA events; an anchor seen by device and host ties them to the host's clock: of
     `ANCHORS` the one that the host knows best, in the middle of when it can have been."""
 
@@ -81,6 +81,6 @@ class CudaClock(Clock):
         return self.zero + self.anchor.elapsed_time(stamp) / 1e3
 
 
-def host_or_device_clock() -> Clock:
+def host_or_device_clock() -> HostClock:
     """The clock for this process: CUDA's once CUDA is in use, else the host's."""
-    return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else Clock()
+    return CudaClock() if torch.cuda.is_available() and torch.cuda.is_initialized() else HostClock()

@@ -93,7 +93,7 @@ def launch(
         raise Interrupted(str(error) or "stopped while no rank was running") from None
 
 
-def _shown(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
+def _shown(key: _Key, payload: bytes, timeout: float | None, show: bar.ProgressView):
     if _lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue]
         raise RuntimeError("launch was called while showing the progress of another launch")
     with _lock:
@@ -117,7 +117,7 @@ def _take_turn() -> object:
     return _turn
 
 
-def _run(key: _Key, payload: bytes, timeout: float | None, show: bar.View):
+def _run(key: _Key, payload: bytes, timeout: float | None, show: bar.ProgressView):
     turn = _take_turn()
     pool = _idle_ranks(key)
     if not pool:

@@ -26,7 +26,7 @@ from tpviz.cluster.clock.flows import Flows
 from tpviz.cluster.clock.injected_faults import NONE, Faults
 
 from . import board, compute
-from .clock import Clock
+from .clock import HostClock
 from .issue_times import IssueTimes
 from .operations import PEER
 
@@ -51,7 +51,7 @@ class Flight:
         self.end = self.row = None
 
 
-class Pacer(Clock):
+class Pacer(HostClock):
     """Paces one rank; made by all ranks of the world together, closed by each on its own."""
 
     def __init__(self, cluster: "Cluster", faults: Faults | None = None):

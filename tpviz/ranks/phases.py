@@ -29,7 +29,7 @@ WHERE = ("phase", "layer", "microbatch", "chunk", "step")
 """What is said of the place of an event: columns of a trace."""
 
 
-class Mark(NamedTuple):
+class PhaseMark(NamedTuple):
     """The state from here on: after ``kernels`` kernels, before autograd node ``sequence``."""
 
     kernels: int
@@ -120,7 +120,7 @@ class Phases:
 
         Kernels are many, so while they run only changes of state are marked.
         """
-        mark, *later = map(Mark._make, self.marks)
+        mark, *later = map(PhaseMark._make, self.marks)
         upcoming = iter(later)
         following = next(upcoming, None)
         module_seen = backward_seen = False
@@ -143,10 +143,11 @@ class Phases:
     def layer_of(self, sequence: int) -> str:
         """The layer whose forward made the autograd node with this sequence number."""
         at = bisect_right(self.marks, sequence, key=itemgetter(1))
-        return Mark._make(self.marks[at - 1]).layer or ""
+        return PhaseMark._make(self.marks[at - 1]).layer or ""
 
     def _mark(self):
-        """Note the state in a plain tuple, which `Mark` names later: this runs between kernels."""
+        """Note the state in a plain tuple, which `PhaseMark` names later: this runs between
+        kernels."""
         layer, recomputing = self.stack[-1] if self.stack else (None, False)
         self.marks.append(
             (len(self.kernels), _next_sequence(), layer, recomputing, self.in_optimizer, self.step)

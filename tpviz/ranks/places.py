@@ -62,7 +62,7 @@ def alone() -> bool:
     return sum(type(t).__name__ != "TMonitor" for t in threading.enumerate()) <= _own_threads
 
 
-class Wait(NamedTuple):
+class PendingWait(NamedTuple):
     """What a collective that was issued waits for."""
 
     key: int  # of what the peers must have issued
@@ -72,7 +72,7 @@ class Wait(NamedTuple):
     peers: int  # a bit for each
 
 
-class Group:
+class GroupPlace:
     """The share of one group in this rank's part.
 
     name, members : the same on all members.
@@ -86,7 +86,7 @@ class Group:
 
     def issue(
         self, collective: str, pair: tuple[int, int] | None = None, tag: int = 0
-    ) -> Wait | None:
+    ) -> PendingWait | None:
         """Count a collective, or a message of ``pair`` (sender, receiver; of a negative sender:
         anyone); what it waits for, None where that is not known for certain."""
         if _mine is None:
@@ -102,7 +102,7 @@ class Group:
             return None
         if not pair:
             name = _number(collective)
-        return Wait(theirs, any_key, count, name, peers)
+        return PendingWait(theirs, any_key, count, name, peers)
 
     def _keys(self, collective, pair, tag):
         """(own key, the peers', their key of messages from anyone, name, peers)."""
@@ -141,7 +141,7 @@ def _count(key, count):
     _mine[row + 1] = max(count, _mine[row + 1])  # pyright: ignore[reportOptionalSubscript]
 
 
-def wait(what: Wait | None) -> None:
+def wait(what: PendingWait | None) -> None:
     """This rank is about to wait for this, and does nothing else until `go`."""
     if _mine is not None and what is not None and alone():
         _mine[_KEY], _mine[_ANY], _mine[_SEQ], _mine[_NAME], _mine[_PEERS] = what
@@ -157,19 +157,19 @@ def go() -> None:
 
 
 # -- the caller's side -----------------------------------------------------------------------------
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """What one rank has written."""
 
     serial: int
-    waits: Wait | None
+    waits: PendingWait | None
     unseen: bool
     counts: dict[int, int]  # key -> how many it has issued
 
-    def has_issued(self, wait: Wait) -> bool:
+    def has_issued(self, wait: PendingWait) -> bool:
         """Whether this rank may have done its part of what another waits for."""
         return self.counts.get(wait.key, 0) > wait.seq or wait.any_key in self.counts
 
-    def denies(self, wait: Wait) -> bool:
+    def denies(self, wait: PendingWait) -> bool:
         """Whether it waits in another collective in the place of this one."""
         mine = self.waits
         same = mine is not None and (mine.key, mine.seq) == (wait.key, wait.seq)
@@ -185,24 +185,24 @@ class Places:
             os.posix_fallocate(file.fileno(), 0, 8 * _WORDS * world_size)  # as of the board
             self._map = mmap.mmap(file.fileno(), 0)
 
-    def read(self) -> list[Place]:
+    def read(self) -> list[RankPlace]:
         """Where each rank stands now; nothing for worlds that are too large for this."""
         return [self._read(rank) for rank in range(self._size)]
 
     def _read(self, rank):
         part = self._map[8 * _WORDS * rank : 8 * _WORDS * (rank + 1)]
         words = memoryview(part).cast("q")
-        wait = Wait(*words[_KEY : _PEERS + 1]) if words[_WAITS] else None
+        wait = PendingWait(*words[_KEY : _PEERS + 1]) if words[_WAITS] else None
         rows = words[_ROWS:].tolist()
         counts = {key: count for key, count in zip(rows[::2], rows[1::2]) if key}
-        return Place(words[_SERIAL], wait, bool(words[_UNSEEN]), counts)
+        return RankPlace(words[_SERIAL], wait, bool(words[_UNSEEN]), counts)
 
     def close(self) -> None:
         """Let go of the file; the pool removes it with its directory."""
         self._map.close()
 
 
-def stuck(places: Sequence[Place], finished: Collection[int]) -> dict[int, list[int]]:
+def stuck(places: Sequence[RankPlace], finished: Collection[int]) -> dict[int, list[int]]:
     """Ranks that can never go on -> the ranks for which each of them waits in vain.
 
     All that may go on do so until nothing changes: what is left waits for each other or for ranks
@@ -235,7 +235,7 @@ def _lacking(rank, wait, places, halted):
     ]
 
 
-class Watch:
+class RankWatch:
     """Looks at ranks: only what stays as it is for ``apart`` seconds is certain."""
 
     def __init__(self, places: Places, apart: float = 1.0, every: float = 0.25):

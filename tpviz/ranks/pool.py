@@ -160,7 +160,7 @@ class Pool:
 
     def _collect(self, deadline, limit, wanted, show):
         """Wait until every rank has sent ``wanted``: rank -> content."""
-        answers, watch = {}, places.Watch(self._places)
+        answers, watch = {}, places.RankWatch(self._places)
         while len(answers) < self.world_size:
             left = _TICK if deadline is None else min(_TICK, deadline - monotonic())
             if left <= 0:
@@ -176,7 +176,7 @@ class Pool:
         return answers
 
     def _late(self, limit, answers, at_work):
-        watch = places.Watch(self._places, apart=0, every=0)
+        watch = places.RankWatch(self._places, apart=0, every=0)
         before = watch.look(answers, monotonic())
         states = self.states(answers, stacks=at_work)
         vain = watch.look(answers, monotonic()) if at_work else {}

@@ -24,7 +24,7 @@ from tpviz.core.trace.members import members_text
 from tpviz.core.trace.table import Event, Trace
 
 from . import adapters, backend, compute
-from .clock import Clock, CudaClock, OrderClock, host_or_device_clock
+from .clock import CudaClock, HostClock, OrderClock, host_or_device_clock
 from .compiled import CompiledCode
 from .compute import kernel_cost
 from .devices import badge
@@ -44,7 +44,7 @@ class Recorder:
     Raises ``RuntimeError`` if another recorder is active in this process.
     """
 
-    clock: Clock  # once entered
+    clock: HostClock  # once entered
     pacer: "Pacer | None"
     trace: Trace  # once left
 

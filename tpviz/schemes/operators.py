@@ -88,14 +88,14 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     """y = x W^T + b; torch's own, unless a pipeline says by `deferred_wgrad` what is to come
     later."""
     if _may_wait(weight, bias):
-        return Linear.apply(x, weight, bias)
+        return LocalLinear.apply(x, weight, bias)
     return torch.nn.functional.linear(x, weight, bias)
 
 
 def addmm(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """b + x W, as ``torch.addmm``, for layers whose weight is (in, out); as `linear` else."""
     if bias.dim() == 1 and _may_wait(weight, bias):
-        return Linear.apply(x, weight, bias, True)
+        return LocalLinear.apply(x, weight, bias, True)
     return torch.addmm(bias, x, weight)
 
 
@@ -106,7 +106,7 @@ def _may_wait(*parameters):
     )
 
 
-class Linear(torch.autograd.Function):
+class LocalLinear(torch.autograd.Function):
     """y = x W^T + b, whose weights' gradients come later; see `deferred_wgrad`. turned : of a
     weight (in, out), y = x W + b."""
 

@@ -51,7 +51,7 @@ in float16 too: its copy in 32 bits is made where the activations are gone."""
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """What the memory of a run depends on, besides model and split.
 
     attention : "flash", "unfused", or "recomputed" (selectively). again : features of a token that
@@ -87,7 +87,7 @@ class Run:
     workspace: int = 0
 
 
-class Kept(NamedTuple):
+class KeptBytes(NamedTuple):
     """Bytes of one microbatch on a stage: from forward to backward; more where it is recomputed at
     once; for a moment more in forward; the same in backward."""
 
@@ -97,13 +97,13 @@ class Kept(NamedTuple):
     in_backward: float
 
 
-def run_by(framework: str, s: "Merak", w: "GPT", device: str) -> Run:
-    """The `Run` of a strategy under a framework, of `tpviz.cluster.profiles.frameworks`, on a
-    device of that name, with nothing said besides."""
+def run_by(framework: str, s: "Merak", w: "GPT", device: str) -> TrainingRun:
+    """The `TrainingRun` of a strategy under a framework, of `tpviz.cluster.profiles.frameworks`, on
+    a device of that name, with nothing said besides."""
     hopper = any(name in device for name in ("H100", "H200"))
     handle = LARGE if hopper else HANDLE
     engine = LARGE if hopper or "B200" in device else ENGINE
-    common = Run(
+    common = TrainingRun(
         attention="recomputed" if s.recompute == "selective" else "flash",
         shards=s.dp if s.zero_stage else 1,
         split=s.sequence_parallel,
@@ -127,7 +127,7 @@ def run_by(framework: str, s: "Merak", w: "GPT", device: str) -> Run:
     return replace(common, fused_grads=True, workspace=2 * handle + engine)
 
 
-def peak(s: "Merak", w: "GPT", place: int, run: Run) -> Memory:
+def peak(s: "Merak", w: "GPT", place: int, run: TrainingRun) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages, moments = s.schedule_of(w).stages_of(place), s.schedule_of(w).moments[place]
     kept = _kept_by(s, w, stages, run)
@@ -144,7 +144,7 @@ def peak(s: "Merak", w: "GPT", place: int, run: Run) -> Memory:
     return Memory(**states(s, w, stages, run), activations=round(most + beside))
 
 
-def least_peak(s: "Merak", w: "GPT", place: int, run: Run) -> float:
+def least_peak(s: "Merak", w: "GPT", place: int, run: TrainingRun) -> float:
     """A lower bound of `peak`'s total, for schedules that are 1F1B, interleaved or not: what is
     kept when the rank's first backward begins. With chunks each but the last has then seen pp
     microbatches or more, for 2 (pp - place - 1) + (v - 1) pp forwards of v chunks come before
@@ -157,7 +157,7 @@ def least_peak(s: "Merak", w: "GPT", place: int, run: Run) -> float:
     return int(sum(states(s, w, stages, run).values()) + held + beside) - 1
 
 
-def states(s: "Merak", w: "GPT", stages: Iterable[int], run: Run) -> dict[str, float]:
+def states(s: "Merak", w: "GPT", stages: Iterable[int], run: TrainingRun) -> dict[str, float]:
     """Bytes of a rank's parameters, gradients and optimizer, of these stages.
 
     Parameters take 2 bytes, gradients ``run.summed``, the float32 copy and Adam's two moments 12,
@@ -193,7 +193,7 @@ def _beside(s, w, run, last):
 
 
 def _kept_by(s, w, stages, run):
-    """{stage: its `Kept`}."""
+    """{stage: its `KeptBytes`}."""
     local, blocks, last = s.local(w), s.blocks(w), s.stages - 1
     again = s.recompute not in ("none", "selective")  # else no schedule need be made
     drops = s.num_recomputed(w) if again else [0] * s.stages
@@ -202,7 +202,7 @@ def _kept_by(s, w, stages, run):
 
 @lru_cache(maxsize=4096)
 def _kept(w, tp, run, count, drop, first, last):
-    """The `Kept` of a stage, one microbatch of a replica being the workload."""
+    """The `KeptBytes` of a stage, one microbatch of a replica being the workload."""
     tokens = w.batch * w.seq
     whole = 2 * tokens * w.hidden
     stream = whole // tp if run.split else whole
@@ -226,7 +226,7 @@ def _kept(w, tp, run, count, drop, first, last):
         head = (2 * logits - held) + weight + whole
         backward = max(backward - held - norm, more, head)
         after += norm + held
-    return Kept(after, dropped, more, backward)
+    return KeptBytes(after, dropped, more, backward)
 
 
 def _block(w, tokens, stream, tp, run):

@@ -31,7 +31,7 @@ from tpviz.schemes.pipeline.memory import memory_of
 from tpviz.schemes.pipeline.staged import Staged
 from tpviz.schemes.zero.strategy import DataParallel
 
-from .peak import UNFUSED, Run, least_peak, peak, run_by, states
+from .peak import UNFUSED, TrainingRun, least_peak, peak, run_by, states
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -78,7 +78,7 @@ class Training:
         """Bytes of a moment, scales included."""
         return BLOCKWISE if self.moments == 1 else self.moments
 
-    def of(self, run: Run) -> Run:
+    def of(self, run: TrainingRun) -> TrainingRun:
         """A framework's run, trained so."""
         summed = run.summed if self.gradients is None else self.gradients
         return replace(run, summed=summed, master=self.master, moment=self.moment)
@@ -141,7 +141,7 @@ def check_states(
     schedule of a pipeline needs less."""
     if workload.itemsize > 2:
         return
-    run = (training or USUAL).of(Run(summed=UNFUSED.get(framework_of(cluster), 4)))
+    run = (training or USUAL).of(TrainingRun(summed=UNFUSED.get(framework_of(cluster), 4)))
     run = replace(run, shards=strategy.dp if strategy.zero_stage else 1)
     least = sum(states(strategy, workload, range(strategy.stages), run).values()) / strategy.pp
     if least > (size := room(cluster, training)):
@@ -210,8 +210,8 @@ def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
     return _flat(inner, w, dp, zero, dp)
 
 
-def framework_run(framework: str, device: str, s: Merak, w: "GPT", shards: int) -> Run:
-    """The `Run` of such a pipeline under a framework, on a device of that name."""
+def framework_run(framework: str, device: str, s: Merak, w: "GPT", shards: int) -> TrainingRun:
+    """The `TrainingRun` of such a pipeline under a framework, on a device of that name."""
     return replace(run_by(framework, s, w, device), shards=shards if s.zero_stage else 1)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.cluster.clock import deadline
 from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.checks import number, one_of, whole_number
-from tpviz.ranks.bar import View, viewer
+from tpviz.ranks.bar import ProgressView, viewer
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy
 
@@ -61,7 +61,7 @@ def search(
     run: int = 0,
     world_size: int | None = None,
     seconds: float | None = 9.0,
-    progress: Callable[[int, int, str], Any] | View | bool | None = None,
+    progress: Callable[[int, int, str], Any] | ProgressView | bool | None = None,
     training: Training | None = None,
 ) -> Search:
     """Rank strategies for a workload on a cluster: by formula, then the first few by simulation.
@@ -155,7 +155,7 @@ class _Looking(NamedTuple):
     objective: str
     turn: float
     end: float
-    show: View
+    show: ProgressView
     training: Training | None = None
 
     def order(self, row: Row) -> Any:
@@ -216,7 +216,7 @@ class _Looking(NamedTuple):
         return ranked(), tuple(row.strategy for row in chosen if row not in found)
 
 
-def _by_running(rows: list[Row], run: int, show: View) -> list[Row]:
+def _by_running(rows: list[Row], run: int, show: ProgressView) -> list[Row]:
     """The rows, the first of each of the first ``run`` plans measured on ranks."""
     measured = {}
     for done, row in enumerate(_firsts(rows, run)):

@@ -52,9 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; exits with a message on bad input."""
-    parser = argparse.ArgumentParser(
-        "python -m tpviz.views.demo", description=__doc__.splitlines()[0]
-    )  # pyright: ignore[reportOptionalMemberAccess]
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser("python -m tpviz.views.demo", description=about)
     parser.add_argument("--steps", type=int, default=30, help="training steps of each run")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for pictures")
     options = parser.parse_args(arguments)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tpviz.verbs.calibrate import Calibration
 
 
-class Entry(NamedTuple):
+class MatrixEntry(NamedTuple):
     """What groups of ``size`` ranks, ``stride`` apart, get while all of their kind are active.
 
     bandwidth : bytes/s that a rank sends (bus bandwidth). latency : seconds of one hop. source :
@@ -60,14 +60,14 @@ class Tier(NamedTuple):
 class CommunicationMatrix:
     """The matrix of ``world_size`` ranks, one on each of the cluster's first devices.
 
-    tiers : `Tier` tuple from the inside out. entries : {(stride, size): `Entry`}, every kind of
-    group that a 2D mesh of all ranks can have. badge : where the numbers come from.
+    tiers : `Tier` tuple from the inside out. entries : {(stride, size): `MatrixEntry`}, every kind
+    of group that a 2D mesh of all ranks can have. badge : where the numbers come from.
     """
 
     cluster: Cluster
     world_size: int
     tiers: tuple[Tier, ...]
-    entries: dict[tuple[int, int], Entry]
+    entries: dict[tuple[int, int], MatrixEntry]
     badge: str
 
     def of(self, mesh: Mesh | Sequence[int]) -> tuple[float, ...]:
@@ -81,8 +81,9 @@ class CommunicationMatrix:
         """(seconds, seconds) of one hop along d1 and d2, 0.0 on an axis of one rank."""
         return tuple(entry.latency if entry else 0.0 for entry in self.on(mesh))
 
-    def on(self, mesh: Mesh | Sequence[int]) -> tuple[Entry | None, Entry | None]:
-        """(`Entry`, `Entry`) of d1, ranks d2 apart, and d2, neighbours; None for one rank."""
+    def on(self, mesh: Mesh | Sequence[int]) -> tuple[MatrixEntry | None, MatrixEntry | None]:
+        """(`MatrixEntry`, `MatrixEntry`) of d1, ranks d2 apart, and d2, neighbours; None for one
+        rank."""
         d1, d2 = self.check_mesh(mesh)
         return self.entries.get((d2, d1)), self.entries.get((1, d2))
 
@@ -226,7 +227,7 @@ def communication_matrix(
             if key[1] > 1 and key not in entries:
                 link = cluster.axis_link(mesh, axis)
                 source = "measured" if key in cluster.table else "derived"
-                entries[key] = Entry(*key, link.bandwidth, link.latency, source)
+                entries[key] = MatrixEntry(*key, link.bandwidth, link.latency, source)
     sources = sorted({entry.source for entry in entries.values()})
     return CommunicationMatrix(
         cluster,

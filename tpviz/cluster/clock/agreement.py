@@ -33,7 +33,7 @@ def checked(capture: "Capture") -> "Capture":
 
 
 def _check(capture):
-    programs = {rank: _Calls(trace) for rank, trace in capture.traces.items()}
+    programs = {rank: _GroupCalls(trace) for rank, trace in capture.traces.items()}
     for rank, program in programs.items():
         for group, calls in program.of_group.items():
             members = members_list(group[1])
@@ -46,7 +46,7 @@ def _check(capture):
                     _compare(group, (rank, calls), (other, theirs))
 
 
-class _Calls:
+class _GroupCalls:
     """The calls of a recorded rank on each of its groups: (axis, members, whether a message)."""
 
     def __init__(self, trace):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .flows import Pass, Port
+from .flows import PortPass, SharedPort
 
 if TYPE_CHECKING:
-    from .engine import Queue
+    from .engine import GroupQueue
 
 
 class Alike:
@@ -25,7 +25,10 @@ class Alike:
     its groups. ``model[rank]`` is the first rank that does the same; ``ranks`` are these."""
 
     def __init__(
-        self, kinds: Iterable[Hashable], sides: "Sequence[Sequence[Queue]]", contention: bool = True
+        self,
+        kinds: Iterable[Hashable],
+        sides: "Sequence[Sequence[GroupQueue]]",
+        contention: bool = True,
     ):
         self.sides, self.queues = sides, list(dict.fromkeys(q for own in sides for q in own))
         number = {queue: at for at, queue in enumerate(self.queues)}
@@ -107,9 +110,9 @@ class Alike:
             passes = found.setdefault(colour, {})
             if (gate, stall) not in passes:
                 seen = any(other == gate for other, _ in passes)
-                passes[gate, stall] = Pass(
+                passes[gate, stall] = PortPass(
                     self.queues[user[row]].link.ports[place[row]].key,
-                    made.setdefault(gate, Port()),
+                    made.setdefault(gate, SharedPort()),
                     stall,
                     own[colour, stall] // booths[stall],
                     0 if seen else all[colour, gate] // ports[gate],
@@ -121,7 +124,7 @@ class Alike:
                 ports=tuple(p for p in queue.link.ports if p.key in kept)
             )
 
-    def of(self, rank: int) -> "list[tuple[Queue, int, int]]":
+    def of(self, rank: int) -> "list[tuple[GroupQueue, int, int]]":
         """[(queue that stands for its own, side, members that issue together)] by group."""
         own, mine = self.sides[rank], self.edges[0] == rank
         colours = self.queue[self.edges[2][mine]].tolist()

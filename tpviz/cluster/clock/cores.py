@@ -14,14 +14,14 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.routes import Link
-from tpviz.cluster.routes import Port as PortOf
+from tpviz.cluster.routes import SharedPort as PortOf
 
-from .flows import Flows, Pass, Port
+from .flows import Flows, PortPass, SharedPort
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
 
-    from .engine import Queue
+    from .engine import GroupQueue
 
 CORES = "cores"
 """The key of the port that all kernels pass."""
@@ -31,7 +31,7 @@ class Cores:
     """``count`` cores; ``share`` : what each rank of a collective takes of one meanwhile."""
 
     def __init__(self, count: int, share: float):
-        self.count, self.share, self.port, self.known = count, share, Port(), {}
+        self.count, self.share, self.port, self.known = count, share, SharedPort(), {}
 
     @classmethod
     def of(cls, cluster: "Cluster", world_size: int) -> "Cores | None":
@@ -40,15 +40,15 @@ class Cores:
             return None
         return cls(cluster.cores, cluster.core_share)
 
-    def kernel(self, rank: int) -> tuple[Link, list[Pass]]:
+    def kernel(self, rank: int) -> tuple[Link, list[PortPass]]:
         """(link, passes) of a rank's kernels, whose volume are their seconds on a core."""
         if rank not in self.known:
             self.known[rank] = self._way(Link(1.0, 0.0, 1.0, ()), 1, ("kernel", rank))
         return self.known[rank]
 
     def transfer(
-        self, queue: "Queue", flows: Flows, contention: bool, queued: float
-    ) -> tuple[Link, list[Pass]]:
+        self, queue: "GroupQueue", flows: Flows, contention: bool, queued: float
+    ) -> tuple[Link, list[PortPass]]:
         """(link, passes) of a queue's transfers: its own, where links are shared, and the cores.
 
         queued : how many times as long one takes as alone; its work on the cores is the same.
@@ -61,8 +61,8 @@ class Cores:
             self.known[key] = self._way(link, taken, queue.kind, own) if taken else (link, own)
         return self.known[key]
 
-    def _way(self, link: Link, taken: float, kind: Hashable, own: Sequence[Pass] = ()):
+    def _way(self, link: Link, taken: float, kind: Hashable, own: Sequence[PortPass] = ()):
         """What takes so many cores, at the link's full rate while there are enough."""
         port = PortOf(CORES, link.bandwidth * max(self.count, taken), taken)  # pyright: ignore[reportArgumentType]
         link = link._replace(ports=(*link.ports, port))
-        return link, [*own, Pass(CORES, self.port, kind, taken, taken)]  # pyright: ignore[reportArgumentType]
+        return link, [*own, PortPass(CORES, self.port, kind, taken, taken)]  # pyright: ignore[reportArgumentType]

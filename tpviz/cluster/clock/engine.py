@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tpviz.core.trace.members import members_text
 
 from . import deadline
-from .flows import Flows, Pass
+from .flows import Flows, PortPass
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from .cores import Cores
 
 
-class Transfer:
+class GroupTransfer:
     """One collective (or message) of a group: who has issued it, when it began and ended."""
 
     __slots__ = ("bytes", "end", "last", "missing", "name", "queue", "ready", "waiting")
 
-    def __init__(self, queue: "Queue", name: str, size: int, bytes: int):
+    def __init__(self, queue: "GroupQueue", name: str, size: int, bytes: int):
         self.queue, self.name, self.missing, self.bytes = queue, name, size, bytes
         self.ready, self.end, self.waiting, self.last = -1.0, None, [], None
 
 
-class Queue:
+class GroupQueue:
     """The collectives of one group, in the order issued: one at a time, as on a stream.
 
     passes : the `flows.Pass`es of its link, where the queue stands for others that are alike.
@@ -47,7 +47,7 @@ class Queue:
         kind: Hashable,
         link: "Link",
         factor: float,
-        passes: Sequence[Pass] | None = None,
+        passes: Sequence[PortPass] | None = None,
     ):
         self.axis, self.members, self.kind, self.link = axis, members, kind, link
         self.factor, self.passes = factor, passes
@@ -102,7 +102,7 @@ class Engine:
                 flow = self.flows.step()
                 if flow is None:
                     continue
-                if isinstance(flow.owner, Transfer):
+                if isinstance(flow.owner, GroupTransfer):
                     self._ended(flow.owner, flow.end)
                 else:
                     self._computed(flow.owner, flow.start, flow.end)
@@ -176,7 +176,7 @@ class Engine:
         place = places.get(side, 0)
         places[side] = place + 1
         if place == len(queue.transfers):
-            queue.transfers.append(Transfer(queue, name, len(queue.members), bytes))
+            queue.transfers.append(GroupTransfer(queue, name, len(queue.members), bytes))
         transfer = queue.transfers[place]
         transfer.missing -= count
         if bytes > transfer.bytes:  # ranks may send unequal parts; the busiest port decides
@@ -255,6 +255,6 @@ class Engine:
 
 def _end_of(start, end):
     """A transfer's end; one that some member never issued, and nobody waits for, has no length."""
-    if not isinstance(end, Transfer):
+    if not isinstance(end, GroupTransfer):
         return end
     return start if end.end is None else end.end

@@ -36,7 +36,7 @@ class Flow:
         owner: Any,
         kind: Hashable,
         link: "Link",
-        passes: "Sequence[Pass]",
+        passes: "Sequence[PortPass]",
         latency: float,
         volume: float,
         start: float,
@@ -46,7 +46,7 @@ class Flow:
         self.rate, self.updated, self.version = 0.0, self.start, 0
 
 
-class Port:
+class SharedPort:
     """Who sends through a port: {flow: None}, how many they are, and how many of each kind."""
 
     __slots__ = ("count", "flows", "kinds")
@@ -55,7 +55,7 @@ class Port:
         self.flows, self.count, self.kinds = {}, 0, Counter()
 
 
-class Pass(NamedTuple):
+class PortPass(NamedTuple):
     """How a flow meets a port of its link: its own kind is not counted among the others there.
 
     A flow may stand for several that are alike: ``all`` of them pass the port, ``own`` of these
@@ -63,7 +63,7 @@ class Pass(NamedTuple):
     """
 
     key: Hashable
-    port: Port
+    port: SharedPort
     kind: Hashable
     own: int = 1
     all: int = 1
@@ -85,7 +85,7 @@ class Flows:
         latency: float,
         volume: float,
         start: float,
-        passes: Sequence[Pass] | None = None,
+        passes: Sequence[PortPass] | None = None,
     ) -> Flow:
         """A transfer begins at ``start`` (s); `step` will give it back when it is done.
 
@@ -99,11 +99,13 @@ class Flows:
             heapq.heappush(self.heap, (flow.start, next(self.number), flow, 0))
         return flow
 
-    def passes(self, link: "Link", kind: Hashable) -> list[Pass]:
+    def passes(self, link: "Link", kind: Hashable) -> list[PortPass]:
         """How flows of a kind meet the ports of their link."""
         if (id(link), kind) not in self.of_link:  # a link's hash would be that of all its ports
-            ports = [(port.key, self.ports.setdefault(port.key, Port())) for port in link.ports]
-            self.of_link[id(link), kind] = link, [Pass(*port, kind) for port in ports]
+            ports = [
+                (port.key, self.ports.setdefault(port.key, SharedPort())) for port in link.ports
+            ]
+            self.of_link[id(link), kind] = link, [PortPass(*port, kind) for port in ports]
         return self.of_link[id(link), kind][1]
 
     def next_time(self) -> float | None:

@@ -15,7 +15,7 @@ from tpviz.core.trace.members import MANY, members_list
 from .agreement import checked
 from .alike import Alike
 from .cores import Cores
-from .engine import Engine, Queue
+from .engine import Engine, GroupQueue
 from .injected_faults import NONE, Faults
 from .program import Capture, is_message, operations, place, strides
 from .shared import SharedTrace, groups_in, members_of
@@ -69,7 +69,7 @@ def _replay(capture, cluster, steps, faults, contention, devices):
         for rank, trace in capture.traces.items()
     }
     of = [templates[capture.model[rank]] for rank in range(capture.world_size)]
-    board = Board(capture, cluster, faults)
+    board = GroupQueues(capture, cluster, faults)
     cores = Cores.of(cluster, capture.world_size)
     kinds = [(t.rank, faults.kernel_kind(r), cores and r) for r, t in enumerate(of)]
     alike = Alike(kinds, [board.of(t, rank) for rank, t in enumerate(of)], contention)
@@ -129,14 +129,14 @@ class Template:
         return stamps, np.maximum.accumulate(seconds)
 
 
-class Board:
+class GroupQueues:
     """The queues of all groups, made once each."""
 
     def __init__(self, capture: Capture, cluster: "Cluster", faults: Faults):
         self.capture, self.cluster, self.faults = capture, cluster, faults
         self.queues, self.placed = {}, {}
 
-    def of(self, template: Template, rank: int) -> list[Queue]:
+    def of(self, template: Template, rank: int) -> list[GroupQueue]:
         """[queue] of each of the template's groups where ``rank`` sits."""
         return [
             self._queue(axis, self._place(template.rank, rank, text, peer), peer)
@@ -168,7 +168,7 @@ class Board:
             link = self.cluster.link(members, self.capture.world_size, shift)
             factor = self.faults.link_factor(members)
             kind = axis, link.family, shift
-            self.queues[key] = Queue(axis, members, kind, link, factor)
+            self.queues[key] = GroupQueue(axis, members, kind, link, factor)
         return self.queues[key]
 
 

@@ -16,7 +16,7 @@ from tpviz.core.checks import one_of, whole_number
 
 from . import interleaved, one_f_one_b, v_shaped
 from .actions import KINDS, Action
-from .clock import Timeline, timeline
+from .clock import ScheduleTimes, timeline
 from .own import own
 from .plan import finish
 from .table import Schedule
@@ -30,7 +30,7 @@ __all__ = [
     "SCHEDULES",
     "Action",
     "Schedule",
-    "Timeline",
+    "ScheduleTimes",
     "check",
     "schedule",
     "schedule_errors",

@@ -31,8 +31,8 @@ def timeline(
     weight: float | Iterable[float] | None = None,
     latency: float = 0.0,
     overlapped: bool = False,
-) -> "Timeline":
-    """A schedule on a clock: a `Timeline`.
+) -> "ScheduleTimes":
+    """A schedule on a clock: a `ScheduleTimes`.
 
     forward, backward, recompute, weight : seconds of a microbatch on a (virtual) stage, a number or
     one for each stage. backward is that of the input and of the weights, without recompute;
@@ -88,7 +88,9 @@ def _run(schedule, lasts, latency, overlapped):
             arrives.append(ends)
             start[rank].append(begins)
             end[rank].append(ends)
-    return Timeline(schedule, tuple(map(tuple, start)), tuple(map(tuple, end)), latency, overlapped)
+    return ScheduleTimes(
+        schedule, tuple(map(tuple, start)), tuple(map(tuple, end)), latency, overlapped
+    )
 
 
 def _run_pairs(schedule, lasts, latency):
@@ -121,7 +123,7 @@ def _run_pairs(schedule, lasts, latency):
 
 
 @dataclass(frozen=True, repr=False)
-class Timeline:
+class ScheduleTimes:
     """Start and end of every action, as per rank a tuple in the order of the schedule.
 
     overlapped : whether both actions of a pair have the same start and end.

@@ -28,7 +28,7 @@ class Step(NamedTuple):
     is_message: bool
 
 
-class Wait(NamedTuple):
+class StuckRank(NamedTuple):
     """A rank that can do no more: the index it stands at, and the result that is missing."""
 
     rank: int
@@ -48,8 +48,9 @@ def needs(action: "Action", stages: int) -> tuple[str, int, int] | None:
     return None
 
 
-def walk(schedule: "Schedule") -> tuple[tuple[Step, ...], list[Wait]]:
-    """(steps, waits): `Step`s, each after all that it waits for, and the `Wait`s that are left.
+def walk(schedule: "Schedule") -> tuple[tuple[Step, ...], list[StuckRank]]:
+    """(steps, waits): `Step`s, each after all that it waits for, and the `StuckRank`s that are
+    left.
 
     Each rank does its actions in their order and goes on as soon as it can; messages take no room
     and nobody waits to be rid of one (non-blocking sends). An overlapped pair begins when both its
@@ -83,14 +84,14 @@ def walk(schedule: "Schedule") -> tuple[tuple[Step, ...], list[Wait]]:
                 at[rank] = index + 1
                 moved = True
     return tuple(steps), [
-        Wait(rank, at[rank], *missing(rank))  # pyright: ignore[reportOptionalIterable, reportArgumentType]
+        StuckRank(rank, at[rank], *missing(rank))  # pyright: ignore[reportOptionalIterable, reportArgumentType]
         for rank, row in enumerate(schedule.actions)
         if at[rank] < len(row)
     ]
 
 
-def rings(schedule: "Schedule", waits: Iterable[Wait]) -> list[list[Wait]]:
-    """The rings among ``waits``: lists of `Wait`, each waiting for the rank of the next.
+def rings(schedule: "Schedule", waits: Iterable[StuckRank]) -> list[list[StuckRank]]:
+    """The rings among ``waits``: lists of `StuckRank`, each waiting for the rank of the next.
 
     Where a result is missing because nobody makes it there is no ring.
     """

@@ -8,13 +8,13 @@ from typing import Any
 
 from tpviz.core import limits
 
-from .shapes import Fields, List, Map, Misfit, Number, Rank, Text, Whole, fitting
+from .shapes import Fields, FiniteNumber, List, MapOf, Misfit, Rank, Text, WholeNumber, fitting
 
 
 class Axes:
     """{name: size} of the axes of a mesh, which has at most `limits.RANKS` ranks."""
 
-    shape = Map(Text(), Whole(1))
+    shape = MapOf(Text(), WholeNumber(1))
 
     def check(self, value: Any) -> dict[str, int]:
         """The axes as a dict."""
@@ -31,7 +31,7 @@ class Axes:
 class Samples:
     """A rank's memory: times, and as many bytes of each kind."""
 
-    time, kind = List(Number()), List(Whole())
+    time, kind = List(FiniteNumber()), List(WholeNumber())
 
     def check(self, value: Any) -> dict[str, list[float]]:
         """{"time": list, kind: list, ...}."""
@@ -42,7 +42,7 @@ class Samples:
         return found
 
 
-class Loss(Number):
+class Loss(FiniteNumber):
     """A loss, which may be any number, or None where it is not known."""
 
     def check(self, value: Any) -> float | None:
@@ -50,7 +50,7 @@ class Loss(Number):
         return None if value is None else super().check(value)
 
 
-class Group:
+class UnrecordedGroup:
     """[backend, members] of a group, of which collectives are missing."""
 
     def check(self, value: Any) -> list[str]:
@@ -72,13 +72,13 @@ class Host:
         return found
 
 
-_RANGE = List(Whole(0))
+_RANGE = List(WholeNumber(0))
 _ROW = Fields(
     {
         "name": Text(),
-        "shape": List(Whole(0)),
+        "shape": List(WholeNumber(0)),
         "notation": Text(),
-        "splits": List(Fields({"dim": Whole(0), "axis": Text()}, ("dim", "axis"))),
+        "splits": List(Fields({"dim": WholeNumber(0), "axis": Text()}, ("dim", "axis"))),
         "flat": Fields({"axis": Text(), "ranges": List(_RANGE)}, ("axis", "ranges")),
         "at": Fields({"axis": Text(), "indices": _RANGE}, ("axis", "indices")),
     },
@@ -89,16 +89,16 @@ TEXTS = "badge", "device", "strategy", "workload", "title", "cluster", "source"
 META = {
     **dict.fromkeys(TEXTS, Text()),
     "world_size": Rank(1),
-    "overhead": Number(finite=False),
+    "overhead": FiniteNumber(finite=False),
     "losses": List(Loss(finite=False)),
     "mesh": Fields({"axes": Axes()}, ("axes",)),
     "ownership": List(_ROW),
-    "memory": Map(Rank(0, digits=True), Samples()),
-    "late": Fields({**dict.fromkeys(_LATE, Number()), "events": List(Text())}),
-    "unrecorded": List(Group()),
+    "memory": MapOf(Rank(0, digits=True), Samples()),
+    "late": Fields({**dict.fromkeys(_LATE, FiniteNumber()), "events": List(Text())}),
+    "unrecorded": List(UnrecordedGroup()),
     "notes": List(Text()),
     "disagree": List(Text()),
-    "hosts": Map(Rank(0, digits=True), Host()),
+    "hosts": MapOf(Rank(0, digits=True), Host()),
 }
 ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
           "memory": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": [],

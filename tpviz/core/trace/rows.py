@@ -14,7 +14,7 @@ from tpviz.core import limits
 
 from .columns import COLUMNS
 from .members import members_list
-from .shapes import Choice, Misfit, Number, Rank, Text, Whole, short
+from .shapes import FiniteNumber, Misfit, OneText, Rank, Text, WholeNumber, short
 
 if TYPE_CHECKING:
     from .columns import Event
@@ -38,14 +38,14 @@ class Members(Text):
 
 
 ROW = {
-    **dict.fromkeys(("id", "waits_for", "microbatch", "chunk", "step", "seq"), Whole(-1)),
-    "flops": Whole(0),
-    "bytes": Whole(-1),
+    **dict.fromkeys(("id", "waits_for", "microbatch", "chunk", "step", "seq"), WholeNumber(-1)),
+    "flops": WholeNumber(0),
+    "bytes": WholeNumber(-1),
     **dict.fromkeys(("lane", "name", "phase", "layer", "axis", "dtype", "terms"), Text()),
-    **dict.fromkeys(("start", "end"), Number(-LONGEST, LONGEST)),
+    **dict.fromkeys(("start", "end"), FiniteNumber(-LONGEST, LONGEST)),
     "rank": Rank(0),
-    "kind": Choice("compute", "comm", "copy", "wait", "step"),
-    "wire_bytes": Number(-1, 1e30),
+    "kind": OneText("compute", "comm", "copy", "wait", "step"),
+    "wire_bytes": FiniteNumber(-1, 1e30),
     "members": Members(),
 }
 

@@ -3,8 +3,8 @@
 A shape checks a value and returns it in plain Python; the first value that does not fit is named
 with its place. Files, events made by hand and `Trace.meta` are all checked by tables of shapes.
 
->>> fitting(Fields({"rank": Whole(0, 7), "sizes": List(Number())}), {"sizes": [1, "x"]}, "a.json: ")
-Traceback (most recent call last):
+>>> fitting(Fields({"rank": WholeNumber(0, 7), "sizes": List(FiniteNumber())}), {"sizes": [1, "x"]},
+"a.json: ") Traceback (most recent call last):
 ValueError: a.json: sizes[1] is 'x', not a finite number
 """
 
@@ -71,7 +71,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-class Whole:
+class WholeNumber:
     """A whole number from ``low`` to ``high``; with ``digits`` also as text, which becomes one."""
 
     kinds, dtype = frozenset([int]), np.int64
@@ -104,7 +104,7 @@ class Whole:
         return array if ((low <= array) & (array <= high)).all() else None
 
 
-class Rank(Whole):
+class Rank(WholeNumber):
     """The number of a rank, below `limits.RANKS`."""
 
     def bounds(self) -> tuple[float, float]:
@@ -112,7 +112,7 @@ class Rank(Whole):
         return self.low, limits.RANKS - 1 + (self.low > 0)
 
 
-class Number(Whole):
+class FiniteNumber(WholeNumber):
     """A finite number within bounds; with ``finite=False`` also NaN and the infinities."""
 
     kinds, dtype = frozenset([int, float]), np.float64
@@ -172,7 +172,7 @@ class Plain(Text):
         return super().check(value)
 
 
-class Choice(Text):
+class OneText(Text):
     """One of some texts."""
 
     def __init__(self, *texts: str):
@@ -204,7 +204,7 @@ class List:
 
 
 @dataclass(frozen=True)
-class Map:
+class MapOf:
     """An object whose keys have one shape and whose values another."""
 
     keys: "_Shape"
@@ -245,7 +245,7 @@ class Fields:
         if self.rest is None:
             return {**value, **known}
         others = {k: v for k, v in value.items() if k not in self.of}
-        return {**Map(Text(), self.rest).check(others), **known}
+        return {**MapOf(Text(), self.rest).check(others), **known}
 
 
 @dataclass(frozen=True)

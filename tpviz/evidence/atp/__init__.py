@@ -7,13 +7,13 @@ curve.best("predicted"), curve.to_svg()
 
 from .chunking import ChunkCurve, chunk_curve
 from .contended import Contention, contention
-from .scaled import Scaling, scaling
+from .scaled import MeshScaling, scaling
 from .winning import Winners, winners
 
 __all__ = [
     "ChunkCurve",
     "Contention",
-    "Scaling",
+    "MeshScaling",
     "Winners",
     "chunk_curve",
     "contention",

@@ -52,7 +52,7 @@ CAVEATS = (
 )
 
 
-class Point(NamedTuple):
+class MeshPoint(NamedTuple):
     """The best mesh and 1D on N ranks; of a layer, forward and backward, strong scaling.
 
     volume, volume_1d : on the wire of a rank, in units of batch x seq x hidden elements.
@@ -84,14 +84,14 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scaling(Report):
-    """``points`` {fabric of FABRICS: `Point` of each size}."""
+class MeshScaling(Report):
+    """``points`` {fabric of FABRICS: `MeshPoint` of each size}."""
 
     workload: GPT
     sizes: tuple[int, ...]
     bandwidths: tuple[float, float]
     shared: str
-    points: dict[str, tuple[Point, ...]]
+    points: dict[str, tuple[MeshPoint, ...]]
     badges = ("modelled",)
 
     def drawing(self, fabric: str = "constant") -> dict[str, Any]:
@@ -195,8 +195,8 @@ def scaling(
     bandwidths: tuple[float, float] = (100e9, 100e9),
     shared: "Callable[[int], Cluster]" = one_nic,
     flops: float = 250e12,
-) -> Scaling:
-    """The `Scaling` of a workload's layers over numbers of ranks.
+) -> MeshScaling:
+    """The `MeshScaling` of a workload's layers over numbers of ranks.
 
     Parameters
     ----------
@@ -227,7 +227,7 @@ def scaling(
         name: tuple(_point(workload, n, rate(n), flops, sizes[0]) for n in sizes)
         for name, rate in rates.items()
     }
-    return Scaling(workload, sizes, bandwidths, fabrics[sizes[-1]].caption, points)
+    return MeshScaling(workload, sizes, bandwidths, fabrics[sizes[-1]].caption, points)
 
 
 def _rates_of(cluster):
@@ -238,12 +238,12 @@ def _rates_of(cluster):
 
 
 def _point(w, n, rates, flops, smallest):
-    """The `Point` of N ranks."""
+    """The `MeshPoint` of N ranks."""
     one = ATP(mesh=(n, 1), attention="A1" if w.num_kv_heads % n else "A3")
     strategy, seconds = best(ATP.meshes(w, n), w, rates)
     unit, factor = w.batch * w.seq * w.hidden, (n / smallest) ** 0.5
     volume, volume_1d = (sum(wire_volume(s, w).values()) / unit for s in (strategy, one))
-    return Point(
+    return MeshPoint(
         n,
         strategy,
         volume,

@@ -10,7 +10,7 @@ from tpviz.core.charts import heat_map, panel
 from tpviz.core.checks import whole_number
 from tpviz.core.tables import table
 from tpviz.core.workload import GPT
-from tpviz.evidence.ranked import MODES, Row, order, tau
+from tpviz.evidence.ranked import MODES, RankedRow, order, tau
 from tpviz.evidence.report import Report, named, not_knobs
 from tpviz.ranks.launch import check_world_size
 from tpviz.schemes.atp.strategy import ATP
@@ -28,7 +28,8 @@ TITLES = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Winners(Report):
-    """The table: ``cells`` {(cluster's name, strategy): `Row`}; every strategy on every cluster.
+    """The table: ``cells`` {(cluster's name, strategy): `RankedRow`}; every strategy on every
+    cluster.
 
     The first strategy is 1D, the mesh (N, 1) in column order, which is Megatron's.
     """
@@ -36,7 +37,7 @@ class Winners(Report):
     workload: GPT
     clusters: dict[str, Cluster]
     strategies: tuple[ATP, ...]
-    cells: dict[tuple[str, ATP], Row]
+    cells: dict[tuple[str, ATP], RankedRow]
 
     @property
     def base(self) -> ATP:
@@ -248,7 +249,7 @@ def _cell(strategy, workload, cluster):
     # In scale models memory does not scale as one.
     fits = cluster.hidden_scale != 1 or prediction.fits
     communication = strategy.communication(workload, cluster)
-    return Row(strategy, communication, prediction.step_time, fits=fits)
+    return RankedRow(strategy, communication, prediction.step_time, fits=fits)
 
 
 def _row(strategy):

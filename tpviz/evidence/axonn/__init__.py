@@ -6,7 +6,7 @@ result.gain(), result.to_svg()
 """
 
 from .overlapping import Overlaps, overlaps
-from .scaled import Scaling, scaling
-from .validated import Validation, validation
+from .scaled import GridScaling, scaling
+from .validated import GridValidation, validation
 
-__all__ = ["Overlaps", "Scaling", "Validation", "overlaps", "scaling", "validation"]
+__all__ = ["GridScaling", "GridValidation", "Overlaps", "overlaps", "scaling", "validation"]

@@ -13,7 +13,7 @@ ABSTRACT_B = "abstract of arXiv 2502.08145"
 RECALLED = "recalled from arXiv 2502.08145, not confirmed"
 
 
-class Run(NamedTuple):
+class ClaimedRun(NamedTuple):
     """A run of the papers. model : a key of `SIZES`, None where the abstract names none.
 
     flops : of all devices together, per second. device : a key of `NOMINAL`.
@@ -47,11 +47,11 @@ class Run(NamedTuple):
 
 
 RUNS = (
-    Run("Perlmutter", "80B", 1024, 182e15, ABSTRACT_A, "A100"),
-    Run("Perlmutter", None, 4096, 620.1e15, ABSTRACT_B, "A100"),
-    Run("Frontier", None, 32768, 1381e15, ABSTRACT_B, "MI250X GCD"),
+    ClaimedRun("Perlmutter", "80B", 1024, 182e15, ABSTRACT_A, "A100"),
+    ClaimedRun("Perlmutter", None, 4096, 620.1e15, ABSTRACT_B, "A100"),
+    ClaimedRun("Frontier", None, 32768, 1381e15, ABSTRACT_B, "MI250X GCD"),
     *(
-        Run("Frontier", model, devices, pflops * 1e15, RECALLED, "MI250X GCD")
+        ClaimedRun("Frontier", model, devices, pflops * 1e15, RECALLED, "MI250X GCD")
         for model, devices, pflops in (
             ("5B", 512, 40.4),
             ("10B", 1024, 77.3),
@@ -77,6 +77,6 @@ OVERLAPS = (
 )
 
 
-def runs_of(cluster: str, model: str) -> tuple[Run, ...]:
+def runs_of(cluster: str, model: str) -> tuple[ClaimedRun, ...]:
     """The `RUNS` on a cluster whose model is this one, or not named."""
     return tuple(run for run in RUNS if run.cluster == cluster and run.model in (model, None))

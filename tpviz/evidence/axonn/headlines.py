@@ -12,11 +12,11 @@ from tpviz.core.workload import GPT
 from tpviz.evidence.finding import Finding, vary
 from tpviz.schemes.axonn.models import LEAST_RANKS, NOMINAL, hardware_flops, paper_models
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.verbs.peak import Run, peak
+from tpviz.verbs.peak import TrainingRun, peak
 from tpviz.verbs.predict import predict
 
 from .overlapping import grid_of
-from .scaled import Choice, scaling
+from .scaled import GridChoice, scaling
 from .validated import validation
 
 WEAK = 8192
@@ -39,7 +39,7 @@ def machine(devices: int, ideal: bool = False) -> Cluster:
 
 
 @lru_cache(maxsize=64)
-def fastest(name: str, devices: int, batch: int, order: str, ideal: bool) -> Choice:
+def fastest(name: str, devices: int, batch: int, order: str, ideal: bool) -> GridChoice:
     """The grid with the shortest predicted step that fits. (A default would miss the cache.)"""
     on = lambda n: machine(n, ideal)
     found = scaling(name, on, [devices], batch, order=order).at(devices).fastest
@@ -52,7 +52,7 @@ def rival(name: str, devices: int, batch: int, ideal: bool) -> tuple[float, Mera
     """(seconds, Megatron-LM's fastest plan that fits): pp stages under 1F1B or interleaved, tp in a
     node or two, dp with ZeRO 1, microbatches of one to four sequences, recomputing every block."""
     w, cluster, best = paper_models(batch)[name], machine(devices, ideal), None
-    device, run = cluster.device, Run(at_once=True)
+    device, run = cluster.device, TrainingRun(at_once=True)
     gemms = hardware_flops(w) / devices / device.flops[w.dtype] / device.gemm_efficiency
 
     def least(s):

@@ -31,7 +31,7 @@ from .claims import runs_of
 from .overlapping import grid_of
 
 if TYPE_CHECKING:
-    from .claims import Run
+    from .claims import ClaimedRun
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 NODES = {"perlmutter": (perlmutter, 4), "frontier": (frontier, 8)}
@@ -46,7 +46,7 @@ STYLES = {
 """{line: (ink, dash, marker)}."""
 
 
-class Choice(NamedTuple):
+class GridChoice(NamedTuple):
     """A grid with the fewest microbatches that fit. Seconds: of ``communication`` by the papers'
     kind of model, of the predicted ``step``, and of ``exposed`` communication in it."""
 
@@ -63,7 +63,7 @@ class Choice(NamedTuple):
         return grid_of(self.strategy) + f", {count} microbatches" * (count > 1)
 
 
-class Point(NamedTuple):
+class GridPoint(NamedTuple):
     """A number of devices. grids : whose sizes divide; fit : of these, whose memory fits; first :
     by the communication model; fastest : by predicted step; both None where nothing fits, with the
     reason."""
@@ -71,36 +71,36 @@ class Point(NamedTuple):
     devices: int
     grids: int
     fit: int
-    first: Choice | None = None
-    fastest: Choice | None = None
+    first: GridChoice | None = None
+    fastest: GridChoice | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Scaling(Report):
-    """``points``, a `Point` for each number of devices, smallest first; peak : FLOP/s of a device,
-    the vendor's, of which ``used`` are fractions."""
+class GridScaling(Report):
+    """``points``, a `GridPoint` for each number of devices, smallest first; peak : FLOP/s of a
+    device, the vendor's, of which ``used`` are fractions."""
 
     model: str
     workload: GPT
     machine: str
     device: str
     peak: float
-    points: tuple[Point, ...]
+    points: tuple[GridPoint, ...]
     badges = ("predicted",)
 
     @property
-    def possible(self) -> tuple[Point, ...]:
+    def possible(self) -> tuple[GridPoint, ...]:
         """The points at which some grid fits."""
         return tuple(p for p in self.points if p.first)
 
     @property
-    def claims(self) -> "tuple[Run, ...]":
+    def claims(self) -> "tuple[ClaimedRun, ...]":
         """The papers' claims for this model on this machine: `claims.Run`."""
         return runs_of(self.machine, self.model)
 
-    def at(self, devices: int) -> Point:
-        """The `Point` of a number of devices."""
+    def at(self, devices: int) -> GridPoint:
+        """The `GridPoint` of a number of devices."""
         points = {p.devices: p for p in self.points}
         return points[one_of("devices", devices, tuple(points))]
 
@@ -204,8 +204,8 @@ def scaling(
     devices: Iterable[int] = DEVICES,
     batch: int = 8192,
     **knobs: Any,
-) -> Scaling:
-    """The `Scaling` of a model of AxoNN's papers.
+) -> GridScaling:
+    """The `GridScaling` of a model of AxoNN's papers.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def scaling(
             f"{model} fits none of these: "
             + "; ".join(f"{p.devices} devices, {p.reason}" for p in points)
         )
-    return Scaling(model, workload, clusters[-1].name, device.name, peak, points)
+    return GridScaling(model, workload, clusters[-1].name, device.name, peak, points)
 
 
 def _checked(cluster, devices):
@@ -275,7 +275,7 @@ def _preset(name):
 
 
 def _point(w, devices, cluster, peak, knobs):
-    """The `Point` of a number of devices."""
+    """The `GridPoint` of a number of devices."""
     memory, grids = (
         cluster.device.memory,
         list(fitting((replace(s, recompute=True, **knobs) for s in AxoNN.space(w, devices)), w)),
@@ -288,7 +288,7 @@ def _point(w, devices, cluster, peak, knobs):
             if grids
             else "no grid's sizes divide"
         )
-        return Point(devices, len(grids), 0, reason=reason)
+        return GridPoint(devices, len(grids), 0, reason=reason)
     rates, flops = lru_cache(None)(of_cluster(cluster, devices)), cluster.device.flops[w.dtype]
 
     def sent(s):
@@ -300,11 +300,11 @@ def _point(w, devices, cluster, peak, knobs):
     def known(s):
         step, exposed = predicted(s, w, cluster)
         used = utilisation(w, step, devices, peak)
-        return step, Choice(s, seconds(s, w, rates), step, exposed, used)
+        return step, GridChoice(s, seconds(s, w, rates), step, exposed, used)
 
     def cut(s):
         return fewest(s, w, memory)
 
     first = cheapest(fit, sent, lambda s: sent(cut(s)))
     fastest = cheapest(fit, bound, lambda s: bound(cut(s)), known)
-    return Point(devices, len(grids), len(fit), known(first)[1], fastest)
+    return GridPoint(devices, len(grids), len(fit), known(first)[1], fastest)

@@ -11,7 +11,7 @@ from tpviz.core.charts import axis, label, log_ticks, panel, points, unit_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import table
 from tpviz.core.workload import GPT
-from tpviz.evidence.ranked import MODES, Row, order, tau
+from tpviz.evidence.ranked import MODES, RankedRow, order, tau
 from tpviz.evidence.report import Report, not_knobs, too_late
 from tpviz.ranks.launch import check_world_size
 from tpviz.schemes.axonn.paper import ranking
@@ -56,19 +56,21 @@ class Hits(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Validation(Report):
-    """Every grid: ``rows`` (`Row`), in the order of the communication model."""
+class GridValidation(Report):
+    """Every grid: ``rows`` (`RankedRow`), in the order of the communication model."""
 
     workload: GPT
     cluster: Cluster
-    rows: tuple[Row, ...]
+    rows: tuple[RankedRow, ...]
 
     @property
-    def measured(self) -> tuple[Row, ...]:
+    def measured(self) -> tuple[RankedRow, ...]:
         """The rows that were run."""
         return tuple(r for r in self.rows if r.measured is not None)
 
-    def order(self, mode: str = "communication", rows: Iterable[Row] | None = None) -> list[Row]:
+    def order(
+        self, mode: str = "communication", rows: Iterable[RankedRow] | None = None
+    ) -> list[RankedRow]:
         """Rows by one of MODES, least first; of equals, to rounding, as the model has them."""
         rows = self.rows if rows is None else rows
         one_of("mode", mode, MODES)
@@ -228,8 +230,8 @@ def validation(
     steps: int = 3,
     progress: Callable[[int, int, str], object] | bool | None = None,
     **knobs: Any,
-) -> Validation:
-    """The `Validation` of all grids of `AxoNN` whose sizes divide.
+) -> GridValidation:
+    """The `GridValidation` of all grids of `AxoNN` whose sizes divide.
 
     Parameters
     ----------
@@ -264,7 +266,7 @@ def validation(
         check_world_size(world_size)
         cluster = in_slow_motion([s for s, _ in ranked[:count]], workload, cluster)
         ranked = ranking(grids, workload, of_cluster(cluster, world_size), least)
-    rows = [Row(s, seconds, predict(s, workload, cluster).step_time) for s, seconds in ranked]
+    rows = [RankedRow(s, seconds, predict(s, workload, cluster).step_time) for s, seconds in ranked]
     for number in range(min(count, len(rows))):
         rows[number] = rows[number].run(workload, cluster, steps=steps, progress=progress)
-    return Validation(workload, cluster, tuple(rows))
+    return GridValidation(workload, cluster, tuple(rows))

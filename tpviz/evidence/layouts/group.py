@@ -15,7 +15,7 @@ from tpviz.core.tables import text_table
 from tpviz.evidence.published import scoreboard as score
 from tpviz.evidence.published.adapter import fabric_alone
 from tpviz.evidence.published.rows import PublishedRow, published
-from tpviz.evidence.published.scoreboard import Point
+from tpviz.evidence.published.scoreboard import ScorePoint
 from tpviz.evidence.published.validate import checked_rows
 from tpviz.evidence.report import Report
 from tpviz.verbs.search import Search, search
@@ -55,12 +55,12 @@ def knobs_of(row: PublishedRow) -> dict[str, Any]:
     return {name: getattr(row, name) or usual.get(name, 1) for name in KNOBS}
 
 
-def one_layout(picked: Sequence[Point]) -> bool:
+def one_layout(picked: Sequence[ScorePoint]) -> bool:
     """Whether some points are runs of one layout."""
     return len({p.row.layout for p in picked}) == 1
 
 
-def names_of(picked: Sequence[Point]) -> str:
+def names_of(picked: Sequence[ScorePoint]) -> str:
     """The layout of some points, or how many there are."""
     return picked[0].row.layout if one_layout(picked) else f"{len(picked)} layouts, their mean"
 
@@ -76,13 +76,13 @@ def rows_of(names: Iterable[str]) -> dict[str, Any]:
     return axis(type="category", categoryarray=list(names), autorange="reversed")
 
 
-def most_parallel(every: Sequence[Point]) -> list[Point]:
+def most_parallel(every: Sequence[ScorePoint]) -> list[ScorePoint]:
     """Those with most data parallelism, and of these the largest microbatch."""
     most = max((p.row.dp, p.row.micro_batch) for p in every)
     return [p for p in every if (p.row.dp, p.row.micro_batch) == most]
 
 
-def regret(picked: Iterable[Point], every: Iterable[Point]) -> float:
+def regret(picked: Iterable[ScorePoint], every: Iterable[ScorePoint]) -> float:
     """How much slower than the fastest measured step the picked ones are on average, as a share."""
     return mean(p.measured for p in picked) / min(p.measured for p in every) - 1
 
@@ -96,7 +96,7 @@ class Layouts(Report):
     of a model of other sizes that has the same name.
     """
 
-    points: tuple[Point, ...]
+    points: tuple[ScorePoint, ...]
     found: Search
     failed: int = 0
     left: int = 0
@@ -110,11 +110,11 @@ class Layouts(Report):
         values = {name: sorted({knobs[name] for knobs in every}) for name in KNOBS}
         return {name: several for name, several in values.items() if len(several) > 1}
 
-    def values_of(self, point: Point) -> dict[str, Any]:
+    def values_of(self, point: ScorePoint) -> dict[str, Any]:
         """{knob of ``knobs``: its value} of a layout."""
         return {name: value for name, value in knobs_of(point.row).items() if name in self.knobs}
 
-    def at(self, **knobs: Any) -> list[Point]:
+    def at(self, **knobs: Any) -> list[ScorePoint]:
         """The points with these values of ``knobs``. Raises ``ValueError`` where there is none,
         with the nearest layout that was measured, and for an unknown knob."""
         found = [p for p in self.points if knobs.items() <= self.values_of(p).items()]
@@ -150,11 +150,11 @@ class Layouts(Report):
 
     # -- who picks what ----------------------------------------------------------------------------
     @cached_property
-    def fastest(self) -> Point:
+    def fastest(self) -> ScorePoint:
         """The point with the least measured step."""
         return min(self.points, key=lambda p: p.measured)
 
-    def picks(self, you: Sequence[Point] = ()) -> dict[str, list[Point]]:
+    def picks(self, you: Sequence[ScorePoint] = ()) -> dict[str, list[ScorePoint]]:
         """{who picks: the points picked}. Several stand for their mean: a random layout is all of
         them; of the layouts with most data parallelism those with the largest microbatch tie."""
         best = self.found.best
@@ -166,11 +166,11 @@ class Layouts(Report):
             **({YOU: list(you)} if you else {}),
         }
 
-    def regret(self, picked: Iterable[Point]) -> float:
+    def regret(self, picked: Iterable[ScorePoint]) -> float:
         """How much slower than the fastest measured step these are, on average, as a share."""
         return regret(picked, self.points)
 
-    def place(self, picked: Iterable[Point]) -> int:
+    def place(self, picked: Iterable[ScorePoint]) -> int:
         """How many layouts are faster than these on average, and 1."""
         step = mean(p.measured for p in picked)
         return 1 + sum(p.measured < step for p in self.points)
@@ -195,12 +195,12 @@ class Layouts(Report):
         """Whether coefficients of the model may have been fitted on these rows."""
         return self.points[0].row.part == "fit"
 
-    def drawing(self, you: Sequence[Point] = ()) -> dict[str, Any]:
+    def drawing(self, you: Sequence[ScorePoint] = ()) -> dict[str, Any]:
         """Predicted and measured steps of all layouts, and the steps of who picks."""
         picks = self.picks(you)
         return {"title": self.title, "panels": [self.scatter(picks), self._strips(picks)]}
 
-    def scatter(self, picks: dict[str, list[Point]]) -> dict[str, Any]:
+    def scatter(self, picks: dict[str, list[ScorePoint]]) -> dict[str, Any]:
         """The panel of predicted and measured steps; single picks are marked."""
         ends = [f(t for p in self.points for t in p[2:]) for f in (min, max)]
         traces = [
@@ -273,7 +273,7 @@ class Layouts(Report):
         found += [f"{self.failed} more configurations failed."] * bool(self.failed)
         return found
 
-    def to_table(self, you: Sequence[Point] = ()) -> list[list[str]]:
+    def to_table(self, you: Sequence[ScorePoint] = ()) -> list[list[str]]:
         """Rows of strings, header first: who picks what, its step, its place and its regret."""
         rows = [["who", "layout", "predicted", "measured", "place", "regret"]]
         for who, own in self.picks(you).items():

@@ -8,7 +8,7 @@ from tpviz.core.charts import axis, panel, points
 from tpviz.core.tables import text_table
 from tpviz.evidence.published import scoreboard as score
 from tpviz.evidence.published.rows import published
-from tpviz.evidence.published.scoreboard import Point
+from tpviz.evidence.published.scoreboard import ScorePoint
 from tpviz.evidence.published.validate import validate
 from tpviz.evidence.report import Report
 
@@ -22,11 +22,11 @@ LOOKS = {PREDICTED: STYLES[SEARCH], MOST: STYLES[MOST], RANDOM: STYLES[RANDOM]}
 class Standing(Report):
     """The groups of a source that nothing was fitted on: {(source, model, GPUs, ...): points}."""
 
-    groups: dict[tuple[Any, ...], list[Point]]
+    groups: dict[tuple[Any, ...], list[ScorePoint]]
     badges = ("predicted", "measured by others")
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> list[ScorePoint]:
         """Of all groups."""
         return [point for own in self.groups.values() for point in own]
 

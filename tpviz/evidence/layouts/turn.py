@@ -7,7 +7,7 @@ from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.charts import axis, bar, panel
 from tpviz.core.inks import MEMORY_KINDS
 from tpviz.evidence.published.adapter import memory
-from tpviz.evidence.published.scoreboard import Point
+from tpviz.evidence.published.scoreboard import ScorePoint
 from tpviz.evidence.report import Report
 
 from .group import Layouts
@@ -25,7 +25,7 @@ class Turn(Report):
     from the layout's sizes: the memory of a GPU, and the bytes that it sends."""
 
     group: Layouts
-    points: tuple[Point, ...]
+    points: tuple[ScorePoint, ...]
     covered: bool = False
 
     @property

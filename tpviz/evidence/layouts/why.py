@@ -8,7 +8,7 @@ from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import axis, bar, panel, unit_of
 from tpviz.core.inks import axis_keys
 from tpviz.evidence.published import scoreboard as score
-from tpviz.evidence.published.scoreboard import Point
+from tpviz.evidence.published.scoreboard import ScorePoint
 from tpviz.evidence.report import Report
 from tpviz.verbs.predict import predict
 
@@ -20,7 +20,7 @@ WAITS = ("bandwidth wait", "latency wait")
 PATTERNS = {"tp": "|", "pp": "/", "dp": "\\"}
 
 
-def parts(point: Point) -> dict[str, float]:
+def parts(point: ScorePoint) -> dict[str, float]:
     """{part: seconds} of a predicted step: compute, the exposed communication of each axis, and the
     pipeline's bubble."""
     plan = point.plan
@@ -39,16 +39,16 @@ class Why(Report):
     """
 
     group: Layouts
-    you: tuple[Point, ...] = ()
+    you: tuple[ScorePoint, ...] = ()
     badges = ("predicted", "measured by others")
 
     @property
-    def picks(self) -> dict[str, Point]:
+    def picks(self) -> dict[str, ScorePoint]:
         """{who picks: the layout}."""
         found = self.group.picks(self.you)
         return {who: found[who][0] for who in (FASTEST, SEARCH, YOU) if who in found}
 
-    def residual(self, point: Point) -> float:
+    def residual(self, point: ScorePoint) -> float:
         """Seconds measured that are not predicted; below 0 where too much is."""
         return point.measured - sum(parts(point).values())
 
@@ -134,6 +134,6 @@ class Why(Report):
         return f"<Why {self.describe()}>"
 
 
-def why(group: Layouts, you: Sequence[Point] = ()) -> Why:
+def why(group: Layouts, you: Sequence[ScorePoint] = ()) -> Why:
     """The `Why` of a group's fastest layout, of the search's pick, and of yours: points of it."""
     return Why(group, tuple(you))

@@ -40,7 +40,7 @@ BLOCKS = {
 
 
 @dataclass(frozen=True)
-class Times(Outcome):
+class HalvesOutcome(Outcome):
     """An `Outcome` of which only tp counts. sums : seconds of the average rank in all all-reduces
     over tp, exposed or not."""
 
@@ -53,7 +53,7 @@ class Times(Outcome):
 
 
 @dataclass(frozen=True)
-class Row(Variant):
+class LevelVariant(Variant):
     """One level. blocks : {phase of PHASES: the average wait of a block, for one microbatch on
     stage 0, in units of c}. expected : the same if kernels are long enough (derived)."""
 
@@ -68,8 +68,8 @@ class Row(Variant):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Halves(Study):
-    """A `Study` with a `Row` a level. one_sum : c, seconds of the all-reduce over tp of a whole
-    microbatch."""
+    """A `Study` with a `LevelVariant` a level. one_sum : c, seconds of the all-reduce over tp of a
+    whole microbatch."""
 
     one_sum: float
     kind, plural = "level", "levels"
@@ -126,7 +126,7 @@ class Halves(Study):
         ]
         return table(columns, self.cells)
 
-    def phrase(self, row: Row, one: Times) -> str:
+    def phrase(self, row: LevelVariant, one: HalvesOutcome) -> str:
         """A level in words."""
         return (
             f"level {row.level} {show_seconds(one.step)}, {show_seconds(one.waits)} waiting for "
@@ -205,7 +205,7 @@ def halves(
 
 
 def _row(variant, w, cluster):
-    """(the `Row` of a level, c)."""
+    """(the `LevelVariant` of a level, c)."""
     s, plain = variant.strategy, variant.times["predicted"]
     clock = clocked(s, w, cluster, plain.step)
     waits, under = (
@@ -219,8 +219,10 @@ def _row(variant, w, cluster):
         phase: _waits(clock.pieces[kind, 0]) / count / c for phase, kind in zip(PHASES, ("F", "B"))
     }
     expected = {0: 2.0, 1: 1.0, 2: 0.5, 3: 0.5 / count}[s.subpipeline]
-    times = Times(clock.step, {"tp": waits}, badge=plain.badge, sums=waits + under)
-    return Row(s.subpipeline, s, {**variant.times, "predicted": times}, blocks, expected), c
+    times = HalvesOutcome(clock.step, {"tp": waits}, badge=plain.badge, sums=waits + under)
+    return LevelVariant(
+        s.subpipeline, s, {**variant.times, "predicted": times}, blocks, expected
+    ), c
 
 
 def _waits(segments):
@@ -229,7 +231,7 @@ def _waits(segments):
 
 
 def _times(result, strategy):
-    """The `Times` of a run; of a prediction its `Outcome`."""
+    """The `HalvesOutcome` of a run; of a prediction its `Outcome`."""
     times = outcome(result, strategy)
     if times.badge == "predicted":
         return times
@@ -238,7 +240,7 @@ def _times(result, strategy):
         sum(_seconds(result, rank, kind) for rank in ranks) / len(ranks) / steps
         for kind in ("wait", "comm")
     )
-    return Times(**{**vars(times), "exposed": {"tp": waits}}, sums=sums)
+    return HalvesOutcome(**{**vars(times), "exposed": {"tp": waits}}, sums=sums)
 
 
 def _seconds(trace, rank, kind):

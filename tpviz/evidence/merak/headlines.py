@@ -27,7 +27,7 @@ from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.pipeline.microbatch import Microbatch
 from tpviz.schemes.pipeline.step import message_seconds
 from tpviz.schemes.strategy import divisors
-from tpviz.verbs.peak import Run, peak
+from tpviz.verbs.peak import TrainingRun, peak
 from tpviz.verbs.predict import predict
 
 GPUS = 64
@@ -40,7 +40,7 @@ MODELS = {
 }
 """{name: (layers, hidden, heads)} of public models of these names: GPT-2 (with heads that split
 over 4 ranks), two of Megatron-LM's, GPT-NeoX. The paper's are not known."""
-BEFORE = Run(attention="unfused", dropout=True, at_once=True)
+BEFORE = TrainingRun(attention="unfused", dropout=True, at_once=True)
 """Memory of programs of 2022: no fused attention, dropout; all that a stage recomputes at once, of
 rivals too, which would need less block by block."""
 RECOMPUTED: Orders = ({"schedule": "1f1b"}, {"schedule": "interleaved_1f1b"})

@@ -19,13 +19,13 @@ from tpviz.schemes.pipeline.step import clock, end_segments
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cluster.clock.cost import Segment
-    from tpviz.core.schedules import Timeline
+    from tpviz.core.schedules import ScheduleTimes
     from tpviz.core.trace import Trace
     from tpviz.core.workload import GPT
     from tpviz.schemes.merak.strategy import Merak
 
 
-class Parts(NamedTuple):
+class PlaceParts(NamedTuple):
     """Seconds of a step of one place's ranks: of ``kernels``, of kernels that ``recompute``, of
     exposed communication, and of idle time."""
 
@@ -36,13 +36,13 @@ class Parts(NamedTuple):
 
 
 class Clocked(NamedTuple):
-    """A step by formula. line : its `schedules.Timeline`. places : `Parts` of each, of ``step``
-    seconds. pieces : {(kind of action, stage): its `tpviz.cluster.clock.cost.Segment`s}. segments :
-    per place those of all its actions."""
+    """A step by formula. line : its `schedules.Timeline`. places : `PlaceParts` of each, of
+    ``step`` seconds. pieces : {(kind of action, stage): its `tpviz.cluster.clock.cost.Segment`s}.
+    segments : per place those of all its actions."""
 
     step: float
-    line: "Timeline"
-    places: tuple[Parts, ...]
+    line: "ScheduleTimes"
+    places: tuple[PlaceParts, ...]
     pieces: "dict[tuple[str, int], list[Segment]]"
     segments: "tuple[list[Segment], ...]"
 
@@ -67,7 +67,7 @@ def _parts(s, w, cluster, mesh, line, place, segments, step):
     again = sum(x.compute for x in segments if x.phase == "recompute")
     kernels = parts(own)["compute"] - again
     waits = sum(sum(x.exposed.values()) for x in own) + _travel(line, place)
-    return Parts(kernels, again, waits, max(0.0, step - kernels - again - waits))
+    return PlaceParts(kernels, again, waits, max(0.0, step - kernels - again - waits))
 
 
 def _travel(line, place):
@@ -82,8 +82,9 @@ def _travel(line, place):
     return length(intersect(gaps, merge(sent, [time + line.latency for time in sent])))
 
 
-def read(trace: "Trace", s: "Merak") -> tuple[Parts, ...]:
-    """Per place along pp its `Parts` in a trace of this `Merak`, averaged over steps and ranks."""
+def read(trace: "Trace", s: "Merak") -> tuple[PlaceParts, ...]:
+    """Per place along pp its `PlaceParts` in a trace of this `Merak`, averaged over steps and
+    ranks."""
     mesh, steps, seconds = Mesh(s.axes), len(trace.steps), {}
     for rank, spent in breakdown(trace).items():
         mine = trace.select(rank=rank, kind="compute", phase="recompute")
@@ -97,7 +98,7 @@ def read(trace: "Trace", s: "Merak") -> tuple[Parts, ...]:
             )
         )
     return tuple(
-        Parts(*(sum(x) / len(seconds[p]) / steps for x in zip(*seconds[p])))
+        PlaceParts(*(sum(x) / len(seconds[p]) / steps for x in zip(*seconds[p])))
         for p in sorted(seconds)
     )
 
@@ -108,9 +109,9 @@ def flight(trace: "Trace", s: "Merak", w: "GPT") -> tuple[int, ...]:
     return peaks_in_flight(trace, lambda layer: s.stage_of(layer, w))
 
 
-def mean(places: Sequence[Parts]) -> Parts:
-    """The `Parts` of the average rank."""
-    return Parts(*(sum(x) / len(places) for x in zip(*places)))
+def mean(places: Sequence[PlaceParts]) -> PlaceParts:
+    """The `PlaceParts` of the average rank."""
+    return PlaceParts(*(sum(x) / len(places) for x in zip(*places)))
 
 
 def sizes_in_words(s: "Merak") -> str:

@@ -22,7 +22,7 @@ from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.slow_motion import in_slow_motion
 
 from .claims import told
-from .ranks import Parts, clocked, flight, mean, read, sizes_in_words
+from .ranks import PlaceParts, clocked, flight, mean, read, sizes_in_words
 
 STACK = {
     "kernels": ("kernels", "forward", ""),
@@ -34,14 +34,14 @@ STACK = {
 
 
 @dataclass(frozen=True)
-class Times(Outcome):
+class ScheduleOutcome(Outcome):
     """An `Outcome` of one schedule. makespan : seconds from the first forward to the last backward.
-    places : per place along pp its `Parts`. flight : per place the most microbatches, times stages,
-    that are held at once. peaks, activations : per place its bytes at the peak, of all and of
-    activations alone; none of a simulation."""
+    places : per place along pp its `PlaceParts`. flight : per place the most microbatches, times
+    stages, that are held at once. peaks, activations : per place its bytes at the peak, of all and
+    of activations alone; none of a simulation."""
 
     makespan: float = 0.0
-    places: tuple[Parts, ...] = ()
+    places: tuple[PlaceParts, ...] = ()
     flight: tuple[int, ...] = ()
     peaks: tuple[float, ...] = ()
     activations: tuple[float, ...] = ()
@@ -53,7 +53,7 @@ class Times(Outcome):
 
 
 @dataclass(frozen=True)
-class Row(Variant):
+class ScheduleVariant(Variant):
     """One schedule.
 
     form : its makespan by the closed form with the middle stage's seconds, None where it does not
@@ -73,7 +73,8 @@ class Row(Variant):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Schedules(Study):
-    """A `Study` with a `Row` a schedule; left_out : {schedule: why it refuses the sizes}."""
+    """A `Study` with a `ScheduleVariant` a schedule; left_out : {schedule: why it refuses the
+    sizes}."""
 
     kind, plural = "schedule", "of the schedules"
 
@@ -224,7 +225,7 @@ def schedules(
 
 
 def _row(variant, w, cluster):
-    """The `Row` of a schedule, its prediction place by place."""
+    """The `ScheduleVariant` of a schedule, its prediction place by place."""
     s, plain = variant.strategy, variant.times["predicted"]
     clock = clocked(s, w, cluster, plain.step)
     middle = (s.stages - 1) // 2
@@ -241,7 +242,7 @@ def _row(variant, w, cluster):
         form = makespan(*sizes)
         idle = form and tuple(seconds / form for seconds in bubble(*sizes))  # pyright: ignore[reportOptionalIterable]
     peaks = [memory_of(s, w, place) for place in range(s.pp)]
-    predicted = Times(
+    predicted = ScheduleOutcome(
         **vars(plain),
         makespan=clock.line.makespan,
         places=clock.places,
@@ -250,17 +251,17 @@ def _row(variant, w, cluster):
         activations=tuple(m["activations"] for m in peaks),
     )
     times = {**variant.times, "predicted": predicted}
-    return Row(s.schedule, s, times, form, idle, max(whole) / whole[middle])  # pyright: ignore[reportArgumentType]
+    return ScheduleVariant(s.schedule, s, times, form, idle, max(whole) / whole[middle])  # pyright: ignore[reportArgumentType]
 
 
 def _times(result, strategy, workload):
-    """The `Times` of a trace; of a prediction its `Outcome`."""
+    """The `ScheduleOutcome` of a trace; of a prediction its `Outcome`."""
     plain = outcome(result, strategy)
     if plain.badge == "predicted":
         return plain
     ranks = () if plain.badge == "simulated" else Mesh(strategy.axes).group(0, "pp")
     used = [result.memory(rank) for rank in ranks]
-    return Times(
+    return ScheduleOutcome(
         **vars(plain),
         makespan=bars_of(result).makespan,
         places=read(result, strategy),

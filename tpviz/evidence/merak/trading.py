@@ -41,7 +41,7 @@ class Uniform(Merak):
         return [self.keep] * self.stages
 
 
-class Point(NamedTuple):
+class TradePoint(NamedTuple):
     """One k0. step : seconds. needs : bytes of each place along pp. num_recomputed : layers of
     each stage that are recomputed."""
 
@@ -63,18 +63,19 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tradeoff(Report):
-    """``points`` {rule of RULES: its `Point`s, k0 from 0 to 1}; budget : bytes of a rank."""
+    """``points`` {rule of RULES: its `TradePoint`s, k0 from 0 to 1}; budget : bytes of a rank."""
 
     workload: GPT
     cluster: Cluster
     strategy: Merak
     budget: float
-    points: dict[str, tuple[Point, ...]]
+    points: dict[str, tuple[TradePoint, ...]]
     badges = ("predicted",)
 
     @property
-    def picked(self) -> dict[str, Point | None]:
-        """{rule: the `Point` with the largest k0 that fits the budget, None where none does}."""
+    def picked(self) -> dict[str, TradePoint | None]:
+        """{rule: the `TradePoint` with the largest k0 that fits the budget, None where none
+        does}."""
         return {
             rule: next((p for p in reversed(points) if p.most <= self.budget), None)
             for rule, points in self.points.items()
@@ -206,4 +207,4 @@ def tradeoff(
 
 def _point(s, w, cluster):
     needs = tuple(memory_of(s, w, place).total for place in range(s.pp))
-    return Point(s.keep, predict(s, w, cluster).step_time, needs, tuple(s.num_recomputed(w)))
+    return TradePoint(s.keep, predict(s, w, cluster).step_time, needs, tuple(s.num_recomputed(w)))

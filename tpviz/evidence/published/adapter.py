@@ -1,7 +1,7 @@
 """From a published run to what `predict` takes: strategy, workload, cluster.
 
 What a strategy cannot express is refused with a reason, `NotModelled`. What the row does not say,
-or says in other words, is listed in `Plan.assumed`.
+or says in other words, is listed in `RunPlan.assumed`.
 
 ==========================  ================================================================
 run                         strategy
@@ -29,7 +29,7 @@ from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy
 from tpviz.schemes.zero.strategy import DataParallel
-from tpviz.verbs.peak import ENGINE, HANDLE, LARGE, Run, peak
+from tpviz.verbs.peak import ENGINE, HANDLE, LARGE, TrainingRun, peak
 from tpviz.verbs.room import as_pipeline, framework_run
 
 from .rows import PublishedRow, framework_of, table
@@ -129,7 +129,7 @@ class NotModelled(ValueError):
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What is predicted for a row. assumed : what the row does not say, or says in other words."""
 
     strategy: Strategy
@@ -138,8 +138,10 @@ class Plan:
     assumed: tuple[str, ...]
 
 
-def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | None = None) -> Plan:
-    """The `Plan` of a row. cluster : as `cluster_of`, which is used without. Raises
+def plan_of(
+    row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | None = None
+) -> RunPlan:
+    """The `RunPlan` of a row. cluster : as `cluster_of`, which is used without. Raises
     `NotModelled`."""
     needed = ("layers", "hidden", "heads", "seq", "global_batch", "micro_batch")
     for name in (*needed, "n_gpus", "tp", "pp", "dp"):
@@ -173,7 +175,7 @@ def plan_of(row: PublishedRow, cluster: Callable[[str, int, str], Cluster] | Non
         found = found if cluster else as_ran(found, row, workload)
     except ValueError as error:
         raise NotModelled(str(error)) from None
-    return Plan(strategy, workload, found, tuple(assumed))
+    return RunPlan(strategy, workload, found, tuple(assumed))
 
 
 def _part(row: PublishedRow, assumed: list[str]):
@@ -289,7 +291,7 @@ def _as_ran(cluster, sizes, factor, slow):
     return replace(cluster, table={(tp, dp): bandwidth / factor})
 
 
-def memory(plan: Plan, row: PublishedRow) -> Memory:
+def memory(plan: RunPlan, row: PublishedRow) -> Memory:
     """Bytes of a rank in mixed precision, by kind, as `tpviz.verbs.room.need` counts them, with
     what the row says besides: of the rank that a row of memory names, else of the one that needs
     most."""
@@ -313,7 +315,7 @@ def options_of(case: str) -> frozenset[str]:
     return ci_cases().get(case, named)
 
 
-def run_of(row: PublishedRow, plan: Plan) -> Run:
+def run_of(row: PublishedRow, plan: RunPlan) -> TrainingRun:
     """How the framework of a row keeps its tensors (`tpviz.verbs.peak.run_by`), and what the row
     says besides."""
     found = as_pipeline(plan.strategy, plan.workload)

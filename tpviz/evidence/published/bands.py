@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .adapter import profile_of
-from .scoreboard import ANY, Point, by, errors
+from .scoreboard import ANY, ScorePoint, by, errors
 
 FILE = Path(__file__).with_name("data") / "bands.json"
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -63,7 +63,9 @@ def band(framework: str, gpu: str) -> Band | None:
     return Band(framework, own, rows, median, p90, tuple(quantiles))
 
 
-def inside(points: Iterable[Point], around: Callable[[Point], Any]) -> tuple[int, float, float]:
+def inside(
+    points: Iterable[ScorePoint], around: Callable[[ScorePoint], Any]
+) -> tuple[int, float, float]:
     """(points with a band, the shares of them measured within its inner and its outer quantiles).
     around : a point's `Band`, or None."""
     found = [(band.around(p.predicted), p.measured) for p in points if (band := around(p))]
@@ -74,14 +76,14 @@ def inside(points: Iterable[Point], around: Callable[[Point], Any]) -> tuple[int
     return len(found), inner, outer
 
 
-def of_others(points: Sequence[Point]) -> Callable[[Point], Band | None]:
+def of_others(points: Sequence[ScorePoint]) -> Callable[[ScorePoint], Band | None]:
     """For each of these points the band that the others of its framework and GPU make, all of its
     source, model and number of GPUs left out: that of a run which is not published yet."""
     place = lambda p: (profile_of(p.row.source), p.plan.cluster.device.name)
     group = lambda p: (p.row.source, p.row.model, p.row.n_gpus)
     alike, known = by(points, place), {}
 
-    def around(point: Point) -> Band | None:
+    def around(point: ScorePoint) -> Band | None:
         key = (*place(point), *group(point))
         if key not in known:
             rest = [p for p in alike[key[:2]] if group(p) != key[2:]]
@@ -99,7 +101,7 @@ def stored() -> dict[str, Any]:
     return json.loads(FILE.read_text())
 
 
-def write(real: Iterable[Point], ideal: Iterable[Point], made_of: str) -> None:
+def write(real: Iterable[ScorePoint], ideal: Iterable[ScorePoint], made_of: str) -> None:
     """Store the bands of points to test on: predicted as run by their framework, and as on ideal
     devices. made_of : hashes."""
     found: dict[str, Any] = {"made of": made_of}
@@ -111,12 +113,12 @@ def write(real: Iterable[Point], ideal: Iterable[Point], made_of: str) -> None:
     stored.cache_clear()
 
 
-def _of_gpus(points: list[Point]):
+def _of_gpus(points: list[ScorePoint]):
     groups = {ANY: points} | by(points, lambda p: p.plan.cluster.device.name)
     return {gpu: _numbers(own) for gpu, own in groups.items() if len(own) >= FEWEST}
 
 
-def _numbers(points: list[Point]):
+def _numbers(points: list[ScorePoint]):
     e = errors(points)
     quantiles = np.quantile([1 / p.ratio for p in points], SHARES)
     return [e.rows, *(float(f"{x:.4g}") for x in (e.median, e.p90)), [*quantiles.round(4).tolist()]]

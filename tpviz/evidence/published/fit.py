@@ -20,7 +20,7 @@ from tpviz.cluster.profiles import FILE, coefficients, fitted, framework_of
 from tpviz.verbs.fitted_range import Range, joined, traits
 from tpviz.verbs.predict import predict
 
-from .adapter import NotModelled, Plan, as_ran, plan_of, profile_of, real
+from .adapter import NotModelled, RunPlan, as_ran, plan_of, profile_of, real
 from .rows import PublishedRow, published
 
 MOST, GRID, EACH = 0.4, 0.25, 3
@@ -33,7 +33,7 @@ STEPS = (1.25, 1.12, 1.06, 1.03)
 SHARES = ("sustained", "memory_efficiency", "aws_share")
 """How names of numbers begin that are at most 1."""
 
-Runs = list[tuple[PublishedRow, Plan]]
+Runs = list[tuple[PublishedRow, RunPlan]]
 
 
 def runs() -> Runs:
@@ -49,7 +49,7 @@ def runs() -> Runs:
     return found
 
 
-def ratio(row: PublishedRow, plan: Plan, numbers: Mapping[str, float]) -> float:
+def ratio(row: PublishedRow, plan: RunPlan, numbers: Mapping[str, float]) -> float:
     """Predicted over measured, with these fitted numbers."""
     cluster = _cluster(row.gpu, row.n_gpus, row.source, tuple(sorted(numbers.items())))
     cluster = as_ran(cluster, row, plan.workload)
@@ -67,7 +67,7 @@ def _cluster(gpu, n_gpus, source, numbers):
     return real(gpu, n_gpus, source, dict(numbers))
 
 
-def loss(found: Iterable[tuple[PublishedRow, Plan]], numbers: Mapping[str, float]) -> float:
+def loss(found: Iterable[tuple[PublishedRow, RunPlan]], numbers: Mapping[str, float]) -> float:
     """The sum over the sets of rows of their mean errors."""
     sets: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row, plan in found:

@@ -24,7 +24,7 @@ from .split import digest, split
 from .validate import Checked, Validation, checked_rows, validate
 
 WORST, SIMULATED = 20, 8
-_Row = TypeVar("_Row", Checked, score.Point)
+_Row = TypeVar("_Row", Checked, score.ScorePoint)
 ERRORS = ("median predicted / measured", "median error", "90th percentile")
 RUN: Columns = (
     ("source", lambda p, *_: p.row.source),
@@ -39,7 +39,7 @@ BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1 << 20)
 OUTSIDE = "all but the Ultra-Scale grid"
 
 
-class Board(NamedTuple):
+class ScorePage(NamedTuple):
     """Everything that the page shows: published steps, failures and memory peaks, predicted; steps
     on ideal devices; (step to test on, simulated seconds) of a sample."""
 
@@ -47,10 +47,10 @@ class Board(NamedTuple):
     failed: Validation
     memory: Validation
     ideal: Validation
-    simulated: list[tuple[score.Point, float]]
+    simulated: list[tuple[score.ScorePoint, float]]
 
 
-def board() -> Board:
+def board() -> ScorePage:
     """All published rows, predicted now. The sample, simulated: of every source with such rows, the
     test step on at most `SIMULATED` GPUs that has the fewest layers and microbatches to replay."""
     steps, failed, memory = (validate(published(kind=kind)) for kind in FILES[:3])
@@ -61,7 +61,7 @@ def board() -> Board:
         plan = point.plan
         trace = simulate(plan.strategy, plan.workload, plan.cluster)
         simulated.append((point, trace.step_time))
-    return Board(steps, failed, memory, checked_rows(published(), ideal), simulated)
+    return ScorePage(steps, failed, memory, checked_rows(published(), ideal), simulated)
 
 
 def digests() -> str:
@@ -109,7 +109,7 @@ def sources_table(rows: Sequence[Checked]) -> list[list[str]]:
     return [head, *lines]
 
 
-def page(b: Board) -> str:
+def page(b: ScorePage) -> str:
     """The page's text."""
     test = of_part(b.steps.rows, "test")
     points = score.points(test)
@@ -195,7 +195,7 @@ def _told(e: score.Errors):
     return [f"{e.ratio:.2f}", _percent(e.median), _percent(e.p90)]
 
 
-def _degrees(points: Sequence[score.Point]):
+def _degrees(points: Sequence[score.ScorePoint]):
     """Errors by axis and degree."""
     out = [["axis", "degree", "runs", *ERRORS]]
     for axis in score.AXES:
@@ -209,7 +209,7 @@ def _degrees(points: Sequence[score.Point]):
     return out
 
 
-def _ranking(points: Sequence[score.Point]):
+def _ranking(points: Sequence[score.ScorePoint]):
     found = score.rankings(points)
     columns = (
         ("source", lambda r: r.source),
@@ -231,7 +231,7 @@ def _ranking(points: Sequence[score.Point]):
     return table(columns, ((r,) for r in found)), words
 
 
-def _baselines(b: Board, test: Sequence[score.Point]):
+def _baselines(b: ScorePage, test: Sequence[score.ScorePoint]):
     shares = score.shares_of_peak(score.points(of_part(b.steps.rows, "fit")))
     words = ", ".join(f"{f} on {gpu} {_percent(x)}" for (f, gpu), x in shares.items())
     models = {
@@ -263,7 +263,7 @@ def _middle(values: Iterable[float | None]):
     return f"{median(known):.2f}" if known else ""
 
 
-def _coverage(b: Board):
+def _coverage(b: ScorePage):
     """How often the measured step lies in the band."""
     tests, fits = (score.points(of_part(b.steps.rows, part)) for part in ("test", "fit"))
     shown = lambda p: bands.band(profile_of(p.row.source), p.plan.cluster.device.name)
@@ -277,7 +277,7 @@ def _coverage(b: Board):
     return out
 
 
-def _ran(b: Board):
+def _ran(b: ScorePage):
     """Of runs that ran how many are predicted to fit, by source."""
     out = [["source", "part", "ran", "predicted to fit", "share"]]
     known = [r for r in b.steps.rows if r.fits is not None and r.row.step]
@@ -287,7 +287,7 @@ def _ran(b: Board):
     return out
 
 
-def _memory(b: Board):
+def _memory(b: ScorePage):
     """Errors of memory by source, both parts, for no coefficient is fitted on them."""
     out = [["source", "part", "runs", *ERRORS]]
     for words, rows in (("", b.memory.rows), (" (notes of steps)", b.steps.rows)):
@@ -297,7 +297,7 @@ def _memory(b: Board):
     return out
 
 
-def _fits(b: Board):
+def _fits(b: ScorePage):
     """Failures and runs, told apart by predicted memory."""
     sources = {r.source for r in b.failed.rows}
     words = []
@@ -319,7 +319,7 @@ def _fits(b: Board):
     )
 
 
-def _worst(points: Sequence[score.Point], most: int, each: bool = False):
+def _worst(points: Sequence[score.ScorePoint], most: int, each: bool = False):
     """The ``most`` worst steps; ``each`` : of every source but that which has most of them."""
     ranked = sorted(points, key=lambda p: -abs(log(p.ratio)))
     found = ranked[:most]
@@ -336,7 +336,7 @@ def _worst(points: Sequence[score.Point], most: int, each: bool = False):
     return table(columns, ((p,) for p in found))
 
 
-def _simulated(b: Board):
+def _simulated(b: ScorePage):
     columns = (
         *RUN,
         ("predicted", lambda p, s: show_seconds(p.predicted)),

@@ -16,7 +16,7 @@ from tpviz.cluster.clock.cost import show_seconds
 from tpviz.verbs.predict import model_flops_utilization
 from tpviz.verbs.room import room
 
-from .adapter import Plan, cluster_of
+from .adapter import RunPlan, cluster_of
 from .rows import DATA, FILES, PublishedRow, published
 from .validate import Checked
 
@@ -32,12 +32,12 @@ _Any = TypeVar("_Any")
 TOGETHER = "source", "model", "n_gpus", "gpu", "seq", "global_batch"
 
 
-class Point(NamedTuple):
+class ScorePoint(NamedTuple):
     """A run with a prediction and a measurement: both of its step, in seconds, or both of the
     memory of a rank, in bytes."""
 
     row: PublishedRow
-    plan: Plan
+    plan: RunPlan
     predicted: float
     measured: float
 
@@ -73,23 +73,23 @@ class Ranking(NamedTuple):
     regret: float
 
 
-def points(rows: Iterable[Checked]) -> list[Point]:
+def points(rows: Iterable[Checked]) -> list[ScorePoint]:
     """Those that have a prediction and a measurement, of what they are rows of."""
     found = ((r.row, r.plan, r.predicted, r.measured) for r in rows)
-    return [Point(row, plan, p, m) for row, plan, p, m in found if plan and p and m]
+    return [ScorePoint(row, plan, p, m) for row, plan, p, m in found if plan and p and m]
 
 
-def peaks(rows: Iterable[Checked]) -> list[Point]:
+def peaks(rows: Iterable[Checked]) -> list[ScorePoint]:
     """The same of memory, whatever they are rows of."""
     found = ((r.row, r.plan, r.memory) for r in rows)
     return [
-        Point(row, plan, memory.total, row.peak)
+        ScorePoint(row, plan, memory.total, row.peak)
         for row, plan, memory in found
         if plan and memory and row.peak
     ]
 
 
-def errors(points: Collection[Point]) -> Errors:
+def errors(points: Collection[ScorePoint]) -> Errors:
     """The `Errors` of one point or more."""
     ratios = [p.ratio for p in points]
     off = [abs(r - 1) for r in ratios]
@@ -104,19 +104,19 @@ def by(points: Iterable[_Any], key: Callable[[_Any], Any]) -> dict[Any, list[_An
     return dict(sorted(found.items()))
 
 
-def by_source(points: Iterable[Point]) -> dict[str, Errors]:
+def by_source(points: Iterable[ScorePoint]) -> dict[str, Errors]:
     """{source: its `Errors`}."""
     return {source: errors(own) for source, own in by(points, lambda p: p.row.source).items()}
 
 
-def groups(points: Iterable[Point]) -> dict[tuple[Any, ...], list[Point]]:
+def groups(points: Iterable[ScorePoint]) -> dict[tuple[Any, ...], list[ScorePoint]]:
     """{(source, model, number of GPUs, GPU, tokens, sequences): its points}, of those with `LEAST`
     or more. BigScience gives one name to models of several shapes and one size."""
     found = by(points, lambda p: tuple(getattr(p.row, name) for name in TOGETHER))
     return {key: own for key, own in found.items() if len(own) >= LEAST}
 
 
-def rankings(points: Iterable[Point]) -> list[Ranking]:
+def rankings(points: Iterable[ScorePoint]) -> list[Ranking]:
     """The `Ranking` of each of the `groups`."""
     found = []
     for (source, model, n_gpus, gpu, *_), own in groups(points).items():
@@ -126,7 +126,7 @@ def rankings(points: Iterable[Point]) -> list[Ranking]:
     return found
 
 
-def _within(points: Iterable[Point]):
+def _within(points: Iterable[ScorePoint]):
     """The mean rank correlation of layouts with one micro batch."""
     sizes = by(points, lambda p: p.row.micro_batch).values()
     found = [own for own in sizes if len(own) >= LEAST]
@@ -175,13 +175,13 @@ def needs(rows: Iterable[Checked]) -> list[float]:
 
 
 # -- baselines -----------------------------------------------------------------------------------
-def mfu(point: Point) -> float:
+def mfu(point: ScorePoint) -> float:
     """Model FLOPs of a measured step over what its GPUs' peak would do in that time."""
     plan = point.plan
     return model_flops_utilization(plan.workload, plan.cluster, point.row.n_gpus, point.measured)
 
 
-def shares_of_peak(points: Sequence[Point]) -> dict[tuple[str, str], float]:
+def shares_of_peak(points: Sequence[ScorePoint]) -> dict[tuple[str, str], float]:
     """{(framework, GPU): median share of the peak FLOP/s that its runs reached}; under `ANY` of all
     its GPUs."""
     found = by(points, lambda p: (p.row.framework, p.plan.cluster.device.name))
@@ -189,7 +189,9 @@ def shares_of_peak(points: Sequence[Point]) -> dict[tuple[str, str], float]:
     return {key: median(map(mfu, own)) for key, own in sorted(found.items())}
 
 
-def at_share(points: Iterable[Point], shares: Mapping[tuple[str, str], float]) -> list[Point]:
+def at_share(
+    points: Iterable[ScorePoint], shares: Mapping[tuple[str, str], float]
+) -> list[ScorePoint]:
     """The same steps, predicted as model FLOPs at a constant share of the peak, by framework and
     GPU, where that is not among the shares as on `ANY`."""
     found = []
@@ -201,7 +203,7 @@ def at_share(points: Iterable[Point], shares: Mapping[tuple[str, str], float]) -
     return found
 
 
-def own_estimates(points: Iterable[Point]) -> list[Point]:
+def own_estimates(points: Iterable[ScorePoint]) -> list[ScorePoint]:
     """Those of which the source states the error of its own prediction, predicted as it did."""
     found = []
     for point in points:
@@ -213,7 +215,7 @@ def own_estimates(points: Iterable[Point]) -> list[Point]:
 
 
 # -- what may be missing ---------------------------------------------------------------------------
-def guess(point: Point) -> str:
+def guess(point: ScorePoint) -> str:
     """What the prediction of a step may miss: the first of a few rules that applies, with the
     seconds missing for each layer and microbatch."""
     row, plan = point.row, point.plan

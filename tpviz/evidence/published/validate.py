@@ -23,7 +23,7 @@ from tpviz.evidence.report import Report
 from tpviz.verbs.predict import predict
 from tpviz.verbs.room import room
 
-from .adapter import NotModelled, Plan, memory, plan_of
+from .adapter import NotModelled, RunPlan, memory, plan_of
 from .rows import PublishedRow, published, read, row_of
 
 STYLES = {
@@ -48,7 +48,7 @@ class Checked:
     step: float | None = None
     memory: Memory | None = None
     reason: str = ""
-    plan: Plan | None = None
+    plan: RunPlan | None = None
 
     @property
     def source(self) -> str:

@@ -28,7 +28,7 @@ FC2 = ".mlp.down"
 
 
 @dataclass(frozen=True)
-class Times(Outcome):
+class ModeOutcome(Outcome):
     """An `Outcome`, and the seconds of FC-2 of the average layer in it: GEMM, reduce-scatter and
     all-gather."""
 
@@ -83,7 +83,7 @@ class Modes(Study):
         ]
         return table(columns, self.cells)
 
-    def phrase(self, row: Variant, one: Times) -> str:
+    def phrase(self, row: Variant, one: ModeOutcome) -> str:
         """A mode in words."""
         step, sublayer = map(show_seconds, (one.step, one.sublayer))
         return f"{row.label} {step} a step, FC-2 {sublayer}"
@@ -156,7 +156,8 @@ def modes(
 
 
 def _times(result, strategy, workload, cluster):
-    """The `Times` in a prediction or a trace: FC-2 from its first event to its last, averaged."""
+    """The `ModeOutcome` in a prediction or a trace: FC-2 from its first event to its last,
+    averaged."""
     times = outcome(result, strategy)
     if times.badge == "predicted":
         kernel = kernels(workload, strategy.tp).up[0]
@@ -166,7 +167,7 @@ def _times(result, strategy, workload, cluster):
     else:
         ranks = (0,) if times.badge == "simulated" else result.ranks
         spans = [span for rank in ranks for span in _spans(result, rank)]
-    return Times(**vars(times), sublayer=float(sum(spans) / len(spans)))
+    return ModeOutcome(**vars(times), sublayer=float(sum(spans) / len(spans)))
 
 
 def _spans(trace, rank):

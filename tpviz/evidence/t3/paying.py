@@ -24,7 +24,7 @@ CONFIGS = ("t3", "t3_mca", "ideal")
 INNER = (128, 256, 512, 768, 1024, 1536, 2048, 3072)
 
 
-class Point(NamedTuple):
+class PayingPoint(NamedTuple):
     """One inner dim: its x, and {config, "sequential" too: seconds}."""
 
     k: int
@@ -44,7 +44,7 @@ class Paying(Report):
     n: int
     ranks: int
     machine: Machine
-    points: tuple[Point, ...]
+    points: tuple[PayingPoint, ...]
     badges = ("derived", "simulated")
 
     @property
@@ -134,5 +134,5 @@ def paying(
     points = []
     for k in sorted(inner):
         *_, seconds = simulated_sublayer(Gemm(m, n, k, wavefronts=1), ranks, machine)
-        points.append(Point(k, gemm_over_ring(k, ranks, machine), seconds))
+        points.append(PayingPoint(k, gemm_over_ring(k, ranks, machine), seconds))
     return Paying(m, n, ranks, machine, tuple(points))

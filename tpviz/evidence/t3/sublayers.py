@@ -16,7 +16,7 @@ from tpviz.core.checks import one_of, some_of, whole_number
 from tpviz.core.tables import table
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
-from tpviz.evidence.t3_hardware.dram import Clock
+from tpviz.evidence.t3_hardware.dram import EventClock
 from tpviz.evidence.t3_hardware.ring import reduce_scatter
 from tpviz.ranks.bar import viewer
 
@@ -66,7 +66,7 @@ FITTED = (
 )
 
 
-class Row(NamedTuple):
+class SublayerRow(NamedTuple):
     """One sublayer of one model, simulated. gemm, rs, rs_nmc, ag : seconds alone. seconds :
     {"sequential" and each of `CONFIGS`: of the whole}. dram : {"sequential", "t3", "t3_mca": {class
     of memory traffic: bytes}}."""
@@ -96,9 +96,9 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sublayers(Report):
-    """``rows`` of `Row`, simulated on ``machine``."""
+    """``rows`` of `SublayerRow`, simulated on ``machine``."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SublayerRow, ...]
     machine: Machine
     badges = ("simulated",)
 
@@ -106,12 +106,12 @@ class Sublayers(Report):
         """Those of the small models, or of the large ones."""
         return Sublayers(tuple(r for r in self.rows if r.model.small == small), self.machine)
 
-    def geomean(self, value: str | Callable[[Row], float]) -> float:
+    def geomean(self, value: str | Callable[[SublayerRow], float]) -> float:
         """Over the rows, of ``value(row)`` or of a configuration's speedup."""
         values = self._values(value)
         return prod(values) ** (1 / len(values))
 
-    def max(self, value: str | Callable[[Row], float]) -> float:
+    def max(self, value: str | Callable[[SublayerRow], float]) -> float:
         """The largest."""
         return max(self._values(value))
 
@@ -234,9 +234,9 @@ def _row(machine, model, tp, name, units, wavefronts, tile):
         model.tokens, model.hidden, units * model.hidden // tp, tile=tile, wavefronts=wavefronts
     )
     runs, (g, rs, ag), seconds = simulated_sublayer(gemm, tp, machine)
-    near = reduce_scatter(Clock(), machine, gemm.bytes / tp, tp, near_memory=True)
+    near = reduce_scatter(EventClock(), machine, gemm.bytes / tp, tp, near_memory=True)
     near.clock.run()
-    return Row(
+    return SublayerRow(
         model,
         tp,
         name,

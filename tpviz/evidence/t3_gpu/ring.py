@@ -52,7 +52,7 @@ def check_device(device: torch.device | str) -> None:
         )
 
 
-class Ring:
+class GpuRing:
     """Launches for some neighbouring ranks of a ring whose buffers others have made.
 
     Parameters
@@ -155,7 +155,7 @@ class Ring:
             )
 
 
-class VirtualRing(Ring):
+class VirtualRing(GpuRing):
     """A ring whose ranks are all buffers of one device.
 
     Parameters

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 
-from .ring import Ring
+from .ring import GpuRing
 from .settings import Settings, ring_of, sizes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ TIMEOUT = 120_000
 """Milliseconds after which a barrier ends in a CUDA error; longer than a mover's patience."""
 
 
-class SymmetricRing(Ring):
+class SymmetricRing(GpuRing):
     """This process's rank of a ring over a group; every rank of the group makes one.
 
     Parameters

@@ -33,7 +33,7 @@ DELAY = 10_000_000
 """Clocks for which the GPU is kept busy while a call is launched: some 5 ms (estimated)."""
 
 
-class Contention(NamedTuple):
+class TrafficContention(NamedTuple):
     """One row of `contention`: medians of paired runs."""
 
     kind: str
@@ -147,8 +147,8 @@ def contention(
     pauses: Iterable[int] = PAUSES,
     repeats: int = 20,
     **options: Any,
-) -> list[Contention]:
-    """How much longer a GEMM takes beside traffic of several rates: list of `Contention`.
+) -> list[TrafficContention]:
+    """How much longer a GEMM takes beside traffic of several rates: list of `TrafficContention`.
 
     The default GEMM is T-NLG's FC-2 on 8 GPUs (tokens recalled). pauses: see `Beside.launch`, more
     is less traffic. Runs with and without traffic take turns; options are those of `Beside`.
@@ -160,7 +160,7 @@ def contention(
         whole_number("pause", pause, 0)
         pairs = [(bench.measure(-1), bench.measure(pause)) for _ in range(repeats + 3)][3:]
         rows.append(
-            Contention(
+            TrafficContention(
                 kind,
                 pause,
                 median(moved / s for _, (s, moved) in pairs),
@@ -197,7 +197,7 @@ def bandwidths(
 
 
 def machine_fields(
-    found: Mapping[str, float], dram: float, rows: Iterable[Contention] = ()
+    found: Mapping[str, float], dram: float, rows: Iterable[TrafficContention] = ()
 ) -> _Fields:
     """Fields of the simulator's `Machine`: efficiency, update, and mixed if there are ``rows``.
 
@@ -213,7 +213,7 @@ def machine_fields(
 
     >>> machine_fields({"read": 9e11, "update": 3e11}, 1e12)
     {'efficiency': 0.9, 'update': 2.0}
-    >>> row = Contention("update", 0, rate=9e10, alone=1e-3, seconds=2e-3, slowdown=2.0)
+    >>> row = TrafficContention("update", 0, rate=9e10, alone=1e-3, seconds=2e-3, slowdown=2.0)
     >>> round(machine_fields({"read": 9e11, "update": 3e11}, 1e12, [row])["mixed"], 3)
     0.72
     """

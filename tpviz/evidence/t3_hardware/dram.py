@@ -32,7 +32,7 @@ CLASSES = (
 READ, STORE, COMM = 0, 1, 2
 
 
-class Clock:
+class EventClock:
     """Calls functions at their times, in order; equal times in the order asked."""
 
     def __init__(self):
@@ -59,7 +59,7 @@ class Dram:
     class, in all. busy : seconds. limit : MCA's threshold in entries.
     """
 
-    def __init__(self, clock: Clock, machine: "Machine", policy: str):
+    def __init__(self, clock: EventClock, machine: "Machine", policy: str):
         self.clock, self.policy = clock, policy
         self.waiting = (deque(), deque(), deque())
         self.queue, self.queued, self.counts = deque(), 0, [0, 0]

@@ -19,7 +19,7 @@ from .tracker import Table
 if TYPE_CHECKING:
     import numpy as np
 
-    from .dram import Clock
+    from .dram import EventClock
     from .machine import Machine
     from .maps import Goal, Rule
     from .payload import Payload
@@ -46,7 +46,7 @@ class Gpu:
 
     def __init__(
         self,
-        clock: "Clock",
+        clock: "EventClock",
         tiling: "Tiling",
         machine: "Machine",
         policy: str,

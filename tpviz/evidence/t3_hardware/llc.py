@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 
-class Panel:
+class CachedBytes:
     """Some bytes that are cached, or in flight while ``waiting`` lists those who need them."""
 
     __slots__ = ("bytes", "waiting")
@@ -34,16 +34,16 @@ class Cache:
         self.held = OrderedDict()  # oldest use first
         self.random = Random(0) if policy == "nru" else None
 
-    def get(self, key: Hashable) -> Panel | None:
-        """The `Panel` of a key, or None."""
+    def get(self, key: Hashable) -> CachedBytes | None:
+        """The `CachedBytes` of a key, or None."""
         panel = self.held.get(key)
         if panel is not None:
             self.held.move_to_end(key)
         return panel
 
-    def put(self, key: Hashable, bytes: float) -> Panel:
-        """Keep a new `Panel`; drops others until it fits. One larger than all is not kept."""
-        panel = Panel(bytes)
+    def put(self, key: Hashable, bytes: float) -> CachedBytes:
+        """Keep a new `CachedBytes`; drops others until it fits. One larger than all is not kept."""
+        panel = CachedBytes(bytes)
         if bytes > self.capacity:
             return panel
         while self.used + bytes > self.capacity:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .gpu import Gpu
     from .payload import Payload
-    from .ring import Pass
+    from .ring import RingPass
     from .tiling import Tiling
 
 
@@ -162,7 +162,7 @@ def played(
     collective: str,
     mode: str,
     gpus: "Sequence[Gpu]",
-    passes: "Sequence[Sequence[Pass]]",
+    passes: "Sequence[Sequence[RingPass]]",
     gemm_end: float,
     rs_end: float,
     ag_end: float,

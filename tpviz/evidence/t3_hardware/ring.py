@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from .dram import COMM, Dram
 
 if TYPE_CHECKING:
-    from .dram import Clock
+    from .dram import EventClock
     from .machine import Machine
 
 PIECES = 64
 """Pieces of a chunk: as many as let the link wait for the first read for 1 % of a step."""
 
 
-class Pass:
+class RingPass:
     """One pass from ``start`` on. sizes : bytes of the chunk sent in each step, then of the one
     received last. reads : per step, how often a part is read before it is sent (own part and
     received part). kinds : classes of its reads and writes. cost : of a write: that of an update
@@ -29,7 +29,7 @@ class Pass:
 
     def __init__(
         self,
-        clock: "Clock",
+        clock: "EventClock",
         machine: "Machine",
         sizes: Sequence[float],
         reads: Sequence[int],
@@ -79,13 +79,13 @@ class Pass:
 
 
 def reduce_scatter(
-    clock: "Clock",
+    clock: "EventClock",
     machine: "Machine",
     chunk: float | Sequence[float],
     ranks: int,
     start: float = 0.0,
     near_memory: bool = False,
-) -> Pass:
+) -> RingPass:
     """A ring reduce-scatter of ``ranks`` chunks, run by compute units.
 
     chunk : bytes of one, or of each, this GPU's own first. near_memory : what comes in is added in
@@ -93,7 +93,7 @@ def reduce_scatter(
     """
     steps, sizes = ranks - 1, _sizes(chunk, ranks)
     reads = [1] * steps if near_memory else [1, *[2] * (steps - 1)][:steps]
-    return Pass(
+    return RingPass(
         clock,
         machine,
         [*sizes[1:], sizes[0]],
@@ -106,14 +106,14 @@ def reduce_scatter(
 
 
 def all_gather(
-    clock: "Clock",
+    clock: "EventClock",
     machine: "Machine",
     chunk: float | Sequence[float],
     ranks: int,
     start: float = 0.0,
-) -> Pass:
+) -> RingPass:
     """A ring all-gather of ``ranks`` chunks. chunk : as `reduce_scatter` takes it."""
-    return Pass(
+    return RingPass(
         clock, machine, _sizes(chunk, ranks), [1] * (ranks - 1), ("ag_read", "ag_write"), start
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.core.checks import one_of, whole_number
 
-from .dram import Clock
+from .dram import EventClock
 from .gpu import Gpu
 from .machine import Gemm, Machine
 from .map_errors import check
@@ -100,7 +100,7 @@ def _checked(maps, collective, ranks):
 
 def _separate(tiling, machine, config):
     """GEMM and reduce-scatter each alone on the machine; ideal: at the same time, by fiat."""
-    clock = Clock()
+    clock = EventClock()
     gpu = Gpu(
         clock,
         tiling,
@@ -131,13 +131,13 @@ def _separate(tiling, machine, config):
 def _passed(ring, tiling, machine, start, *more, rank=0):
     """A pass of a ring that has run, with the bytes of one rank."""
     sizes = tiling.chunk_bytes
-    found = ring(Clock(), machine, sizes[rank:] + sizes[:rank], tiling.ranks, start, *more)
+    found = ring(EventClock(), machine, sizes[rank:] + sizes[:rank], tiling.ranks, start, *more)
     found.clock.run()
     return found
 
 
 def _fused(tiling, machine, config, collective, mode, values, rules, contention):
-    goal, clock = COLLECTIVES[collective], Clock()
+    goal, clock = COLLECTIVES[collective], EventClock()
     payload = None if values is None else Payload(values, tiling, goal)
     policy = "mca" if config == "t3_mca" else machine.policy
     gpus = [

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves
 
-from .leaves import Frame, tensors_of
+from .leaves import TreeFrame, tensors_of
 
 if TYPE_CHECKING:
-    from .graph import Spec
+    from .graph import TensorSpec
 
 
 def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -29,20 +29,20 @@ def inputs_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (example,), {}
 
 
-class Call:
+class TracedCall:
     """How a model was called when it was traced.
 
     Arguments have their names in ``forward``; one that is a list or a dict has its tensors as
     "name_0" and so on. names : of the tensors, in order, once `name` has told them.
     """
 
-    output: Frame  # once the model was called
+    output: TreeFrame  # once the model was called
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.model, self.signature = type(model).__name__, inspect.signature(model.forward)
         self.args, self.kwargs = self._bound(args, kwargs)
         self.leaves = tree_leaves((self.args, self.kwargs))
-        self.fixed, self.spec = Frame.of((self.args, self.kwargs))
+        self.fixed, self.spec = TreeFrame.of((self.args, self.kwargs))
         if all(self.fixed):
             raise ValueError(
                 f"example_inputs have no tensor; {self.model}.forward takes {self.signature}"
@@ -68,10 +68,10 @@ class Call:
         return (), named
 
     def named(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: "dict[str, Spec]"
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: "dict[str, TensorSpec]"
     ) -> dict[str, torch.Tensor]:
         """{name: tensor} of a later call, where arguments that are no tensors may be left out.
-        inputs : {name: `Spec`} of the traced one."""
+        inputs : {name: `TensorSpec`} of the traced one."""
         args, kwargs = self._bound(args, kwargs)
         fixed = {
             name: value
@@ -117,11 +117,11 @@ class _Flat(nn.Module):
 
     def forward(self, *args, **kwargs):
         given = self.inner(*args, **kwargs)
-        self.call.output = Frame.of(given)
+        self.call.output = TreeFrame.of(given)
         return tensors_of(given)
 
 
-def check(name: str, tensor: Any, spec: "Spec") -> None:
+def check(name: str, tensor: Any, spec: "TensorSpec") -> None:
     """Raise ``ValueError`` unless a tensor is as it was when the model was traced."""
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{name} has to be a tensor, not {type(tensor).__name__}")

@@ -12,7 +12,7 @@ from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import html_table
 
 from . import report
-from .emit import Stage
+from .emit import TracedStage
 from .sharding import Shard, shard
 from .stages import StagePart, stage_parts
 
@@ -139,12 +139,12 @@ class Partition:
 
     def module(
         self, stage: int, model: "nn.Module", device: "torch.device | str | None" = None
-    ) -> Stage:
-        """Stage number ``stage`` as a `Stage` module with the tensors of ``model``: the traced one
-        or one like it, on the meta device too. device : where it will run, by default where its
-        tensors are."""
+    ) -> TracedStage:
+        """Stage number ``stage`` as a `TracedStage` module with the tensors of ``model``: the
+        traced one or one like it, on the meta device too. device : where it will run, by default
+        where its tensors are."""
         stage = whole_number("stage", stage, 0, len(self.stages) - 1)
-        return Stage(self.graph, self.stages[stage], model, device)
+        return TracedStage(self.graph, self.stages[stage], model, device)
 
 
 # -- which shards go to which stage: contiguous ranges of weights, none of them empty --------------

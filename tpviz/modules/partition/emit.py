@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _Values = tuple[torch.Tensor, ...]
 
 
-class Parts(NamedTuple):
+class StageParts(NamedTuple):
     """A stage in parts: ``finish(layers[-1](... layers[0](begin(received, inputs))))``.
 
     Values between them are tuples: what crosses there first, then what the stage loads or computes
@@ -41,7 +41,7 @@ class Parts(NamedTuple):
     trained: tuple[tuple[bool, ...], ...]
 
 
-class Stage(nn.Module):
+class TracedStage(nn.Module):
     """One stage of a partitioned model. Made by `Partition.module`.
 
     ``stage(received, inputs)``: received is a tuple of what the stage before it sent; inputs a dict
@@ -100,11 +100,11 @@ class Stage(nn.Module):
             values = layer(self, values)
         return self._end(values)
 
-    def in_parts(self) -> Parts:
-        """The same in `Parts`, for a pipeline that runs some layers again."""
+    def in_parts(self) -> StageParts:
+        """The same in `StageParts`, for a pipeline that runs some layers again."""
         trained = {node.name for node in self._graph.nodes if node.trained}
         takes = tuple(piece.takes for piece in self._part.pieces)
-        return Parts(
+        return StageParts(
             self._start,
             tuple(partial(layer, self) for layer in self._layers),
             self._end,
@@ -214,13 +214,13 @@ DEFERRABLE = {torch.ops.aten.linear.default: linear, torch.ops.aten.addmm.defaul
 
 
 def function(
-    stage: "Stage",
+    stage: "TracedStage",
     program: fx.GraphModule,
     graph: "ModelGraph",
     nodes: "Iterable[Node]",
     takes: Sequence[str],
     gives: Sequence[str],
-) -> "Callable[[Stage, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]":
+) -> "Callable[[TracedStage, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]":
     """``function(stage, values)`` -> values: runs ``nodes``, operations of ``graph``.
 
     program : the graph module they are taken from. takes, gives : names of the values.

@@ -16,11 +16,11 @@ import torch
 if TYPE_CHECKING:
     from torch import fx
 
-    from .calls import Call
+    from .calls import TracedCall
     from .leaves import LeafCall
 
 
-class Spec(NamedTuple):
+class TensorSpec(NamedTuple):
     """A tensor's name, shape and ``torch.dtype``."""
 
     name: str
@@ -46,7 +46,7 @@ class Node:
     op : its name, as "aten.linear"; of a leaf the module's type.
     parameters, buffers : names (as in ``named_parameters``) of what it uses, by keyword too.
     takes : names of the nodes and inputs it reads.
-    value : `Spec` of its output, None where that is no tensor.
+    value : `TensorSpec` of its output, None where that is no tensor.
     flops : of its forward, 2 per multiply-add (``torch.utils.flop_counter``).
     saves : {storage: bytes} that autograd keeps of it for backward, parameters and inputs aside.
     touches, writes : storages that it reads or makes, and those it writes into: numbers, of
@@ -61,7 +61,7 @@ class Node:
     parameters: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
-    value: Spec | None = None
+    value: TensorSpec | None = None
     flops: int = 0
     saves: dict[int, int] = field(default_factory=dict)
     touches: frozenset[int | str] = frozenset()
@@ -77,8 +77,8 @@ class ModelGraph:
     """A traced model. Made by `trace`.
 
     nodes : all `Node` objects, in the order they run.
-    inputs : {name: `Spec`} of the model's tensor arguments.
-    parameters, buffers : {name: `Spec`} of the whole model, every name of a shared one.
+    inputs : {name: `TensorSpec`} of the model's tensor arguments.
+    parameters, buffers : {name: `TensorSpec`} of the whole model, every name of a shared one.
     ties : groups of names of one parameter, each of which is used (``("lm_head.weight", ...)``).
     aliases : {used name: other names} of parameters and buffers that are one tensor.
     constants : {name: tensor} that the code reads beside parameters and buffers.
@@ -92,9 +92,9 @@ class ModelGraph:
 
     model: str
     nodes: tuple[Node, ...]
-    inputs: dict[str, Spec]
-    parameters: dict[str, Spec]
-    buffers: dict[str, Spec]
+    inputs: dict[str, TensorSpec]
+    parameters: dict[str, TensorSpec]
+    buffers: dict[str, TensorSpec]
     tied_weights: tuple[tuple[str, ...], ...]
     aliases: dict[str, tuple[str, ...]]
     constants: dict[str, torch.Tensor]
@@ -102,7 +102,7 @@ class ModelGraph:
     types: dict[str, str] = field(repr=False)
     training: bool
     device: torch.device
-    call: "Call" = field(repr=False)
+    call: "TracedCall" = field(repr=False)
     program: "fx.GraphModule" = field(repr=False)
     held: dict[str, str] = field(repr=False)
     leaves: "dict[str, LeafCall]" = field(repr=False)

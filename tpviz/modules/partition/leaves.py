@@ -39,14 +39,14 @@ class NoShape(Exception):
         super().__init__(f"{call.path} ({self.kind})")
 
 
-class Place:
+class TensorPlace:
     """Where a tensor stands among a call's arguments."""
 
     def __init__(self, number: int):
         self.number = number
 
 
-class Frame(NamedTuple):
+class TreeFrame(NamedTuple):
     """A tree of values without its tensors: ``fixed`` has (value,) of each other leaf."""
 
     fixed: list[tuple[Any] | None]
@@ -71,7 +71,7 @@ class LeafCall:
     module: torch.nn.Module  # it and the next two: until `forget`
     forward: Callable[..., Any]
     shape: Callable[..., Any] | None
-    output: Frame  # once `like` was called
+    output: TreeFrame  # once `like` was called
 
     def __init__(
         self,
@@ -87,13 +87,13 @@ class LeafCall:
 
         def place(tensor):
             self.tensors.append(tensor)
-            return Place(len(self.tensors) - 1)
+            return TensorPlace(len(self.tensors) - 1)
 
         self.frame = tree_map_only(torch.Tensor, place, (args, kwargs))
 
     def arguments(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """(args, kwargs) with these values in the places of tensors."""
-        return tree_map_only(Place, lambda place: values[place.number], self.frame)
+        return tree_map_only(TensorPlace, lambda place: values[place.number], self.frame)
 
     def like(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Tensors like its output's. Raises `NoShape` where its forward cannot run on fakes."""
@@ -108,7 +108,7 @@ class LeafCall:
             _depth -= 1
         if isinstance(given, torch.Size):
             given = tensors[0].new_empty(given)
-        self.output = Frame.of(given)
+        self.output = TreeFrame.of(given)
         return tensors_of(given)
 
     def forget(self) -> None:

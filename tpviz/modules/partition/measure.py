@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from .graph import Node, Spec
+from .graph import Node, TensorSpec
 from .leaves import LeafCall, tensors_of
 
 INPUT = ("input", None)
@@ -178,7 +178,7 @@ class Measure(fx.Interpreter):
             used["parameter"],
             used["buffer"] + used["constant"],
             tuple(n.name for n in takes if self.kinds.get(n.name, INPUT)[0] == "input"),
-            Spec(node.name, tuple(value.shape), value.dtype) if one else None,
+            TensorSpec(node.name, tuple(value.shape), value.dtype) if one else None,
             flops,
             saves,
             frozenset(map(self._place, tensors + tensors_of([self.env[n] for n in takes]))),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .sharding import Shard
 
 
-class Message(NamedTuple):
+class StageMessage(NamedTuple):
     """A tensor that goes from one stage to the next, once each microbatch.
 
     from_stage, path : the stage and the module that made it; stages between that one and its users
@@ -46,8 +46,9 @@ class StagePart:
     paths : of the modules that are wholly in it, outermost ones. parameters, buffers : names of
     those it holds, a tied one in every stage that uses it. numel : elements of these parameters.
     flops : of its forward. activation_bytes : what autograd keeps for backward, an estimate.
-    receives, sends : lists of `Message`. inputs : names of the model's inputs that it needs itself.
-    pieces : `Piece` of each of its shards. free : the free nodes that it computes for itself.
+    receives, sends : lists of `StageMessage`. inputs : names of the model's inputs that it needs
+    itself. pieces : `Piece` of each of its shards. free : the free nodes that it computes for
+    itself.
     """
 
     index: int
@@ -57,8 +58,8 @@ class StagePart:
     numel: int
     flops: int
     activation_bytes: int
-    receives: tuple[Message, ...]
-    sends: tuple[Message, ...] | None
+    receives: tuple[StageMessage, ...]
+    sends: tuple[StageMessage, ...] | None
     inputs: tuple[str, ...]
     pieces: tuple[Piece, ...] = field(repr=False)
     free: "tuple[Node, ...]" = field(repr=False)
@@ -116,7 +117,7 @@ def stage_parts(
 def _messages(crossing, names, home):
     nodes = [crossing.nodes[name] for name in names]
     return tuple(
-        Message(
+        StageMessage(
             node.name,
             node.value.shape,
             node.value.dtype,

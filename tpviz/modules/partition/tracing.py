@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map
 
-from .calls import Call, inputs_of
-from .graph import ModelGraph, Spec
+from .calls import TracedCall, inputs_of
+from .graph import ModelGraph, TensorSpec
 from .leaves import Leaves, NoShape, leaves_of, tensors_of
 from .measure import LEAF, Measure
 from .standins import OwnBackward, device_of, no_caches, no_own_backward, quiet, stand_in, stand_ins
@@ -44,7 +44,7 @@ def trace(model: nn.Module, example_inputs: Any, leaves: Leaves = ()) -> ModelGr
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     device = device_of(model, (args, kwargs))
     args, kwargs = tree_map(lambda value: stand_in(value, mode, device), (args, kwargs))
-    call, shared = Call(model, args, kwargs), _shared(model)
+    call, shared = TracedCall(model, args, kwargs), _shared(model)
     with ExitStack() as stack:
         stack.enter_context(quiet())
         stack.enter_context(stand_ins(model, mode, device))
@@ -142,10 +142,10 @@ def _graph(model, module, nodes, kinds, shared, call, calls, constants, device):
     for node in module.graph.nodes:
         if node.op == "placeholder" and kinds[node.name][0] == "input":
             value = node.meta["val"]
-            inputs[node.name] = Spec(node.name, tuple(value.shape), value.dtype)
+            inputs[node.name] = TensorSpec(node.name, tuple(value.shape), value.dtype)
     [results] = [node.args[0] for node in module.graph.nodes if node.op == "output"]
     parameters, buffers = [
-        {name: Spec(name, tuple(t.shape), t.dtype) for name, t in named}
+        {name: TensorSpec(name, tuple(t.shape), t.dtype) for name, t in named}
         for named in (
             model.named_parameters(remove_duplicate=False),
             model.named_buffers(remove_duplicate=False),

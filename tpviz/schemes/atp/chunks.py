@@ -21,7 +21,7 @@ The best C, not rounded (derived: both sides are convex in C and meet at C = (ka
 
 So without contention chunks are free while the all-reduces stay hidden: only the last is exposed.
 
->>> layer = Layer(gemm=8.0, sending=8.0, latency=0.5)
+>>> layer = ChunkedLayer(gemm=8.0, sending=8.0, latency=0.5)
 >>> [layer.seconds(chunks) for chunks in (1, 2, 4, 8)], layer.optimum, layer.best((1, 2, 4, 8))
 ([16.5, 13.0, 12.0, 13.0], 4.0, 4)
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .strategy import ATP
 
 
-class Layer(NamedTuple):
+class ChunkedLayer(NamedTuple):
     """A forward linear layer: seconds of its GEMM and its sum, both whole; kappa of contention."""
 
     gemm: float
@@ -145,9 +145,9 @@ def layer_of(
     operation: Chunks,
     seconds: "Callable[[Kernel], float]",
     moved: "Callable[[Collective], Transfer]",
-) -> Layer:
-    """The `Layer` of a `tpviz.core.step.Chunks`: its GEMM and its sum as they are in these
+) -> ChunkedLayer:
+    """The `ChunkedLayer` of a `tpviz.core.step.Chunks`: its GEMM and its sum as they are in these
     chunks."""
     kernel, move, count = operation
     one = moved(move)
-    return Layer(count * seconds(kernel), count * (one.seconds - one.latency), one.latency)
+    return ChunkedLayer(count * seconds(kernel), count * (one.seconds - one.latency), one.latency)

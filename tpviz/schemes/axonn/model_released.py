@@ -25,7 +25,7 @@ LAYERS = ((3, False), (1, True), (4, False), (4, True))
 """(K, transposed) of qkv, out, up, down."""
 
 
-class Grid(NamedTuple):
+class ReleasedGrid(NamedTuple):
     """A configuration of the script: our y, x, z and data."""
 
     c: int
@@ -41,8 +41,8 @@ def script_seconds(
     accumulation: int = 1,
     corrected: bool = False,
 ) -> float:
-    """What the script prints for a `Grid` as seconds. rates : (inside, size) -> bytes/s."""
-    c, r, d, data = grid = Grid(*grid)
+    """What the script prints for a `ReleasedGrid` as seconds. rates : (inside, size) -> bytes/s."""
+    c, r, d, data = grid = ReleasedGrid(*grid)
     tokens = w.batch * w.seq / (data * d)
     sent = dict.fromkeys(grid._fields, 0.0)
     for place, (k, transposed) in enumerate(LAYERS):
@@ -65,13 +65,13 @@ def script_seconds(
     return found
 
 
-def script_grids(w: "GPT", world_size: int, least: int = 1) -> Iterator[Grid]:
+def script_grids(w: "GPT", world_size: int, least: int = 1) -> Iterator[ReleasedGrid]:
     """The script's space: powers of two, at least ``least`` ranks for a model, an even batch."""
     powers = [2**k for k in range(world_size.bit_length())]
     for grid in product(powers, repeat=4):
         c, r, d, data = grid
         if prod(grid) == world_size and c * r * d >= least and w.batch % (data * d) == 0:
-            yield Grid(*grid)
+            yield ReleasedGrid(*grid)
 
 
 def script_ranking(
@@ -81,7 +81,7 @@ def script_ranking(
     least: int = 1,
     accumulation: int = 1,
     corrected: bool = False,
-) -> list[tuple[Grid, float]]:
+) -> list[tuple[ReleasedGrid, float]]:
     """[(Grid, seconds)] of the script's space, least first."""
     timed = [
         (grid, script_seconds(grid, w, rates, accumulation, corrected))

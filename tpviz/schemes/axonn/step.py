@@ -163,10 +163,10 @@ def microbatch_of(s: "AxoNN", w: "GPT") -> list[Part]:
 def pieces(s: "AxoNN", local: "GPT") -> dict[str, list[Any]]:
     """{part of the network: its operations, with `GatherWeight` and `Scatter`}, of a rank's
     microbatch."""
-    return _Pieces(s, local).all()
+    return _GatheredPieces(s, local).all()
 
 
-class _Pieces:
+class _GatheredPieces:
     """The plane's operations with those of the weights between."""
 
     def __init__(self, s, local):

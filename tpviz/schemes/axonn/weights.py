@@ -141,7 +141,7 @@ class Weight:
         which is that of training, unless the pass that runs has an order of its own."""
         ordered = torch.is_grad_enabled() or self.depth.what is not None
         if ordered or self.depth.size == 1:
-            return Whole.apply(self.shard, self)
+            return GatheredBlock.apply(self.shard, self)
         out, work = gather_first(self.shard.detach(), self.depth.group)
         work.wait()
         return out.view(self.shape)
@@ -154,7 +154,7 @@ class Weight:
         return lambda: self.source.whole(self, "backward").view(self.shape)
 
 
-class Whole(torch.autograd.Function):
+class GatheredBlock(torch.autograd.Function):
     """The gathered block of a `Weight`; its gradient is scattered."""
 
     @staticmethod

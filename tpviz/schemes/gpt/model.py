@@ -68,7 +68,7 @@ def recompute(module: nn.Module, what: str) -> None:
     """Have the blocks of a network keep less for backward. what : as ``recompute`` of a
     `Strategy`."""
     for block in module.modules() if what != "none" else ():
-        if isinstance(block, Residual):
+        if isinstance(block, ResidualBlock):
             block.again, block.attention.heads.again = what == "full", what == "selective"
 
 
@@ -172,7 +172,7 @@ class MLP(nn.Module):
         return self.down(self.activation(self.up(x_BSH)))
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """A block: a norm before each part, both parts on the residual stream. again : whether
     backward computes it once more. join : what a part adds to the stream, in its layout."""
 
@@ -195,7 +195,7 @@ class Residual(nn.Module):
         return y
 
 
-class Block(Residual):
+class Block(ResidualBlock):
     """The block of one process."""
 
     def __init__(self, w: "GPT", **kw: Any):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tpviz.schemes.collectives import Alone
-from tpviz.schemes.gpt.model import Heads, Residual, activation
+from tpviz.schemes.gpt.model import Heads, ResidualBlock, activation
 from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
 
@@ -124,7 +124,7 @@ class GridMLP(nn.Module):
         return y if down.bias is None else y + down.bias
 
 
-class GridBlock(Residual):
+class GridBlock(ResidualBlock):
     """The block of a rank; the norms are of what it has of the stream."""
 
     def __init__(self, w: "GPT", groups: Groups, **kw: Any):

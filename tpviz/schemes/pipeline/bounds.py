@@ -38,7 +38,7 @@ SPLIT = ("zb_h1", "zb_v")
 AGAIN_BUT_LAST = ("last_no_recompute", "shifted_critical_path")
 
 
-class Times(NamedTuple):
+class MicrobatchTimes(NamedTuple):
     """Seconds of a microbatch on a rank: forward of a block, again where it is recomputed, and
     backward; forward and backward of the embedding and of the head."""
 
@@ -177,7 +177,7 @@ class _Bounds:
 
         weights = m.weights([0], False) if split else []
         head = m.weights([], True) if split else []
-        return Times(
+        return MicrobatchTimes(
             seconds(m.forward([0])),
             seconds(m.forward([0], "recompute", True)),
             seconds(m.backward([0])) + seconds(weights),

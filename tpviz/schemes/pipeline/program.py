@@ -28,7 +28,7 @@ from .pipeline import RankPipeline
 from .sharding import flat_buckets, units_of
 from .shards import Shards
 from .split import HEAD, TOKENS
-from .stage import Spec, Stage
+from .stage import Stage, StageSpec
 from .tied_weights import Tie
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class GPTStage(Stage):
         at = groups.layout
         seq, features = at.stream_sizes(w)
         rows = (seq, w.batch) if at.sp else (w.batch, seq)
-        stream = Spec((*rows, features), kw["dtype"])
+        stream = StageSpec((*rows, features), kw["dtype"])
         self.receives = [stream] if number else []
         self.sends = [stream] if not last else []
         if number == 0:

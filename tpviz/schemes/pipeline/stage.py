@@ -21,7 +21,7 @@ from tpviz.schemes.operators import deferred_wgrad, make_gradients
 class Stage(nn.Module):
     """What a stage computes. Override these; values and received are tuples of tensors.
 
-    number : of the stage in the whole pipeline. receives, sends : `Spec` of each tensor of one
+    number : of the stage in the whole pipeline. receives, sends : `StageSpec` of each tensor of one
     microbatch.
     """
 
@@ -72,7 +72,7 @@ class Stage(nn.Module):
         return run(*args)
 
 
-class Spec(NamedTuple):
+class StageSpec(NamedTuple):
     """A tensor between two stages, and whether its gradient goes back."""
 
     shape: tuple[int, ...]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.cost import Clock, Segment
 from tpviz.core.mesh import Mesh
-from tpviz.core.schedules import Schedule, Timeline, timeline
+from tpviz.core.schedules import Schedule, ScheduleTimes, timeline
 from tpviz.core.step import Collective, Part, Repeat, count, interned
 from tpviz.schemes.gpt.step import update
 
@@ -164,7 +164,7 @@ def clock_of(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh", device: "D
 
 def clock(
     s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh"
-) -> tuple[Timeline, dict[tuple[str, int], list[Segment]]]:
+) -> tuple[ScheduleTimes, dict[tuple[str, int], list[Segment]]]:
     """The `schedules.Timeline` of a step, and the segments of each stage's actions."""
     parts = stage_segments(s, w, cluster, mesh)
 
@@ -272,7 +272,7 @@ def units_at(s: "Staged", w: "GPT", stage: int) -> list[str]:
 
 
 def end_segments(
-    s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh", line: Timeline, place: int
+    s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh", line: ScheduleTimes, place: int
 ) -> list[Segment]:
     """`end_parts` on the cluster; a rank that shares a weight waits for the other end first."""
     sync, update_part = end_parts(s, w, place)

@@ -40,7 +40,7 @@ def run(
 ) -> torch.Tensor:
     """x (B, S, H) through transformer blocks. paths : {id of a weight: its layer's name}. summed :
     whether the last sum is needed."""
-    return Run.apply(x, blocks, torch.is_grad_enabled(), paths, summed)
+    return RunHalves.apply(x, blocks, torch.is_grad_enabled(), paths, summed)
 
 
 def parts(
@@ -52,7 +52,7 @@ def parts(
         yield block.norm2, block.mlp, block.mlp.down
 
 
-class Cut:
+class SubCut:
     """A sub in one part: the leaves before its norm and behind it, and where the graphs that begin
     there end. Only the leaves' numbers are kept, and those that autograd keeps. notes : what the
     part's backward leaves for its weights' gradients."""
@@ -84,7 +84,7 @@ class Sum:
         return self.tensor
 
 
-class Run(torch.autograd.Function):
+class RunHalves(torch.autograd.Function):
     """The forward and backward of `run`; parameters' gradients are added to ``.grad``."""
 
     @staticmethod
@@ -110,7 +110,7 @@ class Run(torch.autograd.Function):
                     with deferred_wgrad(notes):
                         result = part(leaf, alone=True)
                 if graph:
-                    ctx.cuts.append(Cut(leaf_x, normed, leaf, result, notes))
+                    ctx.cuts.append(SubCut(leaf_x, normed, leaf, result, notes))
                 sent = summed or part is not ctx.parts[-1][1]
                 sums[sub] = Sum(result.detach(), last.way.contract if sent else None)
             bias = last.bias
@@ -119,7 +119,7 @@ class Run(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
-        sums: dict[int, tuple[Cut, Sum]]
+        sums: dict[int, tuple[SubCut, Sum]]
         grads, sums = list(grad.contiguous().chunk(SUBS)), {}
         for number in reversed(range(len(ctx.parts))):
             last = ctx.parts[number][2]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .ring import Ring
 
 
-class Row(torch.autograd.Function):
+class RowOnRing(torch.autograd.Function):
     """y = sum over ranks of x W^T, whole on every rank; ``ring``: `ring.Ring`."""
 
     @staticmethod

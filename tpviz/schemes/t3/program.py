@@ -9,7 +9,7 @@ from tpviz.core.mesh import Mesh
 from tpviz.schemes.grid.layers import GridLinear
 from tpviz.schemes.grid.program import Groups, build
 
-from .operators import Column, Row, SplitColumn, SplitRow
+from .operators import Column, RowOnRing, SplitColumn, SplitRow
 from .ring import Ring
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class FusedLinear(GridLinear):
         super().__init__(*args, **kw)
         self.ring, self.first = ring, self.way.contract.size() == 1
         split = self.way.gather == 0 or self.way.scatter == 0
-        self.operator = (Row, SplitRow, Column, SplitColumn)[2 * self.first + split]
+        self.operator = (RowOnRing, SplitRow, Column, SplitColumn)[2 * self.first + split]
 
     def forward(self, x: torch.Tensor, alone: bool = False, summed: bool = True) -> torch.Tensor:
         """As `GridLinear`; the sum cannot be left out, since the GEMM makes it."""

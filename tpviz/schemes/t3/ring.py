@@ -62,7 +62,7 @@ class Ring:
         rows, last = a.shape[0] // self.size, self.size - 1
         own = a.new_empty(rows, b.shape[1])
         tiles, tracker = self.tiles(*own.shape), Tracker()
-        messages = Messages(self, len(tiles))
+        messages = RingMessages(self, len(tiles))
         for position in range(self.size):
             updates = updates_per_element(position)
             for down, across in tiles:
@@ -96,7 +96,7 @@ class Ring:
             yield slice(0, whole.shape[0]), whole
             return
         rows, parts = x.shape[0], bands((pieces or self.tiles)(*x.shape))
-        messages = Messages(self, len(parts))
+        messages = RingMessages(self, len(parts))
         for position, chunk in enumerate(gathering_order(self.rank, self.size)):
             for down in parts:
                 with label(chunk=position):
@@ -107,7 +107,7 @@ class Ring:
         messages.finish()
 
 
-class Messages:
+class RingMessages:
     """What goes round the ring during one GEMM: first in, first out. most : on their way at once,
     those of a chunk."""
 

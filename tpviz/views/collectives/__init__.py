@@ -1,5 +1,5 @@
 """Collectives written over send and receive, and a microscope that shows what they really sent."""
 
-from .result import Message, Microscope
+from .result import ArrivedMessage, Microscope
 
-__all__ = ["Message", "Microscope"]
+__all__ = ["ArrivedMessage", "Microscope"]

@@ -17,7 +17,7 @@ from tpviz.ranks.launch import launch
 from tpviz.ranks.recorder import record
 
 from .algorithms import ALGORITHMS, find
-from .result import Message, Microscope
+from .result import ArrivedMessage, Microscope
 from .wire import Wire
 
 ITEM = 4  # bytes of a float32
@@ -86,7 +86,9 @@ def microscope(
     )
 
 
-def matched(trace: Trace, values: list[list[list[float]]]) -> tuple[tuple[Message, ...], ...]:
+def matched(
+    trace: Trace, values: list[list[list[float]]]
+) -> tuple[tuple[ArrivedMessage, ...], ...]:
     """The messages of each step from the recorded sends and receives.
 
     Raises ValueError where one has no partner.
@@ -101,7 +103,7 @@ def matched(trace: Trace, values: list[list[list[float]]]) -> tuple[tuple[Messag
         sender, receiver = map(int, sent.members.split(","))
         got = rows["recv"][key]
         steps[sent.step].append(
-            Message(
+            ArrivedMessage(
                 sent.step,
                 sender,
                 receiver,

@@ -17,7 +17,7 @@ from tpviz.core.trace import Trace
 from tpviz.core.trace.ledger import wire_bytes
 
 
-class Message(NamedTuple):
+class ArrivedMessage(NamedTuple):
     """One message that arrived: a recorded send and the receive that belongs to it.
 
     chunk is its index in the sender's buffer, slot in the receiver's; value is its first number;
@@ -37,7 +37,7 @@ class Message(NamedTuple):
     end: float
 
 
-class Cell(NamedTuple):
+class BufferCell(NamedTuple):
     """What one place of a buffer holds: which chunk, its first number, which ranks are in it."""
 
     chunk: int
@@ -49,9 +49,10 @@ class Cell(NamedTuple):
 class Microscope:
     """A collective seen message by message.
 
-    ``steps[i]`` are the `Message`s of step i, from the recorded ``trace``; ``values[i][rank]`` the
-    first number of each chunk before step i, ``values[-1]`` at the end. payload is S, the bytes of
-    the full tensor; error the largest difference from what torch.distributed's own collective gave.
+    ``steps[i]`` are the `ArrivedMessage`s of step i, from the recorded ``trace``;
+    ``values[i][rank]`` the first number of each chunk before step i, ``values[-1]`` at the end.
+    payload is S, the bytes of the full tensor; error the largest difference from what
+    torch.distributed's own collective gave.
     """
 
     collective: str
@@ -61,14 +62,14 @@ class Microscope:
     world_size: int
     payload: int
     trace: Trace = field(repr=False)
-    steps: tuple[tuple[Message, ...], ...] = field(repr=False)
+    steps: tuple[tuple[ArrivedMessage, ...], ...] = field(repr=False)
     values: list[list[list[float]]] = field(repr=False)
     error: float = 0.0
     cluster: Cluster | None = None
 
     # -- worked arithmetic -------------------------------------------------------------------------
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[ArrivedMessage]:
         """All messages, in order of their steps."""
         return [message for step in self.steps for message in step]
 
@@ -144,8 +145,9 @@ class Microscope:
 
     # -- what the buffers hold ---------------------------------------------------------------------
     @property
-    def cells(self) -> list[list[list[Cell | None]]]:
-        """``cells[i][rank]``: for each place a `Cell` or None (empty), before step i, or last.
+    def cells(self) -> list[list[list[BufferCell | None]]]:
+        """``cells[i][rank]``: for each place a `BufferCell` or None (empty), before step i, or
+        last.
 
         Which ranks are in a sum is followed through the messages; the numbers are those noted.
         """
@@ -174,7 +176,7 @@ class Microscope:
     def _frame(self, held, number):
         return [
             [
-                here and Cell(here[0], value, here[1])
+                here and BufferCell(here[0], value, here[1])
                 for here, value in zip(held[rank], self.values[number][rank])
             ]
             for rank in range(self.world_size)

@@ -12,7 +12,7 @@ from tpviz.core.inks import axis_keys
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace.ledger import wire_bytes
 
-from .blocks_matrix import HATCH, Eyes, Grid, matrices, notation, plain, ranks
+from .blocks_matrix import HATCH, CellGrid, Eyes, matrices, notation, plain, ranks
 from .legend import Look, Mark, legend
 from .palette import INKS
 from .svg import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tpviz.core.workload import GPT
     from tpviz.schemes.axonn.strategy import AxoNN
     from tpviz.views.films.captions import Frame, Tensor
-    from tpviz.views.films.grid_cases import Case
+    from tpviz.views.films.grid_cases import GridCase
 
 
 MAX_RANKS = 16
@@ -54,10 +54,10 @@ class Story(NamedTuple):
     workload: "GPT"
     frames: "tuple[Frame, ...]"
     strategy: "AxoNN | None" = None
-    cases: "tuple[tuple[Case, bool], ...]" = ()
+    cases: "tuple[tuple[GridCase, bool], ...]" = ()
 
     @property
-    def reached(self) -> "list[Case]":
+    def reached(self) -> "list[GridCase]":
         """The known schemes that the grid equals."""
         return [case for case, yes in self.cases if yes]
 
@@ -274,7 +274,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
     keys = axis_keys(story.mesh.names)
     eyes = Eyes(story.mesh, rank, keys)
-    grid = Grid(story.mesh, *GRID)
+    grid = CellGrid(story.mesh, *GRID)
     totals = running(story)
     bottom = max(grid.bottom, GRID[1] + 160) + 14
     ticks, places = strip(story, keys)

@@ -299,7 +299,7 @@ ROOM, MANY = (376, 280), 6  # px for the cells; in a row or a column
 LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
 
 
-class Grid:
+class CellGrid:
     """Where the cells stand: the first of two axes runs down, the last one across."""
 
     def __init__(self, mesh: "Mesh", x: float, y: float):
@@ -326,7 +326,7 @@ class Grid:
         return x + self.width / 2, y + self.height / 2
 
 
-def ranks(frame: "Frame", grid: Grid, eyes: Eyes) -> str:
+def ranks(frame: "Frame", grid: CellGrid, eyes: Eyes) -> str:
     """All cells, the rings of the groups behind them, the names of the axes."""
     out = [_names(grid, eyes)]
     if frame.move:

@@ -22,7 +22,7 @@ from .schedule_lanes import (
     named,
     stops,
 )
-from .schedule_words import Panel, facts, peak, say, spans, summary, to_table, words
+from .schedule_words import SchedulePanel, facts, peak, say, spans, summary, to_table, words
 from .svg import (
     LETTERS,
     VIEW,
@@ -48,13 +48,13 @@ LOOK = Look(16, 11, 6, 5.9, 18, 9, 11, 18, "muted")
 
 
 def schedule_scene(
-    panels: Sequence[Panel],
+    panels: Sequence[SchedulePanel],
     title: str,
     unit: str = "",
     device: float | None = None,
     about: str = "",
 ) -> dict[str, Any]:
-    """The scene of one or two `Panel`s on the same time axis, ready for JSON.
+    """The scene of one or two `SchedulePanel`s on the same time axis, ready for JSON.
 
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
     bytes that a device has, where the panels have memory. about : more than the title. Returns
@@ -98,7 +98,7 @@ def schedule_scene(
     }
 
 
-def opening(panels: Sequence[Panel], times: Sequence[float]) -> int:
+def opening(panels: Sequence[SchedulePanel], times: Sequence[float]) -> int:
     """The stop at which a page opens: every rank of the first schedule has begun."""
     begun = max(starts[0] for starts in panels[0].timeline.start if len(starts))
     return next(i for i, time in enumerate(times) if time > begun)
@@ -158,7 +158,7 @@ def _notes(panels, unit):
 
 
 # -- one row ---------------------------------------------------------------------------------------
-def schedule_detail(panels: Sequence[Panel], row: int, unit: str = "") -> dict[str, Any]:
+def schedule_detail(panels: Sequence[SchedulePanel], row: int, unit: str = "") -> dict[str, Any]:
     """{"row", "stops", "words", "marks"} of a row of the scene of these panels, ready for JSON.
 
     Of each of its `schedule_words.spans`: the stop at which it ends, a description, and

@@ -9,7 +9,7 @@ from tpviz.core.inks import MEMORY_KINDS
 
 from .lanes import MESSAGE, axis_below, box, idle, ring, timed
 from .palette import INKS
-from .schedule_words import Panel, awaited, halves, peak, say, spans
+from .schedule_words import SchedulePanel, awaited, halves, peak, say, spans
 from .svg import VIEW, amount, shape, swatch, text
 
 LEFT, RIGHT, TOP = 74, 164, 84
@@ -29,7 +29,7 @@ INK = {
 
 
 # -- where everything is ---------------------------------------------------------------------------
-class Row(NamedTuple):
+class LaneRow(NamedTuple):
     """A rank's place in the picture: which panel, which rank, where its lane begins."""
 
     panel: int
@@ -37,14 +37,14 @@ class Row(NamedTuple):
     y: float
 
 
-class Layout(NamedTuple):
+class ScheduleLayout(NamedTuple):
     """Where everything is, in px. heads : y of each panel's heading; lane, ran, strip, gap :
     heights of a simulated lane, a measured one, the strip of what is held, and the room between;
     flown : height of the strip of what a run had in flight; scale : px of a unit of time;
     most : what any rank holds at once, bytes or microbatches of all its layers; edge : px between
     bars."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[LaneRow, ...]
     heads: tuple[float, ...]
     lane: int
     ran: int
@@ -65,13 +65,13 @@ class Layout(NamedTuple):
         """A whole number, the same for times that differ by rounding alone."""
         return round(time / (self.duration or 1.0) * 1e9)
 
-    def of(self, panel: int) -> list[Row]:
+    def of(self, panel: int) -> list[LaneRow]:
         """The rows of a panel, rank by rank."""
         return [row for row in self.rows if row.panel == panel]
 
 
-def lay_out(panels: Sequence[Panel]) -> Layout:
-    """The `Layout` of panels; smaller where there are many lanes."""
+def lay_out(panels: Sequence[SchedulePanel]) -> ScheduleLayout:
+    """The `ScheduleLayout` of panels; smaller where there are many lanes."""
     lanes = sum(panel.ranks for panel in panels)
     lane, strip, gap = (28, 16, 10) if lanes <= 8 else (20, 12, 6)
     strip += 8 * (lanes <= 4)
@@ -82,7 +82,7 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
         heads.append(y + 11)
         y += 26
         for rank in range(panel.ranks):
-            rows.append(Row(number, rank, y))
+            rows.append(LaneRow(number, rank, y))
             y += lane + ran + strip + flown + gap
         y += 6
     duration = max(panel.ends for panel in panels)
@@ -98,10 +98,10 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
     )
     shortest = min((length for length in lengths if length > 0), default=0.0)
     sizes = lane, ran, strip, flown, gap, scale, duration, y, most
-    return Layout(tuple(rows), tuple(heads), *sizes, min(0.8, shortest * scale / 10))
+    return ScheduleLayout(tuple(rows), tuple(heads), *sizes, min(0.8, shortest * scale / 10))
 
 
-def stops(panels: Sequence[Panel], layout: Layout) -> dict[int, float]:
+def stops(panels: Sequence[SchedulePanel], layout: ScheduleLayout) -> dict[int, float]:
     """{`instant`: time} of 0 and of all ends of actions and of idle time, in order."""
     ends = {
         layout.instant(end): end
@@ -120,9 +120,9 @@ class Lanes:
 
     def __init__(
         self,
-        panels: Sequence[Panel],
+        panels: Sequence[SchedulePanel],
         number: int,
-        layout: Layout,
+        layout: ScheduleLayout,
         unit: str = "",
         device: float | None = None,
     ):
@@ -406,7 +406,7 @@ def named(lanes: Iterable[Sequence[Any]]) -> str:
     return f"<g data-names='' {looks}>{''.join(groups)}</g>"
 
 
-def axis(layout: Layout, unit: str) -> str:
+def axis(layout: ScheduleLayout, unit: str) -> str:
     """The time axis under all lanes."""
     name = "time" if unit else "time units"
     end, scale = layout.duration, layout.scale

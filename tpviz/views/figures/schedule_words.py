@@ -1,7 +1,7 @@
 """Simulated schedules in numbers and words: activations held, why every action starts when it does,
 and how two schedules differ.
 
-Works on the `Timeline`s of `tpviz.core.schedules`, of which it needs the attributes alone. All
+Works on the `ScheduleTimes`s of `tpviz.core.schedules`, of which it needs the attributes alone. All
 times are simulated, in the unit of the durations given; the closed form stands beside them as
 "formula", a run as "measured".
 """
@@ -16,7 +16,7 @@ from .svg import amount, seconds
 
 if TYPE_CHECKING:
     from tpviz.cluster.clock.cost import Memory
-    from tpviz.core.schedules import Timeline
+    from tpviz.core.schedules import ScheduleTimes
     from tpviz.core.schedules.order import Step
     from tpviz.core.trace.pipeline import Measured
 
@@ -37,17 +37,17 @@ MEMORY_INKS = {"optimizer": "optimizer_state"}
 
 
 @dataclass(frozen=True)
-class Panel:
+class SchedulePanel:
     """One simulated schedule, and the other data about it.
 
-    timeline : its `Timeline`. recompute : seconds of each stage, the first part of RB. formula :
-    (makespan, idle time of each rank) by closed form, or None. memory : for each rank
+    timeline : its `ScheduleTimes`. recompute : seconds of each stage, the first part of RB. formula
+    : (makespan, idle time of each rank) by closed form, or None. memory : for each rank
     {kind: bytes}, or (). measured : `schedule_measured.Measured`, or None. sizes : for each stage
     (bytes of a microbatch as backward needs it, those that are kept where the rest is recomputed),
     or () where bytes are not known.
     """
 
-    timeline: "Timeline"
+    timeline: "ScheduleTimes"
     recompute: tuple[float, ...]
     formula: tuple[float, Sequence[float]] | None = None
     memory: "tuple[Memory, ...]" = ()
@@ -82,7 +82,7 @@ class Panel:
 
     @cached_property
     def held(self) -> list[list[tuple[float, int, int]]]:
-        """Per rank what `Timeline.held` gives."""
+        """Per rank what `ScheduleTimes.held` gives."""
         return [self.timeline.held(rank) for rank in range(self.ranks)]
 
     @cached_property
@@ -104,9 +104,9 @@ class Panel:
 
 
 def weighed(
-    timeline: "Timeline", rank: int, sizes: Sequence[tuple[int, int]]
+    timeline: "ScheduleTimes", rank: int, sizes: Sequence[tuple[int, int]]
 ) -> list[tuple[float, int, int]]:
-    """`Timeline.held` in bytes; sizes : as those of a `Panel`."""
+    """`ScheduleTimes.held` in bytes; sizes : as those of a `SchedulePanel`."""
     changes = {}
     for action, start, end in zip(
         timeline.schedule.of(rank), timeline.start[rank], timeline.end[rank]
@@ -133,7 +133,7 @@ def peak(strip: Iterable[tuple[float, int, int]]) -> int:
     return max((whole + kept for _, whole, kept in strip), default=0)
 
 
-def halves(timeline: "Timeline", rank: int) -> dict[int, int]:
+def halves(timeline: "ScheduleTimes", rank: int) -> dict[int, int]:
     """{index: 1 or 2} of actions drawn as the upper or lower half of a lane."""
     pairs = sorted(timeline.schedule.pairs) if timeline.overlapped else ()
     return {index + i: i + 1 for r, index in pairs if r == rank for i in (0, 1)}
@@ -150,7 +150,7 @@ def share(idle: Sequence[float], makespan: float) -> str:
 
 
 # -- what a rank does, and what it waits for -------------------------------------------------------
-def spans(timeline: "Timeline", rank: int) -> Iterator[tuple[float, float, int, bool]]:
+def spans(timeline: "ScheduleTimes", rank: int) -> Iterator[tuple[float, float, int, bool]]:
     """(start, end, index, busy) of a rank's actions and idle times, in order; index is the
     action's, while idle that of the next. What takes no time is left out; an overlapped pair is
     one."""
@@ -168,7 +168,7 @@ def spans(timeline: "Timeline", rank: int) -> Iterator[tuple[float, float, int, 
         yield now, timeline.makespan, index + 1, False
 
 
-def words(panel: Panel, rank: int, unit: str) -> list[str]:
+def words(panel: SchedulePanel, rank: int, unit: str) -> list[str]:
     """A sentence or more for each of the `spans` of a rank."""
     timeline, path, sentences = panel.timeline, set(panel.path), []
     row, least = timeline.schedule.of(rank), CLOSE * timeline.makespan
@@ -203,7 +203,7 @@ def words(panel: Panel, rank: int, unit: str) -> list[str]:
     return sentences
 
 
-def together(timeline: "Timeline", rank: int, index: int) -> range:
+def together(timeline: "ScheduleTimes", rank: int, index: int) -> range:
     """The indices of an action and, if it is the first of an overlapped pair, of the other."""
     paired = timeline.overlapped and (rank, index) in timeline.schedule.pairs
     return range(index, index + 1 + paired)
@@ -227,7 +227,7 @@ def _reason(timeline, rank, index, before, unit):
     return f"{after}; {what} arrived at {say(there, unit)}", what
 
 
-def awaited(timeline: "Timeline", rank: int, index: int) -> "tuple[float, Step | None, float]":
+def awaited(timeline: "ScheduleTimes", rank: int, index: int) -> "tuple[float, Step | None, float]":
     """(when the last input of an action, or a pair, arrives, the `Step` that made it, when it was
     made); the step is None where it waits for nothing."""
     return max(_arrival(timeline, rank, i) for i in together(timeline, rank, index))
@@ -253,7 +253,7 @@ def _holds(full, kept, size):
 
 
 # -- all of it -------------------------------------------------------------------------------------
-def compared(panels: Sequence[Panel], unit: str) -> Iterator[str]:
+def compared(panels: Sequence[SchedulePanel], unit: str) -> Iterator[str]:
     """Sentences: each panel's own, then how the second differs from the first."""
     for panel in panels:
         line = panel.timeline
@@ -267,7 +267,7 @@ def compared(panels: Sequence[Panel], unit: str) -> Iterator[str]:
         yield _difference(*panels, unit)  # pyright: ignore[reportCallIssue]
 
 
-def summary(panels: Sequence[Panel], unit: str) -> str:
+def summary(panels: Sequence[SchedulePanel], unit: str) -> str:
     """What the numbers in the picture do not say: which schedule is longer, and the rank that does
     most of each critical path."""
     words = [f"{_longer(*panels, unit)}."] if len(panels) == 2 else []  # pyright: ignore[reportCallIssue]
@@ -311,7 +311,7 @@ def _difference(one, two, unit):
     )
 
 
-def facts(panels: Sequence[Panel], unit: str) -> list[list[str]]:
+def facts(panels: Sequence[SchedulePanel], unit: str) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     lengths, idles, peaks = [], [], []
     for panel in panels:
@@ -332,7 +332,7 @@ def facts(panels: Sequence[Panel], unit: str) -> list[list[str]]:
     ]
 
 
-def to_table(panels: Sequence[Panel], unit: str) -> list[list[str]]:
+def to_table(panels: Sequence[SchedulePanel], unit: str) -> list[list[str]]:
     """Rows of strings, header first: one rank of one schedule each."""
     kinds: list[str] = list(panels[0].memory[0]) if panels[0].memory else []
     head = ["schedule", "rank", "stages", "busy", "idle", "idle inside"]

@@ -32,7 +32,7 @@ from .tiles_states import (
     BY_KEY,
     EARLY,
     STATES,
-    Panel,
+    TilesPanel,
     counts,
     facts,
     fused,
@@ -67,8 +67,8 @@ LOOK = Look(14, 11, 6, 5.9, 18, 9, 11, 18, "muted")
 PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
 
 
-def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
-    """The scene of one or two `Panel`s on one clock, ready for JSON; as `Film` wants it.
+def tiles_scene(panels: Sequence[TilesPanel], title: str) -> dict[str, Any]:
+    """The scene of one or two `TilesPanel`s on one clock, ready for JSON; as `Film` wants it.
 
     Its ``stops`` are equal steps of time. In ``common`` every part is an empty ``<g>`` with
     ``data-at`` (px at which its state changes), ``data-is`` (the keys of its states, one more) and
@@ -110,7 +110,7 @@ def tiles_scene(panels: Sequence[Panel], title: str) -> dict[str, Any]:
     }
 
 
-def opening(panel: Panel, times: Sequence[float]) -> int:
+def opening(panel: TilesPanel, times: Sequence[float]) -> int:
     """The step at which a page opens: the first with the most states side by side."""
     now = lambda t: {state_at(at, keys, t).lower() for at, keys in panel.stories[0]}
     return max(range(len(times)), key=lambda step: len(now(times[step])))
@@ -128,7 +128,7 @@ def check(gpus: int, gemm: "Gemm") -> None:
 
 
 # -- where everything is ---------------------------------------------------------------------------
-class Map(NamedTuple):
+class TileMap(NamedTuple):
     """A GPU's tiles: which panel and GPU, its left and top, px of a tile, whether chunks are
     named."""
 
@@ -140,11 +140,11 @@ class Map(NamedTuple):
     named: bool
 
 
-class Layout(NamedTuple):
-    """Where everything is, in px. maps : `Map`s. heads : (x, y) of each panel's name. lanes : per
-    panel the top of its lanes. scale : px of a second."""
+class TilesLayout(NamedTuple):
+    """Where everything is, in px. maps : `TileMap`s. heads : (x, y) of each panel's name. lanes :
+    per panel the top of its lanes. scale : px of a second."""
 
-    maps: tuple[Map, ...]
+    maps: tuple[TileMap, ...]
     heads: tuple[tuple[float, float], ...]
     lanes: tuple[float, ...]
     head: float
@@ -157,8 +157,9 @@ class Layout(NamedTuple):
         return LEFT + time * self.scale
 
 
-def lay_out(panels: Sequence[Panel]) -> Layout:
-    """The `Layout`: GPU 0 of the panels side by side; or all GPUs in a row, panel below panel."""
+def lay_out(panels: Sequence[TilesPanel]) -> TilesLayout:
+    """The `TilesLayout`: GPU 0 of the panels side by side; or all GPUs in a row, panel below
+    panel."""
     down, across = panels[0].run.gemm.tiles
     stacked = any(len(panel.gpus) > 1 for panel in panels)
     maps, heads, y = [], [], TOP + 12
@@ -170,7 +171,7 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
         sides = UNNAMED if stacked else LABELS
         cell = min((each - sum(sides)) / across, HIGH / down, 34.0)
         maps += [
-            Map(number, gpu, x + i * each + sides[0], y + HEAD, cell, not stacked)
+            TileMap(number, gpu, x + i * each + sides[0], y + HEAD, cell, not stacked)
             for i, gpu in enumerate(panel.gpus)
         ]
         if stacked:
@@ -183,7 +184,7 @@ def lay_out(panels: Sequence[Panel]) -> Layout:
         lanes.append(y + 18)
         y += 18 + len(LANES) * (LANE + GAP) + 6
     duration = max(panel.run.seconds for panel in panels)
-    return Layout(
+    return TilesLayout(
         tuple(maps),
         tuple(heads),
         tuple(lanes),
@@ -220,7 +221,7 @@ def _part(key, width, height):
     return out
 
 
-def boxes(panel: Panel, map: Map) -> tuple[np.ndarray, np.ndarray]:
+def boxes(panel: TilesPanel, map: TileMap) -> tuple[np.ndarray, np.ndarray]:
     """(x, y) px of each part in a map, in the order of its tiles."""
     tiles, waves = panel.run.tiles, panel.run.gemm.wavefronts
     return (
@@ -373,7 +374,7 @@ def _ends(panel, layout, y, left):
 
 
 # -- the selected part, and the whole picture ------------------------------------------------------
-def tiles_detail(panels: Sequence[Panel], part: int) -> dict[str, Any]:
+def tiles_detail(panels: Sequence[TilesPanel], part: int) -> dict[str, Any]:
     """{"part", "words", "mark"} of a part, counted over all maps, ready for JSON; -1: of none.
 
     Raises ``ValueError`` for a part that does not exist.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tpviz.evidence.t3_hardware import SimResult
 
 
-class State(NamedTuple):
+class TileState(NamedTuple):
     """key : one letter. ink and pattern : of the palette, without a pattern faint. sign : drawn on
     the part, where there is room."""
 
@@ -35,15 +35,15 @@ class State(NamedTuple):
 
 
 STATES = (
-    State("w", "waiting", "rule", ""),
-    State("c", "computing", "forward", "solid"),
-    State("q", "computed, its store queued", "recompute", "dots"),
-    State("p", "stored", "optimizer_state", "zigzag"),
-    State("s", "stored: one update", "optimizer_state", "zigzag", "1"),
-    State("t", "updated twice: triggered", "axis1", "back", "2"),
-    State("l", "on the link", "axis0", "lines", "→"),
-    State("x", "sent", "wait", "cross", "·"),
-    State("d", "done: the reduced result is here", "backward", "diagonal", "✓"),
+    TileState("w", "waiting", "rule", ""),
+    TileState("c", "computing", "forward", "solid"),
+    TileState("q", "computed, its store queued", "recompute", "dots"),
+    TileState("p", "stored", "optimizer_state", "zigzag"),
+    TileState("s", "stored: one update", "optimizer_state", "zigzag", "1"),
+    TileState("t", "updated twice: triggered", "axis1", "back", "2"),
+    TileState("l", "on the link", "axis0", "lines", "→"),
+    TileState("x", "sent", "wait", "cross", "·"),
+    TileState("d", "done: the reduced result is here", "backward", "diagonal", "✓"),
 )
 BY_KEY = {state.key: state for state in STATES}
 EARLY = "wcq"
@@ -158,7 +158,7 @@ NAMES = {"sequential": "sequential", "t3": "T3", "t3_mca": "T3-MCA"}
 SAMPLES = 260  # of what is drawn over time
 
 
-class Panel:
+class TilesPanel:
     """One `SimResult`, and the GPUs whose tiles are drawn."""
 
     def __init__(self, run: "SimResult", gpus: Iterable[int] = (0,)):
@@ -204,7 +204,7 @@ FACTS = (
 )
 
 
-def facts(panels: Sequence[Panel]) -> list[list[str]]:
+def facts(panels: Sequence[TilesPanel]) -> list[list[str]]:
     """[label, text] pairs for the line above the picture."""
     pairs = [[label, " against ".join(say(panel.run) for panel in panels)] for label, say in FACTS]
     if len(panels) == 2:
@@ -212,12 +212,12 @@ def facts(panels: Sequence[Panel]) -> list[list[str]]:
     return pairs
 
 
-def speedup(panels: Sequence[Panel]) -> float:
+def speedup(panels: Sequence[TilesPanel]) -> float:
     """The second's time over the first's."""
     return panels[1].run.seconds / panels[0].run.seconds
 
 
-def counts(panels: Sequence[Panel], times: Sequence[float]) -> list[str]:
+def counts(panels: Sequence[TilesPanel], times: Sequence[float]) -> list[str]:
     """Per time, the number of parts in each state: one sentence a panel."""
     each = [_counted(panel, times) for panel in panels]
     return ["\n".join(lines) for lines in zip(*each)]
@@ -242,7 +242,7 @@ def _counted(panel, times):
         yield f"{panel.name}, {where}: {counted}."
 
 
-def to_table(panels: Sequence[Panel]) -> list[list[str]]:
+def to_table(panels: Sequence[TilesPanel]) -> list[list[str]]:
     """Rows of strings, header first: the numbers of each run."""
     tables = [panel.run.to_table() for panel in panels]
     rows = {}
@@ -255,7 +255,7 @@ def to_table(panels: Sequence[Panel]) -> list[list[str]]:
     ]
 
 
-def describe(panels: Sequence[Panel]) -> str:
+def describe(panels: Sequence[TilesPanel]) -> str:
     """The runs in words, then how the first differs from the second."""
     sentences = [panel.run.describe() for panel in panels]
     if len(panels) == 2:
@@ -267,7 +267,7 @@ def describe(panels: Sequence[Panel]) -> str:
     return " ".join(sentences)
 
 
-def story_of(panel: Panel, place: int, part: int) -> str:
+def story_of(panel: TilesPanel, place: int, part: int) -> str:
     """A part of an output in words, all its moments; ``place``: of its GPU in ``panel.gpus``."""
     run, moments, gpu = panel.run, panel.moments[place], panel.gpus[place]
     tiles = run.tiles

@@ -24,13 +24,13 @@ LIKE = 4
 
 def block_frames(at: "Layout", w: "GPT") -> list[Frame]:
     """The `Frame` list of one block, forward and backward, for a `layout.Layout`."""
-    film = _Film(at, w)
+    film = _BlocksFilm(at, w)
     film.forward()
     film.backward()
     return film.frames
 
 
-class _Film:
+class _BlocksFilm:
     """``x`` is the current activation or gradient; ``kept`` what forward keeps for backward."""
 
     def __init__(self, at, w):

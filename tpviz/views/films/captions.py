@@ -71,7 +71,7 @@ ALL = "all four"
 """The name of a collective of all of them."""
 
 
-class Flight(NamedTuple):
+class GatherInFlight(NamedTuple):
     """A collective over z in flight during a frame; ``layer`` may be `ALL`; ``block`` is that of
     its weight, from the one shown: 0, 1 for the next, -1 for the one before; None for embedding
     and head."""
@@ -101,9 +101,9 @@ class Frame(NamedTuple):
     of the sequence); line : the whole line of the layer, tensors and words, of which [active) is
     this frame; words : the explanation, for newcomers.
 
-    Of weights in shards over z: in_flight : the `Flight`s during it; weights : {layer: "piece" or
-    "block"}, what the rank holds of each weight after it; gradients : {layer: "", "block",
-    "leaving" or "piece"}.
+    Of weights in shards over z: in_flight : the `GatherInFlight`s during it; weights : {layer:
+    "piece" or "block"}, what the rank holds of each weight after it; gradients : {layer: "",
+    "block", "leaving" or "piece"}.
     """
 
     part: str
@@ -117,7 +117,7 @@ class Frame(NamedTuple):
     line: tuple[Tensor | str, ...] = ()
     active: tuple[int, int] = (0, 0)
     words: str = ""
-    in_flight: tuple[Flight, ...] = ()
+    in_flight: tuple[GatherInFlight, ...] = ()
     weights: Mapping[str, str] = {}
     gradients: Mapping[str, str] = {}
 

@@ -14,7 +14,19 @@ from tpviz.core.step import Collective, Overlapped, Part
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, num_local_parameters, parts
 
 from .blocks import block_frames, in_hidden
-from .captions import ALL, HERE, LAYERS, OVER, SAID, TWICE, Dim, Flight, Frame, Tensor, exchanged
+from .captions import (
+    ALL,
+    HERE,
+    LAYERS,
+    OVER,
+    SAID,
+    TWICE,
+    Dim,
+    Frame,
+    GatherInFlight,
+    Tensor,
+    exchanged,
+)
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -27,10 +39,10 @@ def grid_frames(s: "AxoNN", w: "GPT") -> list[Frame]:
     Forward, backward, then the block's share of the gradient all-reduces at the end of a step. Of
     several microbatches it is the last one. Axes of one rank have no frame.
     """
-    return _Film(s, w).all()
+    return _GridFilm(s, w).all()
 
 
-class _Film:
+class _GridFilm:
     """``todo`` are the plane's frames of each phase; ``gathers`` the all-gathers not yet issued."""
 
     def __init__(self, s, w):
@@ -229,13 +241,14 @@ class _Film:
     def add(self, frame):
         """A frame, with what the rank holds after it and what is in flight during it."""
         leaving = [name for name in LAYERS if self.gradients[name] == "leaving"]
-        flights = (*self.gathers[:1], *(Flight("reduce_scatter", name) for name in leaving))
+        flights = (*self.gathers[:1], *(GatherInFlight("reduce_scatter", name) for name in leaving))
         held = {"weights": self.weights, "gradients": self.gradients}
         self.frames.append(frame._replace(in_flight=flights, **held))
 
 
-def gathers(program: Iterable[Part], number: int, together: bool) -> list[Flight]:
-    """The `Flight` of every gather of a program, in order; blocks are counted from ``number``.
+def gathers(program: Iterable[Part], number: int, together: bool) -> list[GatherInFlight]:
+    """The `GatherInFlight` of every gather of a program, in order; blocks are counted from
+    ``number``.
 
     together : whether the weights of a block are gathered in one collective.
     """
@@ -248,7 +261,7 @@ def gathers(program: Iterable[Part], number: int, together: bool) -> list[Flight
             if isinstance(operation, GatherWeight):
                 name = names.pop(0) if names else last
                 name = ALL if block is not None and together else name
-                flights.append(Flight("all_gather", name, block))
+                flights.append(GatherInFlight("all_gather", name, block))
     return flights
 
 

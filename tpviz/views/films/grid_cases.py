@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tpviz.schemes.axonn.strategy import AxoNN
 
 
-class Case(NamedTuple):
+class GridCase(NamedTuple):
     """A scheme that a grid may be.
 
     is_reached : whether an `AxoNN` is it; what : one sentence; source : how that is known:
@@ -30,8 +30,8 @@ class Case(NamedTuple):
     source: tuple[str, ...]
 
 
-def cases(strategy: "AxoNN") -> tuple[Case, ...]:
-    """The `Case`s that an `AxoNN` equals; none on most grids."""
+def cases(strategy: "AxoNN") -> tuple[GridCase, ...]:
+    """The `GridCase`s that an `AxoNN` equals; none on most grids."""
     return tuple(case for case in KNOWN if case.is_reached(strategy))
 
 
@@ -47,61 +47,61 @@ def kept(strategy: "AxoNN") -> bool:
 
 
 KNOWN = (
-    Case(
+    GridCase(
         "one device",
         lambda s: larger(s) == "",
         "no axis has more than one rank: nothing is sent.",
         ("derived",),
     ),
-    Case(
+    GridCase(
         "Megatron-LM",
         lambda s: larger(s) == "x",
         "x alone is 1D tensor parallelism: four all-reduces a block, each of tokens x hidden size "
         "numbers.",
         ("derived", "measured"),
     ),
-    Case(
+    GridCase(
         "reversed Megatron-LM",
         lambda s: larger(s) == "y",
         "y alone cuts first layers by rows: wide all-reduces (3h, MLP), about three times the "
         "bytes of x alone.",
         ("derived", "measured"),
     ),
-    Case(
+    GridCase(
         "FSDP (ZeRO-3)",
         lambda s: larger(s) == "z" and not kept(s),
         "z alone shards all weights, gathered again for backward: three passes or more; "
         "gather='block' fuses messages as FSDP does.",
         ("code", "authors", "measured"),
     ),
-    Case(
+    GridCase(
         "ZeRO-2-like",
         lambda s: larger(s) == "z" and kept(s),
         "z alone, gathered weights kept until backward: two passes over them, but the memory of "
         "whole weights.",
         ("code", "authors", "measured"),
     ),
-    Case(
+    GridCase(
         "HSDP",
         lambda s: larger(s) == "zd",
         "weights sharded over z, gradients of the shards all-reduced over data (as in MiCS and "
         "ZeRO++ hpZ).",
         ("derived",),
     ),
-    Case(
+    GridCase(
         "DDP",
         lambda s: larger(s) == "d",
         "data alone: every rank has the whole model, gradients are all-reduced at the end.",
         ("derived", "measured"),
     ),
-    Case(
+    GridCase(
         "Tensor3D (2D)",
         lambda s: s.z == 1 and s.x > 1 and s.y > 1,
         "without z this is 2D tensor parallelism, the authors' first scheme (Tensor3D: that and "
         "data).",
         ("authors", "derived"),
     ),
-    Case(
+    GridCase(
         "near Colossal-AI 3D",
         lambda s: s.x == s.y == s.z > 1,
         "x = y = z = q: k x n weights on m tokens send (kn + 2mn)(q-1)/q³ numbers forward, "

@@ -25,9 +25,9 @@ from .job import Job, Latest
 from .knobs import small_html
 from .model import model_html, model_svgs
 from .panel import Panel
-from .pins import Plan
-from .results import Outcome, run
-from .setting import HERE, Choice, check_cluster, read
+from .pins import PinnedPlan
+from .results import RunOutcome, run
+from .setting import HERE, Configuration, check_cluster, read
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -58,7 +58,7 @@ class Explore(Fitted, Panel):
         cluster: "Cluster | None" = None,
         *,
         strategy: Strategy | None = None,
-        runner: "Callable[..., Trace | Outcome] | None" = None,
+        runner: "Callable[..., Trace | RunOutcome] | None" = None,
         **unknown: Any,
     ):
         check_names("explore", unknown, ["workload", "cluster", "strategy", "runner"])
@@ -128,7 +128,7 @@ class Explore(Fitted, Panel):
             words = f"<b title='{whole}' style='line-height:1.4'>{escape(self._name())}</b>"
             self.facts.value = words
             self._draw(rows)
-            self.pins.show(Plan(choice, prediction))
+            self.pins.show(PinnedPlan(choice, prediction))
             self._enable()
 
     def _draw(self, rows):
@@ -177,7 +177,7 @@ class Explore(Fitted, Panel):
             self.say(f"running {choice.words} on {choice.strategy.world_size} ranks ...")
             self.bar.value, self.bar.max = 0, max(steps, 1)
             self._job = Job(
-                lambda: Outcome.of(
+                lambda: RunOutcome.of(
                     self._runner(
                         choice.strategy,
                         choice.workload,
@@ -242,7 +242,7 @@ class Explore(Fitted, Panel):
         self.stop_button.disabled = not running
         self.run_button.description = "Run" if not self.choice or self.choice.runs else "Simulate"
 
-    def step_of(self, choice: Choice) -> float | None:
+    def step_of(self, choice: Configuration) -> float | None:
         """Seconds of the step that was last measured of a choice, or None."""
         return self._steps.get(choice)
 
@@ -303,7 +303,7 @@ class Explore(Fitted, Panel):
         return f"<Explore {chosen}>"
 
 
-def _place(choice: Choice) -> str:
+def _place(choice: Configuration) -> str:
     """Where a choice runs."""
     return choice.cluster.name if choice.cluster else HERE
 

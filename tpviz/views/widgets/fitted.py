@@ -19,7 +19,7 @@ from tpviz.schemes.strategy import Strategy
 from tpviz.views.figures.page import swept, write_view
 
 from .base import shown
-from .fitting import Fitting, Sizes
+from .fitting import Fitting, ModelSizes
 from .job import Latest
 from .knobs import Knobs, knob_fields
 from .still import Still
@@ -68,7 +68,7 @@ class Fitted(Still):
             inner, workload = inner or cls(), workload or self._fitting.workload
             fitting = self._fitting = self._fitting_of(workload, inner, outer)
             values, stops = fitting.values, fitting.stops
-            self._sizes = Knobs(Sizes, values, compact=True, stops=stops)
+            self._sizes = Knobs(ModelSizes, values, compact=True, stops=stops)
             self._inner = Knobs(cls, values, stops=stops)
             both = self._inner.controls
             self._outer = Knobs(type(outer), values, stops=stops, without=both) if outer else None

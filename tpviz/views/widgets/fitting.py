@@ -27,7 +27,7 @@ FACTORS = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1, 3 / 2, 2, 3, 4, 6, 8)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModelSizes:
     """Sizes of a `tpviz.core.workload.GPT` that are knobs."""
 
     layers: int = knob(2, help="transformer blocks")
@@ -59,7 +59,7 @@ class Fitting:
         more: Collection[int] = (),
     ):
         self._workload, self._inner, self._outer, self.ranks = workload, inner, outer, ranks
-        sizes = {name: getattr(workload, name) for name in _names(Sizes)}
+        sizes = {name: getattr(workload, name) for name in _names(ModelSizes)}
         self.values = {**sizes, **_knobs(inner), **(_knobs(outer) if outer else {})}
         self._choices = {name: _multiples(size) for name, size in sizes.items()}
         for strategy in filter(None, (inner, outer)):
@@ -118,7 +118,7 @@ class Fitting:
         once for each size of the model, number of ranks and value of knobs that never give
         way, on which alone they depend."""
         fixed = (value for knob, value in self.values.items() if knob not in self._choices)
-        key = name, self.ranks, *(self.values[size] for size in _names(Sizes)), *fixed
+        key = name, self.ranks, *(self.values[size] for size in _names(ModelSizes)), *fixed
         if key not in self._known:
             heads = {} if name == "hidden" else {"heads": self.values["heads"]}
             others = [{**self.values, **least, **heads} for least in self._least]
@@ -140,7 +140,7 @@ class Fitting:
     def made(self, values: Mapping[str, Any]) -> tuple[Strategy, GPT]:
         """The strategy and the workload of values, whether they fit together or not. Raises
         ``ValueError`` on those that either refuses by itself."""
-        workload = _with(self._workload, *((name, values[name]) for name in _names(Sizes)))
+        workload = _with(self._workload, *((name, values[name]) for name in _names(ModelSizes)))
         strategy = _with(self._inner, *((n, values[n]) for n in _names(type(self._inner))))
         if self._outer and values["dp"] > 1:
             strategy *= _with(self._outer, *((n, values[n]) for n in _names(type(self._outer))))

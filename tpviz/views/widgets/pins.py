@@ -10,21 +10,21 @@ from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.tables import html_table
 from tpviz.views.figures.svg import scrolled
 
-from .fitting import Sizes
+from .fitting import ModelSizes
 
 if TYPE_CHECKING:
     from tpviz.verbs.predict import Prediction
 
-    from .setting import Choice
+    from .setting import Configuration
 
 MOST = 2
 BYTES = "bytes sent by a rank", "memory of a rank"
 
 
-class Plan(NamedTuple):
-    """A `Choice`, and its `Prediction` where it is on a cluster."""
+class PinnedPlan(NamedTuple):
+    """A `Configuration`, and its `Prediction` where it is on a cluster."""
 
-    choice: "Choice"
+    choice: "Configuration"
     prediction: "Prediction | None" = None
 
     def numbers(self, measured: float | None = None) -> dict[str, tuple[float, str]]:
@@ -49,14 +49,18 @@ class Plan(NamedTuple):
 
 
 def side_by_side(
-    first: Plan, second: Plan, step_of: Callable[["Choice"], float | None], names: tuple[str, str]
+    first: PinnedPlan,
+    second: PinnedPlan,
+    step_of: Callable[["Configuration"], float | None],
+    names: tuple[str, str],
 ) -> list[list[str]]:
     """Rows of strings, header first: what two plans are, their numbers, and the second's difference
-    to the first. step_of : `Choice` -> seconds of its measured step, None where it was not run."""
+    to the first. step_of : `Configuration` -> seconds of its measured step, None where it was not
+    run."""
     both = first, second
     rows = [["", *names, "difference"]]
     rows.append(["strategy", *(plan.choice.strategy.short for plan in both), ""])
-    for f in fields(Sizes):
+    for f in fields(ModelSizes):
         sizes = [f"{getattr(plan.choice.workload, f.name):,}" for plan in both]
         rows += [[f.name, *sizes, ""]] * (sizes[0] != sizes[1])
     places = [plan.choice.cluster and plan.choice.cluster.name for plan in both]
@@ -79,23 +83,23 @@ class PinsPane(ipywidgets.VBox):
     """A button that pins the plan in view, a button for each pinned one that lets go of it, and the
     comparison: of the two pinned ones, or of the one with the plan in view.
 
-    step_of : `Choice` -> seconds of its measured step, None where it was not run.
+    step_of : `Configuration` -> seconds of its measured step, None where it was not run.
     """
 
-    def __init__(self, step_of: "Callable[[Choice], float | None]"):
+    def __init__(self, step_of: "Callable[[Configuration], float | None]"):
         self.button = ipywidgets.Button(
             description="Pin this plan", icon="thumb-tack", tooltip="keep it, to compare others"
         )
         self._held, self.table = ipywidgets.HBox(), ipywidgets.HTML()
         self.table.add_class("tpviz-pins")
-        self.plans: list[Plan] = []
-        self._now: Plan | None = None
+        self.plans: list[PinnedPlan] = []
+        self._now: PinnedPlan | None = None
         self._step_of = step_of
         super().__init__([ipywidgets.HBox([self.button, self._held]), self.table])
         self.button.on_click(lambda button: self.pin())
         self.draw()
 
-    def show(self, now: Plan | None) -> None:
+    def show(self, now: PinnedPlan | None) -> None:
         """The plan in view; None where its sizes do not fit."""
         self._now = now
         self.draw()

@@ -43,7 +43,7 @@ from .job import Latest
 from .knobs import WIDE, WRAPPED, Knobs, gave_words, small_html
 from .model import axes_html, message, short_of_memory
 from .numbers import figures, plan_svgs
-from .plans import Asked, PlansPane
+from .plans import PlansAsked, PlansPane
 
 BATCH = 1 << 22
 """Tokens of a step of a model chosen by name: Llama 2's 4M (Touvron et al. 2023, arXiv 2307.09288,
@@ -290,7 +290,7 @@ class Planner(Fitted, ipywidgets.VBox):
             name = escape(heavy + self._name())
             self.facts.value = f"<b style='line-height:1.4'>{name}</b>"
             self.picture.value, self.axes.value = self._drawn(prediction)
-            self.plans.look(Asked(self.workload, cluster, self.most_ranks(), self.training))
+            self.plans.look(PlansAsked(self.workload, cluster, self.most_ranks(), self.training))
 
     def _drawn(self, p):
         """(the pictures, the table of axes) as HTML."""
@@ -305,7 +305,7 @@ class Planner(Fitted, ipywidgets.VBox):
     @shown
     def search(self) -> None:
         """Search the best plans for the model on these GPUs, in a worker thread."""
-        self.plans.start(Asked(self.workload, self.cluster, self.most_ranks(), self.training))
+        self.plans.start(PlansAsked(self.workload, self.cluster, self.most_ranks(), self.training))
 
     def scale_model(self) -> Small:
         """The plan in small: see `tpviz.views.widgets.in_small`."""

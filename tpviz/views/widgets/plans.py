@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ipywidgets
 
 from tpviz.cluster.clock.cost import show_apart, show_bytes
-from tpviz.ranks.bar import View
+from tpviz.ranks.bar import ProgressView
 from tpviz.verbs.ranking import Row, Search, plans, same_words
 from tpviz.verbs.search import search
 from tpviz.verbs.why import left_out
@@ -29,7 +29,7 @@ HELP = (
 )
 
 
-class Asked(NamedTuple):
+class PlansAsked(NamedTuple):
     """What plans are searched for."""
 
     workload: "GPT"
@@ -51,7 +51,7 @@ class PlansPane(ipywidgets.VBox):
         self.rows: list[Row] = []
         self.found: Search | None = None
         self._job: Job | None = None
-        self._for: Asked | None = None
+        self._for: PlansAsked | None = None
         self._filling = False
         self.search_button = ipywidgets.Button(
             description="Search the best plans",
@@ -72,7 +72,7 @@ class PlansPane(ipywidgets.VBox):
         self.stop_button.on_click(lambda button: self.stop())
         self.list.observe(lambda change: self._clicked(), "index")
 
-    def start(self, asked: Asked) -> None:
+    def start(self, asked: PlansAsked) -> None:
         """Search; nothing where a search goes on."""
         if self._job and self._job.running:
             return
@@ -102,7 +102,7 @@ class PlansPane(ipywidgets.VBox):
         """Wait for the search (for scripts and tests); True when none is left."""
         return self._job is None or self._job.join(timeout)
 
-    def look(self, asked: Asked) -> None:
+    def look(self, asked: PlansAsked) -> None:
         """What is in view now: a search for something else ends, and its plans are cleared."""
         if self._for not in (None, asked):
             self._for = None
@@ -172,7 +172,7 @@ class PlansPane(ipywidgets.VBox):
             self._take(self.rows[index].strategy)
 
 
-class _Stream(View):
+class _Stream(ProgressView):
     """What a search tells, shown in a pane."""
 
     def __init__(self, pane: PlansPane):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """Traces of one configuration: measured, simulated, or both; and the two laid over the model.
 
     comparison : a `tpviz.verbs.compare.Comparison`, or None; note : why there is none, or "".
@@ -45,7 +45,7 @@ class Outcome:
     note: str = ""
 
     @classmethod
-    def of(cls, result: "Trace | Outcome") -> "Outcome":
+    def of(cls, result: "Trace | RunOutcome") -> "RunOutcome":
         """A runner's result, which may be only a `Trace`. Raises ValueError on others."""
         if isinstance(result, cls) and result.traces:
             return result
@@ -72,7 +72,7 @@ def run(
     *,
     steps: int,
     progress: Callable[..., Any],
-) -> Outcome:
+) -> RunOutcome:
     """The runner of ``explore``: on this machine measured, on a cluster also simulated.
 
     With more ranks than this machine starts, simulated only. progress : called with (done, total,
@@ -81,7 +81,7 @@ def run(
     import tpviz
 
     if cluster is None:
-        return Outcome(tpviz.run(strategy, workload, steps=steps, progress=progress))
+        return RunOutcome(tpviz.run(strategy, workload, steps=steps, progress=progress))
     progress(0, steps, "capturing the program and simulating it ...")
     capture = tpviz.capture(strategy, workload)
     simulated, measured = tpviz.simulate(strategy, workload, cluster, capture=capture), None
@@ -92,7 +92,7 @@ def run(
         measured = tpviz.run(strategy, workload, cluster, steps=steps, progress=progress)
     progress(steps, steps, "comparing ...")
     prediction = tpviz.predict(strategy, workload, cluster)
-    return Outcome(measured, simulated, *compared(prediction, simulated, measured, capture))
+    return RunOutcome(measured, simulated, *compared(prediction, simulated, measured, capture))
 
 
 def compared(
@@ -113,7 +113,7 @@ def compared(
 
 
 def reveals(
-    guesses: "Mapping[str, Guess]", prediction: "Prediction | None", outcome: Outcome
+    guesses: "Mapping[str, Guess]", prediction: "Prediction | None", outcome: RunOutcome
 ) -> dict[str, Reveal]:
     """{quantity: `Reveal`}: guess (where there is one), formula (None: not on a cluster),
     simulation and measurement."""
@@ -180,9 +180,9 @@ class ResultsPane(ipywidgets.VBox):
         super().__init__([*above, self.which, self.timeline, self.losses])
 
     def show(
-        self, outcome: Outcome, prediction: "Prediction | None", guesses: "Mapping[str, Guess]"
+        self, outcome: RunOutcome, prediction: "Prediction | None", guesses: "Mapping[str, Guess]"
     ) -> None:
-        """Show an `Outcome`. prediction: None where it was not on a cluster."""
+        """Show an `RunOutcome`. prediction: None where it was not on a cluster."""
         self._outcome, self.timeline.layout.display = outcome, ""
         losses = outcome.trace.fact("losses")
         self.losses.value = losses_svg(losses, theme="page") if losses else ""
@@ -207,7 +207,7 @@ class ResultsPane(ipywidgets.VBox):
         self.ledger.value = ledger_html(expected, measured, "Run to measure it.")  # pyright: ignore[reportArgumentType]
 
 
-def comparison_html(outcome: Outcome) -> str:
+def comparison_html(outcome: RunOutcome) -> str:
     """Prediction, simulation and measurement on one axis, and their difference."""
     comparison = outcome.comparison
     if comparison is None:

@@ -15,7 +15,7 @@ from tpviz.views.figures import schedule as figure
 from tpviz.views.figures.schedule_words import compared
 
 from .base import Detailed, Framed, named
-from .schedule_sources import NONE, ScheduleScene, Sizes, source_of
+from .schedule_sources import NONE, ScheduleScene, ScheduleSizes, source_of
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -47,7 +47,7 @@ class ScheduleView(Framed):
 
     picture: "ScheduleSteps"
 
-    @named(*(f.name for f in fields(Sizes)))
+    @named(*(f.name for f in fields(ScheduleSizes)))
     def __init__(
         self,
         schedule: "str | Schedule | Merak" = "shifted_critical_path",

@@ -16,7 +16,7 @@ from tpviz.schemes.pipeline.memory import memory_of, of_microbatch
 from tpviz.schemes.pipeline.step import clock
 from tpviz.schemes.strategy import knob, settle_knobs
 from tpviz.verbs.predict import check
-from tpviz.views.figures.schedule_words import Panel
+from tpviz.views.figures.schedule_words import SchedulePanel
 
 from .knobs import Knobs, control
 
@@ -33,7 +33,7 @@ def _time(default, help):
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ScheduleSizes:
     """A schedule by name and numbers, and a second one to compare it with.
 
     f, b, r, w are times of one microbatch on all layers of a rank, so that schedules with several
@@ -74,9 +74,9 @@ class Sizes:
     def __post_init__(self):
         settle_knobs(self)
 
-    def panel(self, name: str, like: Schedule | None = None) -> Panel:
-        """The `Panel` of a schedule by name; with its closed form, where there is one that is
-        exact.
+    def panel(self, name: str, like: Schedule | None = None) -> SchedulePanel:
+        """The `SchedulePanel` of a schedule by name; with its closed form, where there is one that
+        is exact.
         like : a `Schedule` that has the ranks and the microbatches."""
         least, _, most = SCHEDULES[name].chunks
         chunks = None if least == most or self.chunks == USUAL else self.chunks
@@ -89,11 +89,11 @@ class Sizes:
 
     def on_the_clock(
         self, made: Schedule, formula: tuple[float, tuple[float, ...]] | None = None
-    ) -> Panel:
-        """The `Panel` of a `Schedule`."""
+    ) -> SchedulePanel:
+        """The `SchedulePanel` of a `Schedule`."""
         times = self.times(made)
         line = timeline(made, *times, self.latency, self.overlapped)  # pyright: ignore[reportCallIssue]
-        return Panel(line, (times[2],) * made.stages, formula)
+        return SchedulePanel(line, (times[2],) * made.stages, formula)
 
     def times(self, made: Schedule) -> list[float]:
         """[f, b, r, w] of a microbatch on one stage of a `Schedule`; r and w do not count where
@@ -104,18 +104,18 @@ class Sizes:
 
 
 class ScheduleScene(NamedTuple):
-    """What is played: `Panel`s, a title, the unit of times, the bytes of a device or None, and
-    what the title leaves out."""
+    """What is played: `SchedulePanel`s, a title, the unit of times, the bytes of a device or None,
+    and what the title leaves out."""
 
-    panels: tuple[Panel, ...]
+    panels: tuple[SchedulePanel, ...]
     title: str
     unit: str = ""
     device: float | None = None
     about: str = ""
 
 
-def of_sizes(sizes: Sizes, own: Schedule | None = None) -> ScheduleScene:
-    """The `ScheduleScene` of `Sizes`; own : a `Schedule` in the place of the first."""
+def of_sizes(sizes: ScheduleSizes, own: Schedule | None = None) -> ScheduleScene:
+    """The `ScheduleScene` of `ScheduleSizes`; own : a `Schedule` in the place of the first."""
     first = sizes.panel(sizes.schedule) if own is None else sizes.on_the_clock(own)
     panels = [first] if sizes.against == NONE else [first, sizes.panel(sizes.against, own)]
     p, m = (first.timeline.schedule.ranks, first.timeline.schedule.microbatches)
@@ -169,7 +169,7 @@ def _of_merak(s, workload, cluster, trace=None):
     formula = closed_form(s.schedule, s.pp, s.microbatches, f, b, r, w, each, False)
     memory = tuple(memory_of(s, workload, place) for place in range(line.schedule.ranks))
     ran = None if trace is None else measured(trace, _counter(trace, s, workload))
-    return Panel(line, tuple(times["R"]), formula, memory, ran, of_microbatch(s, workload))
+    return SchedulePanel(line, tuple(times["R"]), formula, memory, ran, of_microbatch(s, workload))
 
 
 def _counter(trace, s, w):
@@ -237,14 +237,14 @@ class ByName:
             )
         self.own = None if isinstance(schedule, str) else schedule
         values = vars(self._sizes(schedule, against, sizes))
-        self.knobs = Knobs(Sizes, values, compact=True, sliders=TIMES, hidden=self.hidden)
+        self.knobs = Knobs(ScheduleSizes, values, compact=True, sliders=TIMES, hidden=self.hidden)
 
     def _sizes(self, schedule, against, sizes):
-        return Sizes(schedule=schedule, against=against, **sizes)
+        return ScheduleSizes(schedule=schedule, against=against, **sizes)
 
     def shown(self, trace: "Trace | None") -> ScheduleScene | Schedule:
         """What the knobs say."""
-        return of_sizes(Sizes(**self.knobs.values()), self.own)
+        return of_sizes(ScheduleSizes(**self.knobs.values()), self.own)
 
     def check(self, trace: "Trace") -> None:
         """Refuse a run."""
@@ -263,7 +263,7 @@ class Own(ByName):
         given = [name for name in self.hidden if name in sizes]
         if given:
             raise ValueError(f"{given[0]} is the schedule's own: leave it out")
-        return Sizes(against=against, recompute=any(schedule.recomputes), **sizes)
+        return ScheduleSizes(against=against, recompute=any(schedule.recomputes), **sizes)
 
     def shown(self, trace: "Trace | None") -> ScheduleScene | Schedule:
         """What the knobs say; the schedule itself where it has faults."""

@@ -191,7 +191,7 @@ def _label(cluster):
 
 # -- what formulas say -----------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Choice:
+class Configuration:
     """A configuration: what the knobs say. cluster None is this machine."""
 
     strategy: Strategy
@@ -211,9 +211,10 @@ class Choice:
 
 
 class Reading(NamedTuple):
-    """A `Choice`, its `Prediction` (None on this machine), words on the scale model, ownership."""
+    """A `Configuration`, its `Prediction` (None on this machine), words on the scale model,
+    ownership."""
 
-    choice: Choice
+    choice: Configuration
     prediction: Prediction | None
     words: str
     rows: list[dict[str, Any]]
@@ -228,6 +229,6 @@ def read(strategy: Strategy, workload: GPT, chosen: tuple[Cluster | None, float 
     rows = ownership(strategy, workload)
     if chosen[0] is None:
         check_world_size(strategy.world_size)
-        return Reading(Choice(strategy, workload), None, "", rows)
+        return Reading(Configuration(strategy, workload), None, "", rows)
     cluster, prediction, words = scaled(chosen, lambda c: predict(strategy, workload, c))  # pyright: ignore[reportArgumentType]
-    return Reading(Choice(strategy, workload, cluster), prediction, words, rows)
+    return Reading(Configuration(strategy, workload, cluster), prediction, words, rows)

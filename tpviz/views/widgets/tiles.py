@@ -15,7 +15,7 @@ from tpviz.evidence.t3_hardware.tiling import Tiling
 from tpviz.schemes.strategy import knob, settle_knobs
 from tpviz.views.figures import tiles as figure
 from tpviz.views.figures import tiles_states
-from tpviz.views.figures.tiles_states import NAMES, Panel
+from tpviz.views.figures.tiles_states import NAMES, TilesPanel
 
 from .base import Detailed, Framed, named
 from .knobs import Knobs
@@ -24,7 +24,7 @@ NONE, AUTO = "none", "auto"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TileSizes:
     """The knobs: output m x n, reduced over ``ranks``, each with k of the inner dim.
 
     link in GB/s in each direction. "ideal" configurations have no tiles that wait for each other,
@@ -90,8 +90,8 @@ class Sizes:
             f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}"
         )
 
-    def panels(self, machine: Machine = SMALL_GPU) -> tuple[Panel, ...]:
-        """One or two `Panel`s. machine : the values without a knob.
+    def panels(self, machine: Machine = SMALL_GPU) -> tuple[TilesPanel, ...]:
+        """One or two `TilesPanel`s. machine : the values without a knob.
 
         Raises ``ValueError`` on sizes that clash, and where tiles would not be legible.
         """
@@ -101,7 +101,7 @@ class Sizes:
         gpus = range(self.ranks) if self.shown == "all" else (0,)
         names = [self.config] if self.against == NONE else [self.config, self.against]
         figure.check(len(names) * len(gpus), self.gemm)
-        return tuple(Panel(self._play(name, machine), gpus) for name in names)
+        return tuple(TilesPanel(self._play(name, machine), gpus) for name in names)
 
     def _play(self, name, machine):
         mode = self.mode
@@ -112,8 +112,8 @@ class Sizes:
 
 def sizes_of(
     gemm: Gemm | tuple[int, int, int] | None, ranks: int, machine: Machine, sizes: dict[str, Any]
-) -> Sizes:
-    """`Sizes` of a `TileView`'s arguments: a `Gemm` or (m, n, k) or None, a `Machine`, knobs.
+) -> TileSizes:
+    """`TileSizes` of a `TileView`'s arguments: a `Gemm` or (m, n, k) or None, a `Machine`, knobs.
 
     Raises ``ValueError`` for other types, and for a knob given twice.
     """
@@ -128,7 +128,7 @@ def sizes_of(
     if machine.policy == "mca":
         del given["policy"]  # t3_mca has it; plain T3's is one of the others
     if gemm is None:
-        return Sizes(**{**given, **sizes})
+        return TileSizes(**{**given, **sizes})
     if not isinstance(gemm, tuple) or len(gemm) not in (3, len(Gemm._fields)):
         raise ValueError(f"gemm={gemm!r} must be a Gemm, or (m, n, k) as in (2048, 1024, 1024)")
     whole = gemm if isinstance(gemm, Gemm) else Gemm(*gemm)
@@ -138,7 +138,7 @@ def sizes_of(
     for name in own:
         if name in sizes:
             raise ValueError(f"{name} is the gemm's own, {own[name]}: give it once")
-    made = Sizes(**{**given, **own, **sizes})
+    made = TileSizes(**{**given, **own, **sizes})
     if isinstance(gemm, Gemm) and made.gemm != whole:
         raise ValueError(
             f"tile={whole.tile}, itemsize={whole.itemsize}: this view shows square "
@@ -148,10 +148,10 @@ def sizes_of(
 
 
 class TileKnobs(Knobs):
-    """The knobs of `Sizes`, in as few lines as they fit; sizes are sliders with round steps."""
+    """The knobs of `TileSizes`, in as few lines as they fit; sizes are sliders with round steps."""
 
-    def __init__(self, sizes: Sizes):
-        super().__init__(Sizes, vars(sizes), compact=True, sliders=SLIDERS)
+    def __init__(self, sizes: TileSizes):
+        super().__init__(TileSizes, vars(sizes), compact=True, sliders=SLIDERS)
         for name in ("config", "against"):
             self.controls[name].observe(self._disable, "value")
         self._disable()
@@ -187,7 +187,7 @@ class TileView(Framed):
     autoplay : start playing (never where the reader prefers reduced motion).
     sizes : the other knobs. config and against ("none" for one alone) of "sequential", "t3",
         "t3_mca"; m, n, k; tile, wavefronts; link (GB/s), policy, tracker_sets; mode "auto",
-        "mirror" or "full"; shown "one" or "all" GPUs: see `Sizes`.
+        "mirror" or "full"; shown "one" or "all" GPUs: see `TileSizes`.
 
     ``step`` is the place of the play-head, 0 to 120, equal steps of the longest run's time;
     ``part`` the selected part of a tile (-1: none); both can be set. ``error`` says why the current
@@ -198,7 +198,7 @@ class TileView(Framed):
 
     picture: "TileSteps"
 
-    @named(*(f.name for f in fields(Sizes)))
+    @named(*(f.name for f in fields(TileSizes)))
     def __init__(
         self,
         gemm: Gemm | tuple[int, int, int] | None = None,
@@ -214,7 +214,7 @@ class TileView(Framed):
         self.picture.show(*self._read())
 
     def _read(self):
-        sizes = Sizes(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
+        sizes = TileSizes(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
         return sizes.panels(self.machine), sizes.title
 
     @property
@@ -237,9 +237,9 @@ class TileSteps(Detailed):
 
     kind, _svg, _part = "tiles", staticmethod(figure.tiles_svg), "part"
     part = traitlets.Int(-1).tag(sync=True)
-    panels: tuple[Panel, ...] = ()
+    panels: tuple[TilesPanel, ...] = ()
 
-    def show(self, panels: tuple[Panel, ...], title: str) -> None:
+    def show(self, panels: tuple[TilesPanel, ...], title: str) -> None:
         """Draw them; the play-head keeps its relative place, the selected part if it exists."""
         scene = figure.tiles_scene(panels, title)
         with self._lock:
