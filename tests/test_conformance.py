@@ -12,7 +12,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.schemes.advice import fits
-from tpviz.schemes.strategy import RECOMPUTE
+from tpviz.schemes.knobs import RECOMPUTE
 
 W = tv.GPT(layers=2, hidden=32, heads=4, seq=8, batch=8, vocab=64)
 LIKE_LLAMA = {"kv_heads": 2, "ffn": 40, "gated": True, "norm": "rms", "rotary": True}

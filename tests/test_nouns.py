@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import tpviz as tv
 from tpviz.core.checks import divides
-from tpviz.schemes.strategy import Strategy, knob
+from tpviz.schemes.knobs import knob
+from tpviz.schemes.strategy import Strategy
 
 
 # -- workload ----

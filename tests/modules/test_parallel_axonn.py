@@ -8,7 +8,7 @@ import foreign
 import pytest
 
 import tpviz as tv
-from tpviz.schemes.strategy import divisors
+from tpviz.core.checks import divisors
 
 SOME = ((2, 1, 2, 1), True), ((1, 2, 1, 2), True), ((1, 2, 2, 1), False)
 

@@ -7,7 +7,7 @@ from math import prod
 import tpviz as tv
 from tpviz.core.schedules import SCHEDULES
 from tpviz.schemes.advice import fits
-from tpviz.schemes.strategy import RECOMPUTE
+from tpviz.schemes.knobs import RECOMPUTE
 
 LLAMA = {"gated": True, "norm": "rms", "rotary": True, "bias": False, "tied": False, "kv_heads": 4}
 

@@ -34,3 +34,9 @@ def test_a_product_describes_each_of_its_strategies():
 def test_the_example_is_true():
     done = doctest.testmod(tpviz.schemes.strategy)
     assert done.attempted and not done.failed
+
+
+def test_a_strategy_says_little():
+    """What every factor must say; words, products and what `search` asks are its bases'."""
+    own = vars(tpviz.schemes.strategy.Strategy).items()
+    assert sum(callable(v) or isinstance(v, property) for k, v in own if k[0] != "_") <= 15

@@ -10,7 +10,8 @@ from torch import nn
 import tpviz as tv
 from tpviz.core.step import Kernel, flat
 from tpviz.schemes.gpt.memory import core_kept
-from tpviz.schemes.strategy import RECOMPUTE, step_of
+from tpviz.schemes.knobs import RECOMPUTE
+from tpviz.schemes.strategy import step_of
 
 W = tv.GPT(layers=3, hidden=32, heads=4, seq=8, batch=16, vocab=64)
 LLAMA = replace(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.evidence import peers
-from tpviz.schemes.strategy import Strategy, knob, register
+from tpviz.schemes.knobs import knob
+from tpviz.schemes.strategy import Strategy, register
 from tpviz.verbs.search import kendall_tau, space
 from tpviz.verbs.space import cells
 from tpviz.verbs.why import because

@@ -5,7 +5,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.schemes import strategies
-from tpviz.schemes.strategy import knob
+from tpviz.schemes.knobs import knob
 from tpviz.views.widgets.knobs import Knobs, knob_fields, settled
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core.checks import divides
-from tpviz.schemes.strategy import Strategy, knob
+from tpviz.schemes.knobs import knob
+from tpviz.schemes.strategy import Strategy
 
 if TYPE_CHECKING:
     import torch

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from tpviz.cluster.profiles import framework_of
 from tpviz.core.checks import divisors, one_of
 from tpviz.schemes import strategies as registered
+from tpviz.schemes.knobs import RECOMPUTE
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.schemes.strategy import RECOMPUTE, Strategy
+from tpviz.schemes.strategy import Strategy
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster

@@ -9,11 +9,11 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from tpviz.core.checks import divisors
 from tpviz.schemes.axonn.models import hardware_flops
 from tpviz.schemes.axonn.paper import block, passes, volume
 from tpviz.schemes.axonn.rates import insides
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.schemes.strategy import divisors
 from tpviz.verbs.predict import predict
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 from tpviz.cluster import Cluster
 from tpviz.cluster.clock.cost import Clock
 from tpviz.cluster.clusters import as_run_by, dgx
-from tpviz.core.checks import one_of
+from tpviz.core.checks import divisors, one_of
 from tpviz.core.mesh import Mesh
 from tpviz.core.step import Collective, Part
 from tpviz.core.workload import GPT
@@ -26,7 +26,6 @@ from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.pipeline.microbatch import Microbatch
 from tpviz.schemes.pipeline.step import message_seconds
-from tpviz.schemes.strategy import divisors
 from tpviz.verbs.peak import TrainingRun, peak
 from tpviz.verbs.predict import predict
 

@@ -14,19 +14,13 @@ from dataclasses import replace
 from math import gcd, prod
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.core.checks import divides, whole_number
+from tpviz.core.checks import divides, divisors, whole_number
 from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.schemes.strategy import (
-    Strategy,
-    accumulation_knob,
-    divisors,
-    knob,
-    recompute_knob,
-    register,
-)
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.strategy import Strategy, microbatch, register
 
 from .paper import communication
 
@@ -104,7 +98,7 @@ class ATP(TensorParallel):
         )
 
     def check(self, workload: GPT) -> None:
-        w, at = self.check_microbatches(workload), self.layout
+        w, at = microbatch(self, workload), self.layout
         sizes = {name: size for name, (size, _) in w.divisible.items()} | {"vocab": w.vocab}
         sizes |= {"seq": w.seq} if self.sp else {}
         heads = self._check_heads(w, sizes)

@@ -16,18 +16,13 @@ from math import gcd, prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.core.checks import divides
+from tpviz.core.checks import divides, divisors
 from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.schemes.strategy import (
-    accumulation_knob,
-    divisors,
-    knob,
-    recompute_knob,
-    register,
-)
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.strategy import register
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster

@@ -16,7 +16,8 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.schemes.strategy import accumulation_knob, knob, recompute_knob, register
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.strategy import microbatch, register
 
 from .paper import communication
 
@@ -54,7 +55,7 @@ class Megatron(TensorParallel):
         return Layout.of_one_axis("tp", self.tp, self.chunks, self.sp)
 
     def check(self, workload: GPT) -> None:
-        w = self.check_microbatches(workload)
+        w = microbatch(self, workload)
         sizes = w.divisible | {"vocab": (w.vocab, 0)} | ({"seq": (w.seq, 0)} if self.sp else {})
         also = gcd(*(size for size, _ in sizes.values()))
         for name, (size, within) in sizes.items():

@@ -15,8 +15,10 @@ from dataclasses import fields, replace
 from itertools import product
 from typing import Any
 
+from tpviz.core.checks import divisors
 from tpviz.core.workload import GPT
 from tpviz.schemes.grid.tensor import WholeBlocks
+from tpviz.schemes.knobs import knob
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.split import layers_of
 from tpviz.schemes.pipeline.staged import Staged, few_of
@@ -30,7 +32,7 @@ from tpviz.schemes.pipeline.strategy import (
     skip_knob,
     subpipeline_knob,
 )
-from tpviz.schemes.strategy import divisors, knob, register
+from tpviz.schemes.strategy import register
 
 __all__ = ["GPT", "Merak"]
 
@@ -54,7 +56,7 @@ class Merak(Staged):
     memory allows keep everything ("stage_aware": a part ``keep`` of the first stage's, more of
     ranks that have fewer microbatches in flight), or all ("none"). Which stages recompute at all,
     and when, the ``schedule`` says; but attention's core ("selective", see
-    `tpviz.schemes.strategy.recompute_knob`) is computed again within backward, on every stage.
+    `tpviz.schemes.knobs.recompute_knob`) is computed again within backward, on every stage.
     ``zero`` and what it sends: `sharding`; ``sp``: as Megatron has it, of messages too.
 
     ``schedule``: a name, or one of your own: a `Schedule`, or a line of actions for each rank

@@ -10,17 +10,19 @@ from functools import lru_cache
 from math import floor
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.core.checks import divides, settle
+from tpviz.core.checks import divides, divisors, settle
 from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import SCHEDULES, Schedule, schedule
 from tpviz.core.schedules import check as check_schedule
 from tpviz.core.schedules.own import read
 from tpviz.core.workload import GPT
+from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.grid.tensor import TensorParallel
+from tpviz.schemes.knobs import microbatches
 from tpviz.schemes.merak.paper import kept_shares
-from tpviz.schemes.strategy import Strategy, divisors, microbatches, placed
+from tpviz.schemes.strategy import Strategy
 from tpviz.schemes.zero.buckets import kept_ranges
 
 from .sharding import flat_buckets
@@ -300,7 +302,7 @@ class Staged(Strategy):
 
     # -- what `search` tries, and how fast it can be at most ---------------------------------------
     def microbatched(self, workload: GPT) -> Iterator[Self]:
-        """Microbatches of 1 to `tpviz.schemes.strategy.MICRO` rows, and one, two and four a
+        """Microbatches of 1 to `tpviz.schemes.knobs.MICRO` rows, and one, two and four a
         stage."""
         rows = workload.batch // self.dp
         few = [n for n in few_of(self.pp) if rows % n == 0]

@@ -17,12 +17,15 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from tpviz.core.checks import divisors
 from tpviz.core.schedules import SCHEDULES
 from tpviz.core.schedules.formulas import SPLIT
 from tpviz.core.schedules.own import as_text
 from tpviz.core.workload import GPT
+from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
-from tpviz.schemes.strategy import Strategy, divisors, knob, placed, register
+from tpviz.schemes.knobs import knob
+from tpviz.schemes.strategy import Strategy, register
 from tpviz.schemes.zero.strategy import DataParallel
 
 from .staged import Staged, few_of

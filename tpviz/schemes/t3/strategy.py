@@ -19,8 +19,9 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
 from tpviz.schemes.megatron.paper import communication
-from tpviz.schemes.strategy import accumulation_knob, knob, recompute_knob, register
+from tpviz.schemes.strategy import microbatch, register
 
 from .step import Layers
 from .tiles import cut, whole_chunk
@@ -93,7 +94,7 @@ class T3(TensorParallel):
         return Layout.of_one_axis("tp", self.tp, sp=self.split)
 
     def check(self, workload: GPT) -> None:
-        w = self.check_microbatches(workload)
+        w = microbatch(self, workload)
         rows = {"seq": w.seq} if self.split else {"batch*seq": w.batch * w.seq}
         sizes = w.divisible | {name: (size, 0) for name, size in {"vocab": w.vocab, **rows}.items()}
         also = gcd(*(size for size, _ in sizes.values()))

@@ -15,16 +15,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.core.checks import divides
+from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.pointwise import Held
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
 from tpviz.schemes.ownership import local_shapes
-from tpviz.schemes.strategy import (
-    Strategy,
-    accumulation_knob,
-    knob,
-    placed,
-    recompute_knob,
-    register,
-)
+from tpviz.schemes.strategy import Strategy, register
 
 from .buckets import MEGABYTE, Bucket, fill_buckets, kept_ranges
 from .memory import memory

@@ -16,7 +16,8 @@ from typing import Any
 
 from tpviz.core.workload import GPT
 from tpviz.schemes.advice import fits
-from tpviz.schemes.strategy import Strategy, knob
+from tpviz.schemes.knobs import knob
+from tpviz.schemes.strategy import Strategy
 
 from .knobs import is_pair, knob_fields, pairs
 

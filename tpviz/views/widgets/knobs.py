@@ -24,7 +24,7 @@ WRAPPED = {"display": "flex", "flex_flow": "row wrap"}
 
 
 def knob_fields(cls: type) -> list[Field[Any]]:
-    """The fields of a strategy class that are knobs (made by `tpviz.schemes.strategy.knob`), in
+    """The fields of a strategy class that are knobs (made by `tpviz.schemes.knobs.knob`), in
     order."""
     return [f for f in fields(cls) if "help" in f.metadata and f.default is not MISSING]
 

@@ -11,10 +11,10 @@ from tpviz.core.schedules import SCHEDULES, Schedule, formulas, schedule, schedu
 from tpviz.core.schedules.measured import in_flight
 from tpviz.core.trace.pipeline import measured
 from tpviz.core.workload import GPT
+from tpviz.schemes.knobs import knob, settle_knobs
 from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.schemes.pipeline.memory import memory_of, of_microbatch
 from tpviz.schemes.pipeline.step import clock
-from tpviz.schemes.strategy import knob, settle_knobs
 from tpviz.verbs.predict import check
 from tpviz.views.figures.schedule_words import SchedulePanel
 

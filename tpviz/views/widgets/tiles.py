@@ -12,7 +12,7 @@ from tpviz.evidence.t3_hardware import Gemm, Machine, SimResult, simulate
 from tpviz.evidence.t3_hardware.machine import POLICIES
 from tpviz.evidence.t3_hardware.small_gpu import SMALL_GPU
 from tpviz.evidence.t3_hardware.tiling import Tiling
-from tpviz.schemes.strategy import knob, settle_knobs
+from tpviz.schemes.knobs import knob, settle_knobs
 from tpviz.views.figures import tiles as figure
 from tpviz.views.figures import tiles_states
 from tpviz.views.figures.tiles_states import NAMES, TilesPanel

@@ -1,0 +1,124 @@
+"""A strategy as a factor: what it multiplies with, and the product in words."""
+
+from dataclasses import dataclass, fields, replace
+from inspect import getdoc
+from math import prod
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
+
+    from .strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Its axes, its product with others, and both in words."""
+
+    if TYPE_CHECKING:  # of the schemes
+
+        @property
+        def axes(self) -> dict[str, int]:
+            """{"dp": 2, "tp": 2}, outer first."""
+            ...
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return prod(self.axes.values())
+
+    @property
+    def factors(self) -> "tuple[Any, ...]":
+        """What is multiplied, from the inside out."""
+        inner, around = getattr(self, "inner", None), getattr(self, "data", None)
+        outer = (around,) if isinstance(around, Factor) else ()
+        return (*((inner,) if inner else ()), self, *outer)
+
+    @property
+    def short(self) -> str:
+        """As code: axes, and other knobs that are not at their default; a schedule that the user
+        wrote is "own".
+
+        ``Megatron(tp=2) * DataParallel(dp=4, zero=1)``
+        """
+        found = " * ".join(one._short() for one in self.factors)
+        placement = getattr(self, "placement", "")
+        return f"({found}).with_order({placement!r})" if placement else found
+
+    def _short(self):
+        axes = self.axes
+        words = [
+            f"{f.name}={'own' if len(str(value).splitlines()) > 1 else repr(value)}"
+            for f in fields(self)
+            if f.metadata
+            if (value := getattr(self, f.name)) != f.default or f.name in axes
+        ]
+        return f"{type(self).__name__}({', '.join(words)})"
+
+    def title(self, workload: "GPT") -> str:
+        """Its `caption` and the workload, "Megatron tp 4: GPT of 2 layers, hidden size 64"."""
+        return f"{self.caption}: {workload.words}"
+
+    @property
+    def caption(self) -> str:
+        """A short title: its classes, each with its axes of more than one rank.
+        "Megatron tp 2, DataParallel dp 4"."""
+        factors, words = self.factors, []
+        for one in factors:
+            others = [other.axes for other in factors if other is not one] if one is self else []
+            inside = {axis for axes in others for axis in axes}
+            own = (f"{a} {n}" for a, n in one.axes.items() if n > 1 and a not in inside)
+            words.append(" ".join([type(one).__name__, *own]))
+        return ", ".join(words)
+
+    def describe(self) -> str:
+        """What it does, in at most 40 words for each of the strategies that are multiplied: its
+        `caption`, and the first paragraph of its class's docstring.
+
+        >>> import tpviz
+        >>> print(tpviz.Megatron(tp=2).describe().partition(",")[0])
+        Megatron tp 2: Shards every pair of weight matrices over tp ranks
+        """
+        texts = [(getdoc(type(one)) or "").partition("\n\n")[0] for one in self.factors]
+        return f"{self.caption}: {' '.join(' '.join(texts).replace('``', '').split())}"
+
+    def takes(self, other: "Strategy") -> "Strategy | None":
+        """The product with another factor where it is this one's part; None where it is not."""
+        return None
+
+    def __mul__(self, other: Any) -> "Strategy":
+        """Several strategies at once, in any order: ``Megatron(tp=2) * DataParallel(dp=2)``."""
+        pairs: Any = ((other, self), (self, other)) if isinstance(other, Factor) else ()
+        for outer, inner in pairs:
+            if (made := outer.takes(inner)) is not None:
+                return made
+        raise ValueError(
+            f"cannot combine {self!r} with {other!r}: a product has at most one factor that cuts "
+            "blocks (Megatron, ATP, AxoNN, T3), one Pipeline and one DataParallel; Merak is a "
+            "product of all three"
+        )
+
+    def with_order(self, order: str) -> Self:
+        """The product with its axes in another order of ranks, innermost first as Megatron-LM
+        writes it: "tp-dp-pp". Words of axes that it does not have mean nothing."""
+        if "placement" not in self.__dataclass_fields__:
+            raise ValueError(
+                f"{self.short} is one factor, whose own knobs order its axes "
+                f"{', '.join(self.axes)}: multiply it first, as with DataParallel(dp=...)"
+            )
+        return replace(self, placement=order)  # pyright: ignore[reportCallIssue]
+
+
+def placed(axes: "dict[str, int]", order: str) -> "dict[str, int]":
+    """Axes, outer first, in an order as of `Strategy.with_order`; "": as they are. Raises
+    ``ValueError`` where the order leaves one of them out."""
+    if not order:
+        return axes
+    words = [word for word in reversed(order.split("-")) if word in axes]
+    missing = [axis for axis, size in axes.items() if axis not in words and size > 1]
+    if missing or len(set(words)) < len(words):
+        raise ValueError(
+            f"order={order!r} must name each axis of {', '.join(axes)} once, innermost first: use "
+            f"{'-'.join(reversed(axes))!r}"
+        )
+    return {axis: axes[axis] for axis in (*(a for a in axes if a not in words), *words)}

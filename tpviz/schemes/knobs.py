@@ -1,0 +1,86 @@
+"""Knobs: the fields of a strategy that people turn, and what several strategies have.
+
+>>> from tpviz import Megatron
+>>> Megatron(tp=0)
+Traceback (most recent call last):
+ValueError: tp=0 is too small: the least that works is 1
+"""
+
+from collections.abc import Callable
+from dataclasses import MISSING, field, fields
+from typing import Any
+
+from tpviz.core.checks import number, one_of, settle, some_of, whole_number
+
+
+def knob(
+    default: Any,
+    *,
+    help: str,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[Any, ...] | None = None,
+    own: Callable[..., Any] | None = None,
+) -> Any:
+    """A field of a strategy that people turn: default, one line of help, and bounds or choices.
+
+    ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes. Where
+    the default is a tuple, any number of ``choices`` may be chosen. own : function (name, value,
+    choices) that checks values beside the choices, and gives them as plain ones.
+    """
+    bounds = {"help": help, "low": low, "high": high, "choices": choices, "own": own}
+    return field(default=default, metadata=bounds)
+
+
+def accumulation_knob() -> Any:
+    """The microbatches of a step, one after another on the same ranks."""
+    return knob(1, help="microbatches of which gradients add up", low=1, high=1024)
+
+
+RECOMPUTE = ("none", "selective", "full")
+MICRO = 8
+"""Rows of the largest microbatch that `search` tries, where a step has several."""
+
+
+def microbatches(rows: int) -> list[int]:
+    """Into how many microbatches of 1 to `MICRO` rows a rank's rows can be cut; or into one.
+
+    >>> microbatches(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    return sorted({1, *(rows // n for n in range(min(MICRO, rows), 0, -1) if rows % n == 0)})
+
+
+def recompute_knob() -> Any:
+    """What backward computes anew: the scores of attention ("selective"), or whole blocks.
+
+    Korthikanti et al. 2022 (arXiv 2205.05198), sections 4.1 and 5. "selective" drops what lies
+    between the features of queries, keys and values and attention's output. Our attention is fused
+    and never keeps scores, so this frees little: log-sum-exps, and the copies that rotary
+    positions and shared keys need; it computes attention's core again all the same. "full" keeps a
+    block's input; its forward runs again, with all its collectives.
+    """
+    return knob(
+        "none",
+        help="what backward recomputes: attention's core (selective), or every block (full)",
+        choices=RECOMPUTE,
+    )
+
+
+def settle_knobs(owner: Any) -> None:
+    """Check the fields of a frozen dataclass that `knob` made, and keep them as plain values.
+
+    Raises ``ValueError`` for one that is not of its kind, or out of its bounds or choices.
+    """
+    for f in fields(owner):
+        bounds = f.metadata
+        if not bounds or f.default is MISSING:
+            continue
+        if bounds["choices"] is not None:
+            check = bounds["own"] or (some_of if isinstance(f.default, tuple) else one_of)
+            settle(owner, f.name, check, bounds["choices"])
+        elif isinstance(f.default, bool):
+            settle(owner, f.name, one_of, (True, False))
+        elif isinstance(f.default, (int, float)):
+            kind = whole_number if isinstance(f.default, int) else number
+            settle(owner, f.name, kind, bounds["low"], bounds["high"])
