@@ -20,7 +20,7 @@ from harness import report, row, step_seconds
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.step import Part
 from tpviz.schemes.t3.program import ring_of
 from tpviz.schemes.t3.step import Layers

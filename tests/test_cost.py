@@ -6,16 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpviz.cluster.clock.cost import (
-    Clock,
-    Memory,
-    Segment,
-    Transfer,
-    by_axis,
-    parts,
-    show_bytes,
-    show_seconds,
-)
+from tpviz.cluster.clock.cost import Memory, Segment, by_axis, parts
+from tpviz.cluster.clock.fast import Clock
+from tpviz.cluster.clock.queues import Transfer
 from tpviz.core.step import (
     Chunks,
     Collective,
@@ -29,6 +22,7 @@ from tpviz.core.step import (
     count,
     interned,
 )
+from tpviz.core.tables import show_bytes, show_seconds
 
 
 def kernel(seconds):

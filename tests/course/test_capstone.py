@@ -11,7 +11,7 @@ import pytest
 import solutions_capstone as answers
 
 import tpviz as tv
-from tpviz.cluster.clock.cost import show_bytes
+from tpviz.core.tables import show_bytes
 from tpviz.course.marks import AskedNumber, Mark, Marks, mark_sent, of_plan
 from tpviz.exercises import Result, capstone_grade, check
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import tpviz as tv
-from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.step import Chunks
 from tpviz.evidence import atp
 from tpviz.evidence.study import Outcome

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import tpviz as tv
-from tpviz.cluster.clock.cost import Clock, Transfer
+from tpviz.cluster.clock.fast import Clock
+from tpviz.cluster.clock.queues import Transfer
 from tpviz.core.step import Chunks, Collective, Kernel, Part
 from tpviz.schemes.atp.chunks import ChunkedLayer, backward, slowdown
 

@@ -6,7 +6,7 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.fast import Clock
 from tpviz.cluster.clock.queues import Ahead
 from tpviz.schemes.axonn.step import num_local_parameters
 

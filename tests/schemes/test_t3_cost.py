@@ -8,7 +8,8 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cluster.clock.cost import Clock, parts
+from tpviz.cluster.clock.cost import parts
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.step import Part
 from tpviz.schemes.t3.step import Layers
 

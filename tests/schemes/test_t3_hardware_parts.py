@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from tpviz.cluster.clock.cost import show_bytes
+from tpviz.core.tables import show_bytes
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
 from tpviz.evidence.t3_hardware.dram import COMM, READ, STORE, Dram, EventClock
 from tpviz.evidence.t3_hardware.llc import Cache

@@ -7,7 +7,7 @@ import pytest
 from plain_chart import assert_plain
 
 import tpviz as tv
-from tpviz.cluster.clock.cost import show_seconds
+from tpviz.core.tables import show_seconds
 from tpviz.ranks.bar import ProgressView
 from tpviz.verbs.ranking import Search, contrasted, plans, same_words
 

@@ -9,7 +9,8 @@ import pytest
 from emulated_runs import emulated
 
 import tpviz as tv
-from tpviz.cluster.clock.cost import Memory, show_bytes
+from tpviz.cluster.clock.cost import Memory
+from tpviz.core.tables import show_bytes
 from tpviz.evidence.published import bands
 from tpviz.verbs.room import need
 from tpviz.views.figures.svg import seconds

@@ -1,7 +1,7 @@
 """A training step as data: kernels and collectives of one rank, in the order of the program.
 
 A scheme's ``step`` is a sequence of `Part`s. From it come the ledger (`count`), the predicted time
-(`tpviz.cluster.clock.cost.Clock`) and the films, so these cannot disagree. Collectives of one axis
+(`tpviz.cluster.clock.fast.Clock`) and the films, so these cannot disagree. Collectives of one axis
 queue in the order in which they are issued; a kernel waits for none unless a `Wait` says so.
 
 >>> kernel, move = Kernel(2_000_000, 3_000), Collective("tp", "all_reduce", 4096)

@@ -91,3 +91,26 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
+
+
+def show_apart(values: Iterable[float]) -> list[str]:
+    """`show_seconds` of each, with as many digits (up to 7) as times need that are not the same.
+
+    >>> show_apart([293.1e-6, 293.4e-6, 1e-3])
+    ['293.1 us', '293.4 us', '1 ms']
+    """
+    values = list(values)
+    told: list[str] = []
+    for digits in range(3, 8):
+        told = [show_seconds(value, digits) for value in values]
+        if len(set(told)) == len({f"{value:.6e}" for value in values}):
+            break
+    return told
+
+
+def show_bytes(value: float) -> str:
+    """1.5 kB, 2 MB: decimal."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= scale * 0.9995:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.4g} B"

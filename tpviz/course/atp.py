@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tpviz.cluster import Cluster, clusters
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.mesh import Mesh
+from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.verbs.predict import predict

@@ -7,7 +7,9 @@ d2, of y over d1. Numbers are whole and float64, so sums are exact in any order.
 
 import numpy as np
 
-from tpviz.cluster.clock.cost import Clock, Transfer, by_axis
+from tpviz.cluster.clock.cost import by_axis
+from tpviz.cluster.clock.fast import Clock
+from tpviz.cluster.clock.queues import Transfer
 from tpviz.core.step import Collective, Kernel, Operations, Part
 from tpviz.core.trace import Trace
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tpviz.cluster import Cluster, clusters
-from tpviz.cluster.clock.cost import show_seconds
+from tpviz.core.tables import show_seconds
 from tpviz.core.trace import Ledger
 from tpviz.core.workload import GPT
 from tpviz.schemes.axonn.models import paper_models

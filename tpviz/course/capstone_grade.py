@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.cluster.clusters import nvswitch_nodes
 from tpviz.core.checks import whole_number
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.core.workload import GPT
 from tpviz.evidence.layouts import Layouts, Turn, measured, parts
 from tpviz.evidence.layouts.why import EXPOSED

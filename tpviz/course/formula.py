@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpviz.cluster.clock.cost import show_seconds
+from tpviz.core.tables import show_seconds
 
 from .causes import Cause, Given, first_wrong, likeliest, same
 from .changes import changed

@@ -6,7 +6,7 @@ from math import floor
 from statistics import median
 from typing import Any
 
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.evidence.published.rows import published
 
 from .formula import ChoiceQuestion, Formula, Question, chosen

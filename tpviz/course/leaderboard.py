@@ -13,10 +13,9 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core import limits
 from tpviz.core.checks import number, one_of, text
-from tpviz.core.tables import html_table, listed, text_table
+from tpviz.core.tables import html_table, listed, show_bytes, show_seconds, text_table
 
 from .catalogue import EXERCISES
 from .grade import Result

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, NamedTuple
 
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
+from tpviz.core.tables import show_bytes, show_seconds
 
 from .task import Exercise
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_seconds
+from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
 from tpviz.verbs.ranking import agreement, rounded
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import FROM_ZERO, axis, bars, curves, stacks, words_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.inks import axis_keys
-from tpviz.core.tables import table
+from tpviz.core.tables import show_seconds, table
 from tpviz.core.trace.faithful import is_faithful
 from tpviz.core.trace.steps import median_step
 from tpviz.core.workload import GPT

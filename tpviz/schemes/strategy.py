@@ -16,7 +16,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
-from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.checks import divides
 from tpviz.core.mesh import Mesh
 from tpviz.core.step import count, interned, ready_order

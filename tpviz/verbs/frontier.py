@@ -16,7 +16,7 @@ from math import inf
 from time import thread_time
 from typing import TYPE_CHECKING, Any
 
-from tpviz.cluster.clock.cost import show_bytes
+from tpviz.core.tables import show_bytes
 from tpviz.schemes.strategy import Strategy
 
 from .predict import check, predict

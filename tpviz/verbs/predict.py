@@ -12,17 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import (
-    Memory,
-    by_axis,
-    counted,
-    crowding,
-    on_shared_cores,
-    parts,
-    show_bytes,
-    show_seconds,
-)
+from tpviz.cluster.clock.cost import Memory, by_axis, counted, crowding, on_shared_cores, parts
 from tpviz.core.mesh import Mesh
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.core.workload import GPT
 from tpviz.schemes.strategy import Strategy
 

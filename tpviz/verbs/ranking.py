@@ -5,10 +5,9 @@ from dataclasses import dataclass, fields
 from itertools import combinations, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cluster.clock.cost import show_apart, show_bytes, show_seconds
 from tpviz.core import charts
 from tpviz.core.show import figure_of
-from tpviz.core.tables import html_table
+from tpviz.core.tables import html_table, show_apart, show_bytes, show_seconds
 from tpviz.schemes.strategy import Strategy
 
 from . import why as reasons

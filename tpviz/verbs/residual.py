@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.cluster.clock.injected_faults import Faults
+from tpviz.core.tables import show_seconds
 from tpviz.core.trace.critical import match_collectives
 from tpviz.core.trace.faithful import LATE
 from tpviz.core.trace.members import members_list

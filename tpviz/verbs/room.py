@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tpviz.cluster.clock.cost import Memory, show_bytes
+from tpviz.cluster.clock.cost import Memory
 from tpviz.cluster.clusters import GPUS
 from tpviz.cluster.profiles import framework_of
 from tpviz.core.checks import number, one_of, settle
+from tpviz.core.tables import show_bytes
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak, as_merak

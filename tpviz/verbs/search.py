@@ -13,8 +13,8 @@ from time import thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cluster.clock import deadline
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.checks import number, one_of, whole_number
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.ranks.bar import ProgressView, viewer
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy

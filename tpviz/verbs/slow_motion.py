@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.mesh import Mesh
+from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
 from tpviz.schemes.strategy import Strategy
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.cluster.profiles import framework_of
+from tpviz.core.tables import show_seconds
 from tpviz.schemes.strategy import Strategy
 
 from .predict import Prediction, check, predict

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.checks import divisors, whole_number
 from tpviz.core.mesh import Mesh
 from tpviz.core.show import Shown, figure_of
+from tpviz.core.tables import show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from tpviz.verbs.calibrate import Calibration

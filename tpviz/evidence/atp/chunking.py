@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import Clock, show_seconds
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.charts import FROM_ZERO, LINES, axis, curves, label, unit_of, words_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.mesh import Mesh
-from tpviz.core.tables import table
+from tpviz.core.tables import show_seconds, table
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import listed, too_late, whole_numbers
 from tpviz.evidence.study import Outcome, Study, ask

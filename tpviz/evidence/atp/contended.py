@@ -10,9 +10,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.charts import axis, panel, points
 from tpviz.core.checks import one_of, whole_number
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.evidence.report import Report
 from tpviz.ranks.devices import badge
 from tpviz.ranks.launch import check_world_size, launch

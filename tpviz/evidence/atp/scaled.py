@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.cluster.clusters import nvswitch, nvswitch_nodes
 from tpviz.cluster.parts import finite
 from tpviz.core.charts import axis, growth
 from tpviz.core.checks import one_of
-from tpviz.core.tables import table
+from tpviz.core.tables import show_seconds, table
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import Report, listed, whole_numbers
 from tpviz.schemes.atp.paper import best, bus_time, wire_volume

@@ -6,9 +6,9 @@ from itertools import combinations
 from typing import Any
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import words_of
 from tpviz.core.checks import one_of, whole_number
+from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import not_knobs, too_late
 from tpviz.evidence.study import GAIN, Study, ask

@@ -12,12 +12,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.cluster.clusters import frontier, perlmutter
 from tpviz.core.charts import axis, growth
 from tpviz.core.charts import points as points_of
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.tables import table
+from tpviz.core.tables import show_bytes, show_seconds, table
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import Report, listed, whole_numbers
 from tpviz.schemes.axonn.models import NOMINAL, SIZES, Utilisation, paper_models, utilisation

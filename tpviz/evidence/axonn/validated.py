@@ -6,10 +6,9 @@ from itertools import combinations, product
 from typing import Any, Literal, NamedTuple
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import axis, label, log_ticks, panel, points, unit_of
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.tables import table
+from tpviz.core.tables import show_seconds, table
 from tpviz.core.workload import GPT
 from tpviz.evidence.ranked import MODES, RankedRow, order, tau
 from tpviz.evidence.report import Report, not_knobs, too_late

@@ -9,9 +9,8 @@ from functools import cached_property
 from statistics import mean, median
 from typing import Any
 
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import axis, label, line, log_ticks, panel, points
-from tpviz.core.tables import text_table
+from tpviz.core.tables import show_seconds, text_table
 from tpviz.evidence.published import scoreboard as score
 from tpviz.evidence.published.adapter import fabric_alone
 from tpviz.evidence.published.rows import PublishedRow, published

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.charts import axis, bar, panel
 from tpviz.core.inks import MEMORY_KINDS
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.evidence.published.adapter import memory
 from tpviz.evidence.published.scoreboard import ScorePoint
 from tpviz.evidence.report import Report

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import axis, bar, panel, unit_of
 from tpviz.core.inks import axis_keys
+from tpviz.core.tables import show_seconds
 from tpviz.evidence.published import scoreboard as score
 from tpviz.evidence.published.scoreboard import ScorePoint
 from tpviz.evidence.report import Report

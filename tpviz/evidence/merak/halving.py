@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import by_axis, show_seconds, transfer
+from tpviz.cluster.clock.cost import by_axis, transfer
 from tpviz.core.charts import FROM_ZERO, axis, curves, line, panel, words_of
 from tpviz.core.checks import whole_number
 from tpviz.core.mesh import Mesh
-from tpviz.core.tables import table
+from tpviz.core.tables import show_seconds, table
 from tpviz.core.trace.analyses import length, merge
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import not_knobs, some, too_late

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.fast import Clock
 from tpviz.cluster.clusters import as_run_by, dgx
 from tpviz.core.checks import divisors, one_of
 from tpviz.core.mesh import Mesh

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.charts import words_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import SCHEDULES
 from tpviz.core.schedules.formulas import bubble, makespan
-from tpviz.core.tables import table
+from tpviz.core.tables import show_bytes, show_seconds, table
 from tpviz.core.trace.pipeline import measured as bars_of
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import not_knobs, some, too_late

@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.charts import FROM_ZERO, axis, label, line, panel, unit_of
-from tpviz.core.tables import table
+from tpviz.core.tables import show_bytes, show_seconds, table
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import Report
 from tpviz.schemes.merak.budget import keeps

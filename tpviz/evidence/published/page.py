@@ -11,8 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from tpviz.cluster.clock.cost import show_seconds
-from tpviz.core.tables import Columns, table
+from tpviz.core.tables import Columns, show_seconds, table
 from tpviz.verbs.simulate import simulate
 
 from . import bands

@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tpviz import models
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
 from tpviz.core.checks import one_of
-from tpviz.core.tables import html_table, text_table
+from tpviz.core.tables import html_table, show_bytes, show_seconds, text_table
 
 from .split import Group
 

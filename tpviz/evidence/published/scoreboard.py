@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tpviz.cluster.clock.cost import show_seconds
+from tpviz.core.tables import show_seconds
 from tpviz.verbs.predict import model_flops_utilization
 from tpviz.verbs.room import room
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from tpviz.cluster import Cluster
-from tpviz.cluster.clock.cost import Memory, show_bytes, show_seconds
+from tpviz.cluster.clock.cost import Memory
 from tpviz.core.charts import FROM_ZERO, axis, line, log_ticks, panel, points
-from tpviz.core.tables import Columns, table, text_table
+from tpviz.core.tables import Columns, show_bytes, show_seconds, table, text_table
 from tpviz.evidence.report import Report
 from tpviz.verbs.predict import predict
 from tpviz.verbs.room import room

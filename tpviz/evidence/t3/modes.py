@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpviz.cluster import Cluster, Device, Level
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import FROM_ZERO, axis, curves, words_of
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.tables import table
+from tpviz.core.tables import show_seconds, table
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import some, too_late
 from tpviz.evidence.study import GAIN, Outcome, Study, Variant, ask, outcome

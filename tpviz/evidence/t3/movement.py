@@ -9,9 +9,9 @@ these counts exactly.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpviz.cluster.clock.cost import show_bytes
 from tpviz.core.charts import axis, bar, panel
 from tpviz.core.checks import whole_number
+from tpviz.core.tables import show_bytes
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
 from tpviz.schemes.t3.paper import dram_chunks

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import axis, line, panel
 from tpviz.core.checks import whole_number
-from tpviz.core.tables import table
+from tpviz.core.tables import show_seconds, table
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine
 from tpviz.evidence.t3_hardware.closed_form import gemm_over_ring

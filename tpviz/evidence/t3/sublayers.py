@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cluster.clock.cost import show_seconds
 from tpviz.core.charts import axis, label, line, panel
 from tpviz.core.checks import one_of, some_of, whole_number
-from tpviz.core.tables import table
+from tpviz.core.tables import show_seconds, table
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
 from tpviz.evidence.t3_hardware.dram import EventClock

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
-from tpviz.core.tables import html_table
+from tpviz.core.tables import html_table, show_bytes, show_seconds
 
 from .dram import CLASSES
 from .machine import Gemm, Machine

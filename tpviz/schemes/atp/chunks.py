@@ -35,7 +35,7 @@ from tpviz.core.step import Chunks, Overlapped, PairInChunks, flat
 from tpviz.schemes.strategy import step_of
 
 if TYPE_CHECKING:
-    from tpviz.cluster.clock.cost import Transfer
+    from tpviz.cluster.clock.queues import Transfer
     from tpviz.core.step import Collective, Kernel
     from tpviz.core.workload import GPT
 
@@ -113,7 +113,7 @@ def slowdown(
     """Seconds that contention adds to a step of an `ATP` whose cost is known without it.
 
     seconds : kernel -> s; moved : `tpviz.core.step.Collective` ->
-    `tpviz.cluster.clock.cost.Transfer`. Raises ``ValueError`` for pipelined chunks, of which this
+    `tpviz.cluster.clock.queues.Transfer`. Raises ``ValueError`` for pipelined chunks, of which this
     has no formula.
     """
     check_kappa(kappa)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
 from tpviz.core.step import Collective, Issue, Kernel, Step, expanded, flat
 

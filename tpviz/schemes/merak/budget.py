@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tpviz.cluster.clock.cost import show_bytes
+from tpviz.core.tables import show_bytes
 from tpviz.schemes.pipeline.memory import memory
 
 if TYPE_CHECKING:

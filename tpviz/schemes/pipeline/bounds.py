@@ -17,7 +17,7 @@ from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
 from tpviz.schemes.gpt.bounds import NOTHING, bytes_seconds, kernels_of, sums
 from tpviz.schemes.gpt.pointwise import spread

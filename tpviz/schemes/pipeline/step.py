@@ -13,7 +13,8 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from tpviz.cluster.clock.cost import Clock, Segment
+from tpviz.cluster.clock.cost import Segment
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import Schedule, ScheduleTimes, timeline
 from tpviz.core.step import Collective, Part, Repeat, count, interned

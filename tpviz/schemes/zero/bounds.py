@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from tpviz.cluster.clock.cost import Clock
+from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
 from tpviz.schemes.gpt.bounds import bytes_seconds, shallows, sums
 from tpviz.schemes.gpt.step import update

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import ipywidgets
 
-from tpviz.cluster.clock.cost import show_bytes, show_seconds
-from tpviz.core.tables import html_table
+from tpviz.core.tables import html_table, show_bytes, show_seconds
 from tpviz.views.figures.svg import scrolled
 
 from .fitting import ModelSizes

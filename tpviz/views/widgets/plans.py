@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ipywidgets
 
-from tpviz.cluster.clock.cost import show_apart, show_bytes
+from tpviz.core.tables import show_apart, show_bytes
 from tpviz.ranks.bar import ProgressView
 from tpviz.verbs.ranking import Row, Search, plans, same_words
 from tpviz.verbs.search import search
