@@ -17,8 +17,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "course"))
 import batches
 
+from tpviz.course import Exercise, exercises
 from tpviz.course.marks import PlanExercise
-from tpviz.exercises import Exercise, exercises
 
 SEEDS = 40
 

@@ -25,15 +25,15 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 5_790,
-    "cluster": 3_520,
+    "core": 5_820,
+    "cluster": 3_630,
     "ranks": 6_080,
     "files": 2_110,
-    "schemes": 11_790,
+    "schemes": 11_890,
     "verbs": 4_630,
-    "modules": 6_540,
+    "modules": 6_550,
     "evidence": 11_930,
-    "views": 15_830,
+    "views": 15_850,
     "course": 12_770,
 }
 TOP = {"__init__", "__main__"}

@@ -124,6 +124,8 @@ class PairInChunks(NamedTuple):
 Composite = Issues, Overlapped, Chunks, PairInChunks
 Operation = Kernel | Collective | Issue | Wait | Issues | Overlapped | Chunks | PairInChunks
 """What a part of a step is made of."""
+Simple = Kernel | Collective | Issue | Wait
+"""What all of these expand to."""
 
 
 class Part(NamedTuple):
@@ -169,13 +171,13 @@ class Operations(list[Operation]):
             self.append(Wait(axis, self.issued[axis] - number))
 
 
-def expanded(operations: Iterable[Operation]) -> Iterator[Operation]:
+def expanded(operations: Iterable[Operation]) -> Iterator[Simple]:
     """Kernels, collectives, `Issue` and `Wait` alone."""
     for operation in operations:
         if isinstance(operation, Composite):
-            yield from operation.expand()
+            yield from operation.expand()  # pyright: ignore[reportReturnType]
         else:
-            yield operation
+            yield operation  # pyright: ignore[reportReturnType]
 
 
 def count(step: Step, sizes: Mapping[str, int]) -> Ledger:

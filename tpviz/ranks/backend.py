@@ -50,7 +50,7 @@ silent = False  # whether groups made now move nothing (tpviz.ranks.fake)
 class TracedWork(AroundWork):
     """The handle of one collective: waits for the inner work, and stamps completion and waiting."""
 
-    place: "places.Wait | None" = None  # what it waits for
+    place: "places.PendingWait | None" = None  # what it waits for
 
     def __init__(
         self,

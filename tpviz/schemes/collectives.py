@@ -62,10 +62,18 @@ def scatter_first(
     return out, _reduce_scatter(out, x.contiguous(), group=group, async_op=True)
 
 
-def sum_together(tensors: Sequence[torch.Tensor], group: Group) -> list[torch.Tensor]:
-    """Views of the all-reduced tensors, in their shapes; one all-reduce for all."""
+def sum_together(
+    tensors: Sequence[torch.Tensor],
+    group: Group,
+    start_sum: Callable[..., dist.Work] | None = None,
+) -> list[torch.Tensor]:
+    """Views of the all-reduced tensors, in their shapes; one all-reduce for all. start_sum : what
+    sends instead, as `DataParallel.start_sum`."""
     flat = torch.cat([t.flatten() for t in tensors])
-    dist.all_reduce(flat, group=group)
+    if start_sum:
+        start_sum(flat, group).wait()
+    else:
+        dist.all_reduce(flat, group=group)
     return [part.view_as(t) for t, part in zip(tensors, flat.split([t.numel() for t in tensors]))]
 
 

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class Alike:
-    """kinds : what each rank is, anything hashable. sides : per rank the `engine.Queue` of each of
-    its groups. ``model[rank]`` is the first rank that does the same; ``ranks`` are these."""
+    """kinds : what each rank is, anything hashable. sides : per rank the `engine.GroupQueue` of
+    each of its groups. ``model[rank]`` is the first rank that does the same; ``ranks`` are
+    these."""
 
     def __init__(
         self,

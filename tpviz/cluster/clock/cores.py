@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.routes import Link
-from tpviz.cluster.routes import SharedPort as PortOf
+from tpviz.cluster.routes import Port as PortOf
 
 from .flows import Flows, PortPass, SharedPort
 

@@ -35,7 +35,7 @@ class GroupTransfer:
 class GroupQueue:
     """The collectives of one group, in the order issued: one at a time, as on a stream.
 
-    passes : the `flows.Pass`es of its link, where the queue stands for others that are alike.
+    passes : the `flows.PortPass`es of its link, where the queue stands for others that are alike.
     """
 
     __slots__ = ("axis", "busy", "factor", "kind", "link", "members", "next", "passes", "transfers")

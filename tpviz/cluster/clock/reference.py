@@ -52,20 +52,22 @@ class ReferenceClock:
 
     def _run(self, part: Part) -> Segment:
         start, compute, latency = self.now, 0.0, 0.0
+        for axis, sent in self.sent.items():  # what has ended says nothing any more
+            self.sent[axis] = [one for one in sent if one.end > start]
         exposed: dict[str, float] = defaultdict(float)
         for operation in expanded(part.operations):
             if isinstance(operation, Kernel):
                 compute += self.seconds(operation)
                 self.now += self.seconds(operation)
                 continue
-            if isinstance(operation, Issue):
-                self._issue(operation.move)
-                continue
-            if isinstance(operation, Collective):
-                self._issue(operation)
+            if not isinstance(operation, Wait):
+                issued = isinstance(operation, Issue)
+                sent = self._issue(operation.move if issued else operation)
+                if issued or not sent:
+                    continue
             in_flight = operation.in_flight if isinstance(operation, Wait) else 0
             before = self.sent[operation.axis]
-            before = before[: len(before) - in_flight]
+            before = before[: max(0, len(before) - in_flight)]
             end = max([self.now, *(one.end for one in before)])
             latency += sum(one.latency * one.within(self.now, end) for one in before)
             exposed[operation.axis] += end - self.now
@@ -79,14 +81,16 @@ class ReferenceClock:
             part.phase, part.layer, compute, dict(exposed), hidden, latency, 0.0, part.ready
         )
 
-    def _issue(self, move: Collective) -> None:
+    def _issue(self, move: Collective) -> bool:
+        """Put it on its axis's queue; False on an axis of one rank, which has nothing to send."""
         axis, seconds, latency, queued = self.moved(move)
         if not seconds:
-            return
+            return False
         free = max([0.0, *(one.end for one in self.sent[axis])])
         factor = queued if free > self.now else 1.0
         begin = max(self.now, free)
         self.sent[axis].append(Sent(begin, begin + factor * seconds, factor * latency))
+        return True
 
 
 def _unrolled(step: Step) -> Iterator[Part]:

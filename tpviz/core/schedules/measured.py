@@ -1,9 +1,9 @@
 """Microbatches in flight in a trace: counted from what ranks did, not from their schedule.
 
 A microbatch is in flight on a stage from the first kernel of its forward to the last of its
-backward, of the weights' gradients where those come later: what `clock.Timeline.in_flight` says of
-a schedule. Kernels say which microbatch and phase they are of by their labels, and their layer says
-which stage.
+backward, of the weights' gradients where those come later: what `clock.ScheduleTimes.in_flight`
+says of a schedule. Kernels say which microbatch and phase they are of by their labels, and their
+layer says which stage.
 """
 
 from collections import Counter

@@ -233,7 +233,7 @@ class _Bounds:
         if self.s.dp == 1 or not numel:
             return 0.0, 0.0
         if not zero:
-            after = moved("all_reduce", size)
+            after = bytes_seconds(self.cluster, self.mesh, *self.s.replicas.summing(size))
         elif zero < 3:
             after = moved("all_gather", size) + moved("reduce_scatter", size) * (zero == 1)
         each = moved("reduce_scatter", size) * (zero > 1)

@@ -139,8 +139,11 @@ class RankPipeline:
         learned = [p for p in self.parameters() if p.grad is not None]
         for dtype in dict.fromkeys(p.dtype for p in learned):
             alike = [p for p in learned if p.dtype == dtype]
-            for p, total in zip(alike, sum_together([p.grad for p in alike], group)):  # pyright: ignore[reportArgumentType]
+            for p, total in zip(alike, self._summed([p.grad for p in alike], group)):
                 p.grad = total
+
+    def _summed(self, gradients, group):
+        return sum_together(gradients, group, self.strategy.replicas.start_sum)
 
     def parameters(self) -> list[nn.Parameter]:
         """This rank's, each once."""

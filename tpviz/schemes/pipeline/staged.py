@@ -24,6 +24,7 @@ from tpviz.schemes.knobs import microbatches
 from tpviz.schemes.merak.paper import kept_shares
 from tpviz.schemes.strategy import Strategy
 from tpviz.schemes.zero.buckets import kept_ranges
+from tpviz.schemes.zero.strategy import DataParallel
 
 from .sharding import flat_buckets
 from .split import (
@@ -74,6 +75,11 @@ class Staged(Strategy):
         super().__post_init__()
         settle(self, "layout", layout_text)
         self.axes  # noqa: B018  (the placement names axes that there are)
+
+    @property
+    def replicas(self) -> DataParallel:
+        """The data parallelism around it."""
+        return DataParallel(dp=self.dp)
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]

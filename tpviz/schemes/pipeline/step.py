@@ -242,7 +242,7 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
         return [Part("sync", "", tuple(summed)), Part("optimizer", "", ())]
     if not s.zero_stage:
         if dp > 1:
-            summed.append(Collective("dp", "all_reduce", sum(buckets) * item))
+            summed.append(s.replicas.summing(sum(buckets) * item))
         return [Part("sync", "", tuple(summed)), Part("optimizer", "", (update(w, sum(buckets)),))]
 
     def all_of(kind):

@@ -139,6 +139,10 @@ class Pipeline(Staged):
         return self.data.zero if self.data else 0
 
     @property
+    def replicas(self) -> DataParallel:
+        return self.data or super().replicas
+
+    @property
     def axes(self) -> dict[str, int]:
         around = self.data.axes if self.data else {}
         return placed({"pp": self.pp} | around | self.inside.axes, self.placement)

@@ -55,8 +55,9 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
     def moved():
         """(P, seconds of a reduce-scatter of P at least, of a gather, of an all-reduce)."""
         size = inner_memory(s, local)["parameters"]
-        kinds = "reduce_scatter", "all_gather", "all_reduce"
-        return size, *(bytes_seconds(cluster, mesh, "dp", kind, size) for kind in kinds)
+        moves = [("dp", kind, size) for kind in ("reduce_scatter", "all_gather")]
+        moves.append(s.summing(size))
+        return size, *(bytes_seconds(cluster, mesh, *move) for move in moves)
 
     def bound(choice, closely=False):
         zero, recompute = choice.get("zero", s.zero), choice.get("recompute", s.recompute)

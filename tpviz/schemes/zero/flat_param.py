@@ -12,7 +12,7 @@ Every ZeRO stage uses the same layout. A rank's share is its part of the flat bu
            block in use   in flight                     reduce-scatter of gradients
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 class FlatBucket:
     """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
-    0)."""
+    0). start_sum : `DataParallel.start_sum`, which stage 0 needs."""
 
     def __init__(
         self,
@@ -35,10 +35,11 @@ class FlatBucket:
         named: dict[str, torch.nn.Parameter],
         group: dist.ProcessGroup,
         zero: int,
+        start_sum: Callable[..., dist.Work] | None = None,
     ):
         self.late, self.block, self.numel = bucket.late, bucket.block, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
-        self.group, self.zero = group, zero
+        self.group, self.zero, self.start_sum = group, zero, start_sum
         self.names = [name for name, _, _ in bucket.parts]
         self.slots = {
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
@@ -118,7 +119,7 @@ class FlatBucket:
         if self.zero:
             _, self.reducing = scatter_first(self.grads, self.group, self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         else:
-            self.reducing = dist.all_reduce(self.grads, group=self.group, async_op=True)
+            self.reducing = self.start_sum(self.grads, self.group)  # pyright: ignore[reportOptionalCall]
 
     def reduced(self) -> None:
         """Wait for the collective; from stage 2 on the whole gradient is freed."""

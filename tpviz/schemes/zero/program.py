@@ -42,7 +42,8 @@ class DataParallelProgram(Program):
         self.group, self.zero = mesh.get_group("dp"), strategy.zero
         self.accumulation = strategy.accumulation
         self.buckets = [
-            FlatBucket(b, self.named, self.group, self.zero) for b in strategy.buckets(workload)
+            FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum)
+            for b in strategy.buckets(workload)
         ]
         shards = [b.shard for b in self.buckets]
         self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer  # pyright: ignore[reportArgumentType]

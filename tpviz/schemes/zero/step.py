@@ -75,8 +75,10 @@ class _Step:
         self.strategy, self.zero, self.workload = strategy, strategy.zero, workload
         self.buckets = strategy.buckets(workload)
         sizes = [bucket.numel * workload.itemsize for bucket in self.buckets]
-        summed = "reduce_scatter" if self.zero else "all_reduce"
-        self.sums = [Collective("dp", summed, size) for size in sizes]
+        self.sums = [
+            Collective("dp", "reduce_scatter", size) if self.zero else strategy.summing(size)
+            for size in sizes
+        ]
         self.gathers = [Collective("dp", "all_gather", size) for size in sizes]
         self.missing = [1 if bucket.late else len(bucket.parts) for bucket in self.buckets]
         self.of = {

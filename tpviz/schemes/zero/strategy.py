@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.core.checks import divides
+from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.pointwise import Held
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
@@ -26,6 +27,9 @@ from .memory import memory
 from .step import step
 
 if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+
     from tpviz.cluster import Cluster
     from tpviz.cluster.clock.cost import Memory
     from tpviz.core.step import Step
@@ -161,6 +165,17 @@ class DataParallel(Strategy):
 
     def step(self, workload: "GPT") -> "Step":
         return step(self, workload)
+
+    def summing(self, size: float) -> Collective:
+        """The collective that adds up ``size`` bytes of gradients at stage 0, here and around a
+        pipeline. One that sends other bytes overrides it, and `start_sum`."""
+        return Collective("dp", "all_reduce", size)  # pyright: ignore[reportArgumentType]
+
+    def start_sum(self, flat: "torch.Tensor", group: "dist.ProcessGroup") -> "dist.Work":
+        """Start it, in place; what to wait for."""
+        import torch.distributed as dist
+
+        return dist.all_reduce(flat, group=group, async_op=True)  # pyright: ignore[reportReturnType]
 
     def held(self, workload: "GPT", rank: int = 0) -> Held:
         local, shards = self.local(workload), self.dp if self.zero >= 2 else 1
