@@ -113,7 +113,8 @@ class DataParallel(Strategy):
         beside = hasattr(other, "stages") and not other.shares_batch  # a Pipeline takes this one
         if not plain or beside:
             return None
-        if getattr(other, "data", None) == 1 and not self.zero:
+        own = type(self).start_sum is not DataParallel.start_sum
+        if getattr(other, "data", None) == 1 and not self.zero and not own:
             return replace(other, data=self.dp)  # pyright: ignore[reportCallIssue]
         return replace(self, inner=other)
 
