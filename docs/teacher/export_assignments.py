@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from tpviz.exercises import Exercise, exercises
+from tpviz.course import Exercise, exercises
 
 OUT = Path(__file__).parents[2] / "out/assignments"
 HIDDEN = re.compile(r"### BEGIN HIDDEN TESTS\n.*?### END HIDDEN TESTS\n?", re.S)

@@ -11,7 +11,7 @@ from typing import Any
 import solutions
 from batches import TABLES
 
-from tpviz.exercises import Exercise, exercises
+from tpviz.course import Exercise, exercises
 
 KEY = Path(__file__).parents[2] / "docs" / "teacher" / "answers.md"
 OURS = re.compile("^from (solutions|misconceptions|otherwise)", re.M)

@@ -16,10 +16,10 @@ import solutions_costs
 
 from tpviz import launch
 from tpviz.core.mesh import Mesh
+from tpviz.course import check, exercise, grade
 from tpviz.course.formula import Formula
 from tpviz.course.marks import PlanExercise
 from tpviz.course.on_ranks import _bare, _in_rank, _in_rank_0, attempts_of
-from tpviz.exercises import check, exercise, grade
 
 SEED = 1
 """Of wrong answers: hints depend on the draw in rare cases, and a test must repeat."""

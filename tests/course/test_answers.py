@@ -6,7 +6,7 @@ from pathlib import Path
 import answers
 import pytest
 
-from tpviz.exercises import check, exercise, exercises
+from tpviz.course import check, exercise, exercises
 
 ROOT = Path(__file__).parents[2]
 

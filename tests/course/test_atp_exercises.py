@@ -5,8 +5,8 @@ import pytest
 
 import tpviz as tv
 from tpviz.core.trace import Event, Trace
+from tpviz.course import atp, atp_layers
 from tpviz.course.formula import NEAR
-from tpviz.exercises import atp, atp_layers
 
 W = tv.GPT(layers=1, hidden=32, heads=8, seq=16, batch=4, vocab=64)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tpviz as tv
+from tpviz.course import axonn, axonn_grids, axonn_layers
 from tpviz.course.formula import NEAR
-from tpviz.exercises import axonn, axonn_grids, axonn_layers
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
 

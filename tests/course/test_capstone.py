@@ -12,8 +12,8 @@ import solutions_capstone as answers
 
 import tpviz as tv
 from tpviz.core.tables import show_bytes
+from tpviz.course import Result, capstone_grade, check
 from tpviz.course.marks import AskedNumber, Mark, Marks, mark_sent, of_plan
-from tpviz.exercises import Result, capstone_grade, check
 
 
 # -- marks -----------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 import batches
 import pytest
 
+from tpviz.course import exercise
 from tpviz.course.changes import changed
-from tpviz.exercises import exercise
 
 
 def of_one_part(tokens, hidden, itemsize, tp):

@@ -14,10 +14,10 @@ import solutions
 import solutions_start
 from batches import TABLES, questions_of, verdicts
 
+from tpviz.course import check, exercise, exercises, grade, hint
 from tpviz.course.checks import Attempt, RankProgram
 from tpviz.course.on_ranks import _bare
 from tpviz.course.task import HINT_KINDS
-from tpviz.exercises import check, exercise, exercises, grade, hint
 from tpviz.ranks.launch import launch, shutdown
 
 RIGHT = [(name, fn) for name, fns in solutions.RIGHT.items() for fn in fns]
@@ -141,7 +141,7 @@ def test_a_rank_that_runs_an_answer_imports_no_other_exercise():
     """All of them took each new rank half a second."""
     shutdown()
     assert check("mean_over_ranks", solutions_start.mean)
-    (names,) = set(launch(lambda: " ".join(name for name in sys.modules if "exercises" in name)))
+    (names,) = set(launch(lambda: " ".join(name for name in sys.modules if ".course" in name)))
     assert "tpviz.course.on_ranks" in names and "catalogue" not in names
 
 

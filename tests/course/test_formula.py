@@ -10,12 +10,12 @@ import solutions_costs
 
 from tpviz import exercises
 from tpviz.core.mesh import Mesh
+from tpviz.course import check
 from tpviz.course.axes import _WIRED, _times
 from tpviz.course.catalogue import EXERCISES
 from tpviz.course.causes import same
 from tpviz.course.formula import Formula, NoAnswer, Question
 from tpviz.course.task import Exercise
-from tpviz.exercises import check
 
 FORMULAS = [task for task in EXERCISES.values() if isinstance(task, Formula)]
 SLOW = {

@@ -8,8 +8,8 @@ import pytest
 import solutions_merak_bugs
 
 import tpviz as tv
+from tpviz.course import merak_zoo as zoo
 from tpviz.course.zoo import examine
-from tpviz.exercises import merak_zoo as zoo
 
 CAUSES = zoo.Broken.faults
 

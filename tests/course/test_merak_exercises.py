@@ -8,8 +8,8 @@ import solutions_merak
 
 import tpviz as tv
 from tpviz.core.schedules import formulas, schedule
+from tpviz.course import merak, merak_orders, merak_ranks
 from tpviz.course.formula import Question
-from tpviz.exercises import merak, merak_orders, merak_ranks
 from tpviz.verbs.verify import Verification
 
 

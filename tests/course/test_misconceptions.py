@@ -10,9 +10,9 @@ import pytest
 import solutions
 from batches import SEED, TABLES, questions_of, verdicts
 
+from tpviz.course import check, exercise, exercises, grade
 from tpviz.course.formula import Formula
 from tpviz.course.on_ranks import _bare
-from tpviz.exercises import check, exercise, exercises, grade
 
 WRONG = [
     (name, fn, words)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from tpviz.course import exercises
 from tpviz.course.checks import RankProgram
 from tpviz.course.grade import cases_of
 from tpviz.course.mutants import Steps, mutants
 from tpviz.course.shapes import joined_otherwise
-from tpviz.exercises import exercises
 
 PROGRAMS = [t for t in exercises() if isinstance(t, RankProgram) and cases_of(t, 0, 0)[0].program]
 

@@ -10,9 +10,9 @@ import pytest
 import solutions_costs
 
 import tpviz as tv
+from tpviz.course import progress
 from tpviz.course.catalogue import COURSE, EXERCISES
 from tpviz.course.progress import Done, load, record
-from tpviz.exercises import progress
 
 
 @pytest.fixture

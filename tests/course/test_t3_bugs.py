@@ -6,8 +6,8 @@ import pytest
 import solutions_t3_bugs
 
 import tpviz as tv
+from tpviz.course import t3_zoo as zoo
 from tpviz.course.zoo import FIRST, examine
-from tpviz.exercises import t3_zoo as zoo
 
 CAUSES = zoo.Broken.faults
 

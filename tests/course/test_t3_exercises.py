@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import tpviz as tv
+from tpviz.course import t3, t3_maps, t3_tiles, t3_tracker
 from tpviz.course.formula import NoAnswer, Question
 from tpviz.evidence.t3_hardware import COLLECTIVES, Gemm, Local, Machine, maps, simulate
 from tpviz.evidence.t3_hardware.closed_form import sublayer_times
-from tpviz.exercises import t3, t3_maps, t3_tiles, t3_tracker
 
 
 def answers(make, seeds=10):

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from test_misconceptions import RUNS
 
+from tpviz.course import check, exercise, exercises
 from tpviz.course.causes import Cause, Given, likeliest
 from tpviz.course.formula import Formula
-from tpviz.exercises import check, exercise, exercises
 
 FORMULAS = [t for t in exercises() if isinstance(t, Formula) and t.name not in RUNS]
 SLOW = {"merak_schedule", "pipe_1f1b", "merak_cuts", "merak_bubble", "axonn_grid_for"}

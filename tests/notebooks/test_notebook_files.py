@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from jupyter_client.manager import KernelManager
 
-from tpviz.exercises import exercises
+from tpviz.course import exercises
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 SKELETON = [

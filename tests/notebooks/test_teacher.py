@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tpviz.exercises import exercises
+from tpviz.course import exercises
 
 ROOT = Path(__file__).parents[2]
 PICTURE = '<img alt="a picture" src="data:image/svg+xml;base64,PHN2Zy8+">'

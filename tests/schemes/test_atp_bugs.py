@@ -9,8 +9,8 @@ import pytest
 from together import together, verifications
 
 import tpviz as tv
+from tpviz.course import atp_zoo as zoo
 from tpviz.course.zoo import examine
-from tpviz.exercises import atp_zoo as zoo
 from tpviz.schemes.grid.operators import Linear
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file

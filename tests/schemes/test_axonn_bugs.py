@@ -7,8 +7,8 @@ import pytest
 from together import together, verifications
 
 import tpviz as tv
+from tpviz.course import axonn_zoo as zoo
 from tpviz.course.zoo import examine
-from tpviz.exercises import axonn_zoo as zoo
 
 CAUSES = zoo.Broken.faults
 

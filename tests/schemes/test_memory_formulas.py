@@ -11,8 +11,8 @@ from tiny import EXACT, named, peaks
 from torch import nn
 
 import tpviz as tv
+from tpviz.course import axonn_zoo, merak_zoo, t3_zoo
 from tpviz.course.zoo import examine
-from tpviz.exercises import axonn_zoo, merak_zoo, t3_zoo
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.memory import block_kept
 from tpviz.schemes.grid.step import num_local_parameters

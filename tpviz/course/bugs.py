@@ -10,7 +10,7 @@ from .zoo import CASES, WRONG, Diagnosis
 def _look(zoo: str, cause: str, table: str) -> str:
     """How to look at a known fault, before the question."""
     return (
-        f"**Look first.** After `from tpviz.exercises import {zoo}` and `from "
+        f"**Look first.** After `from tpviz.course import {zoo}` and `from "
         f'tpviz.course.zoo import examine`, `examine({zoo}.seed("{cause}"))` runs a program '
         "with this known fault on real ranks beside the right one, and prints where forward, "
         f"backward and gradients begin to differ, and the ledger's lines. {table} Look at two or "

@@ -1,6 +1,6 @@
 """The bug zoos: wrong programs that train. Each has one fault, seeded in one place.
 
-    from tpviz.exercises import atp_zoo
+    from tpviz.course import atp_zoo
     broken = atp_zoo.seed("bias before the sum", layer="mlp.down", block=1)
     tv.verify(broken, broken.workload)          # NOT EQUAL
     examine(broken)                             # the `Evidence`: where it begins
