@@ -151,7 +151,7 @@ def test_modules_are_found_by_their_old_names():
 
 def test_what_a_string_names_is_read():
     """A test of this test."""
-    assert "tpviz.schemes.gpt.bounds" in IMPORTS["tpviz.schemes.strategy"]
+    assert "tpviz.schemes.gpt.bounds" in IMPORTS["tpviz.schemes.searched"]
     assert "tpviz.schemes.t3.program" not in IMPORTS["tpviz.schemes.strategy"]
     assert (
         "tpviz.schemes.gpt.program"

@@ -93,7 +93,7 @@ def planned(make):
     from tpviz.modules import plan
 
     torch.manual_seed(0)
-    with patch.object(plan, "Flow", wraps=plan.Flow) as flow:
+    with patch.object(plan, "LinearFlow", wraps=plan.LinearFlow) as flow:
         report = tv.parallelize(make(), tv.ATP(mesh=(2, 2)), torch.ones(2, 16)).report
     return flow.call_count, repr((report.pairs, report.left, report.notes))
 

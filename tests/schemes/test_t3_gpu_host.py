@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tpviz.evidence.t3_gpu import (
-    Contention,
     Settings,
+    TrafficContention,
     bandwidths,
     contention,
     machine_fields,
@@ -67,7 +67,7 @@ def test_bad_settings_and_sizes_are_refused_with_what_works():
             lambda: machine_fields(
                 {"read": 9e11, "update": 3e11},
                 1e12,
-                [Contention("update", 0, 2e11, 1e-3, 1.1e-3, 1.1)],
+                [TrafficContention("update", 0, 2e11, 1e-3, 1.1e-3, 1.1)],
             ),
         ),
     ]:
@@ -103,7 +103,7 @@ def test_measured_bandwidths_become_fields_of_the_simulated_machine():
             found[way] = moved * BLOCK / seconds
         alone, _ = simulated(machine, policy, 1000)
         seconds, moved = simulated(machine, policy, 1000, kind)
-        row = Contention(kind, 0, moved * BLOCK / seconds, alone, seconds, seconds / alone)
+        row = TrafficContention(kind, 0, moved * BLOCK / seconds, alone, seconds, seconds / alone)
         slight = row._replace(rate=1.0, slowdown=1.0)  # less traffic counts for nothing
         fields = machine_fields(found, 2e12, [slight, row])
         assert fields["efficiency"] == pytest.approx(0.9)

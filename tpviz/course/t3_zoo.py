@@ -169,7 +169,7 @@ def in_ring(cause: str, *layers: str, **options: Any) -> Callable[[type], type]:
     """Names a `Ring`, or its `Messages` or `Tracker`, a fault: that of layers which have it."""
 
     def keep(part):
-        parts = ("Ring", "Messages", "Tracker")
+        parts = ("Ring", "RingMessages", "Tracker")
         name = next(name for name in parts if issubclass(part, getattr(rings, name)))
         given = {"kind": part} if name == "Ring" else {name: part}
         fault(cause, *layers, **options)(lambda program, layer: _give(program, layer, **given))

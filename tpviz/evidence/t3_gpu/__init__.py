@@ -20,7 +20,7 @@ _HOME = {
     "ring_sum": "ring",
     "SymmetricRing": "symmetric",
     "contention": "traffic",
-    "Contention": "traffic",
+    "TrafficContention": "traffic",
     "bandwidths": "traffic",
     "machine_fields": "traffic",
 }
