@@ -163,7 +163,7 @@ class Cluster:
 
     # -- time ------------------------------------------------------------------------------------
     def check_world(self, world_size: int, what: str = "") -> None:
-        """Raise ``ValueError`` unless that many ranks, 1 or more, fit, one on a device."""
+        """Raise ``ValueError`` unless 1 <= ``world_size`` <= `size`: each rank needs a device."""
         world_size = whole_number("world_size", world_size)
         if world_size > self.size:
             raise ValueError(
@@ -172,7 +172,7 @@ class Cluster:
             )
 
     def check_mesh(self, mesh: Mesh | Mapping[str, int]) -> None:
-        """Raise ``ValueError`` unless the ranks of the mesh fit."""
+        """Raise ``ValueError`` if the mesh has more ranks than the cluster has devices."""
         mesh = _mesh(mesh)
         words = " x ".join(f"{name} {size}" for name, size in mesh.axes.items())
         self.check_world(mesh.size, f"mesh {words}: ")
@@ -236,9 +236,8 @@ class Cluster:
     ) -> tuple[float, float]:
         """(hops, volume) of a collective on a link, by this cluster's algorithm and factors.
 
-        The ``overhead`` is counted in hops. The volume is the bytes that take as long at full
-        bandwidth: more than the real ones where a level's ``curve`` says that messages of this size
-        do not reach it.
+        ``overhead`` is converted to hops. The volume is larger than the bytes sent where a level's
+        ``curve`` says that messages of this size do not reach the full bandwidth.
         """
         alone = (link.latency, link.bandwidth) if self.algorithm == "auto" else (0.0, 1.0)
         hops, volume = choose(self.algorithm, collective, payload, size, *alone)
@@ -253,7 +252,7 @@ class Cluster:
     def collective_parts(
         self, collective: str, payload: float, size: int, link: "Link"
     ) -> tuple[float, float]:
-        """The same in two: (seconds of its hops, seconds in which its bytes pass)."""
+        """`collective_time` in two parts: (seconds of latency, seconds of data transfer)."""
         hops, volume = self.collective_cost(collective, payload, size, link)
         return hops * link.latency, volume / link.bandwidth if volume else 0.0
 
@@ -269,7 +268,7 @@ class Cluster:
 
     @property
     def caption(self) -> str:
-        """The name, and what a scale model stands for."""
+        """The name; for a scale model, also the factors by which it was scaled."""
         return caption(self)
 
     def __repr__(self):
@@ -307,7 +306,7 @@ class Cluster:
         return figure.cluster_svg(figure.cluster_scene(self, mesh, axis), theme=theme)
 
     def show(self, mesh: Mesh | None = None, axis: str | None = None) -> Shown:
-        """The picture of `to_svg` with its words, for a notebook."""
+        """The picture of `to_svg` and its text alternative, for a notebook."""
         figure = figure_of(self)
         words = figure.describe(figure.cluster_scene(self, mesh, axis))
         return figure.Picture(self.to_svg(mesh, axis), words)

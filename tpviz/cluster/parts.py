@@ -41,15 +41,15 @@ class Device:
     startup : seconds in which a kernel fills and drains the device.
     launch : least seconds from one kernel to the next: the host's time to launch one.
     check : host seconds per rank of the group to check a collective before its launch, as debug
-        modes do, in pipelines; only where memory-bound kernels count.
-    pointwise : the cost of memory-bound kernels: none ("free"), that of PyTorch's own operators
+        modes do. Used in pipelines, unless ``pointwise`` is "free".
+    pointwise : the cost of memory-bound kernels: zero ("free"), that of PyTorch's own operators
         ("eager"), or of kernels fused as in Megatron-LM and Transformer Engine ("fused"); see
         `tpviz.schemes.gpt.pointwise`.
     attention : "flash" (Dao et al. 2022), or "softmax" with the scores in memory.
     spread : seconds of memory-bound kernels per FLOP of the other kernels; set by
         `Strategy.device`.
 
-    Raises ``ValueError`` for unknown dtypes, rates that are not above 0 and shares that are none.
+    Raises ``ValueError`` for unknown dtypes, rates not above 0 and shares not within 0 to 1.
     """
 
     flops: dict[str, float]
@@ -91,15 +91,14 @@ class Device:
         return hash((tuple(self.flops.items()), *rest))
 
     def time(self, flops: float, bytes: float = 0, dtype: str = "float32") -> float:
-        """Seconds of a kernel, a = FLOPs / rate of its arithmetic and m = bytes / bandwidth of its
-        memory traffic, both as far as they are reached: max(a + unhidden m, m) + startup, at least
-        a launch, and its share of what is ``spread``; 0.0 of no work.
+        """Seconds of a kernel: max(max(a + unhidden m, m) + startup, launch) + spread FLOPs, or 0.0
+        without work. a = FLOPs / (rate gemm_efficiency), m = bytes / (bandwidth memory_efficiency).
 
-        An ideal device is the roofline (Williams, Waterman, Patterson 2009). Where arithmetic
-        decides, GEMMs reach 1 / (1 + f_half / f + F_half / F) of their rate at f FLOP/byte and F
-        FLOPs, f_half = unhidden rate / bandwidth, F_half = startup rate: the half-performance
-        intensity of Hockney and Curington (1989) and Hockney's n_half. For 2 m n k FLOPs 1 / f
-        goes as 1/m + 1/n + 1/k: what is narrow in one dim is slow (derived).
+        An ideal device follows the roofline model (Williams, Waterman, Patterson 2009).
+        Compute-bound GEMMs reach 1 / (1 + f_half / f + F_half / F) of their rate at f FLOP/byte and
+        F FLOPs, f_half = unhidden rate / bandwidth, F_half = startup rate: the half-performance
+        intensity of Hockney and Curington (1989) and Hockney's n_half. For 2 m n k FLOPs 1 / f goes
+        as 1/m + 1/n + 1/k: a matrix that is narrow in one dim is slow (derived).
         """
         if not flops and not bytes:
             return 0.0
@@ -111,7 +110,7 @@ class Device:
 
     @property
     def losses(self) -> str:
-        """What keeps it from being ideal, in words; "" if it is."""
+        """Text listing what makes the device slower than an ideal one; "" if nothing does."""
         said = {
             "GEMM efficiency": self.gemm_efficiency != 1 and f"{100 * self.gemm_efficiency:.3g} %",
             "memory efficiency": self.memory_efficiency != 1
@@ -127,7 +126,8 @@ class Device:
     def divided(
         self, flops: float = 1.0, memory: float = 1.0, bandwidth: float = 1.0, time: float = 1.0
     ) -> "Device":
-        """The same device, smaller by these factors; ``time`` : its start-up and launch longer."""
+        """The same device with rates and memory divided by these factors; ``time`` : factor by
+        which its start-up and launch times are multiplied."""
         return replace(
             self,
             flops={dtype: rate / flops for dtype, rate in self.flops.items()},
@@ -239,18 +239,18 @@ class Dimension:
 
 # -- checks --------------------------------------------------------------------------------------
 def keep(owner: Any, name: str, check: Callable[..., Any], where: str = "", *bounds: Any) -> None:
-    """Check a field of a frozen dataclass and keep what the check gives, a plain number."""
+    """Replace a field of a frozen dataclass by the plain number that ``check`` returns for it."""
     object.__setattr__(owner, name, check(name + where, getattr(owner, name), *bounds))
 
 
 def checked_name(owner: Any, what: str) -> None:
-    """Raise ``ValueError`` unless the thing has a name to be called by."""
+    """Raise ``ValueError`` unless ``owner.name`` is a non-empty text. what : named in the error."""
     if not isinstance(owner.name, str) or not owner.name.strip():
         raise ValueError(f"a {what} needs a name, not {owner.name!r}")
 
 
 def check_dtype(dtype: str) -> str:
-    """The dtype, if it is one of DTYPES; ``ValueError`` with torch's name of it otherwise."""
+    """``dtype`` if it is in DTYPES; ``ValueError`` that suggests torch's name for it otherwise."""
     if dtype in DTYPES:
         return dtype
     near = USUAL_NAMES.get(str(dtype).removeprefix("torch.").lower())
@@ -261,7 +261,7 @@ def check_dtype(dtype: str) -> str:
 
 
 def positive(name: str, value: float) -> float:
-    """``value`` as a float; ``ValueError`` unless it is above 0. Infinite is a link of no cost."""
+    """``value`` as a float, infinity allowed (a free link); ``ValueError`` unless it is above 0."""
     if isinstance(value, bool) or not isinstance(value, Real) or not value > 0:
         raise ValueError(f"{name}={value!r} must be a number above 0")
     return _float(name, value)
@@ -315,5 +315,5 @@ def _float(name: str, value: float):
 
 
 def ceil_div(whole: float, part: float) -> int:
-    """How many parts are needed; rounding does not add one."""
+    """``whole / part`` rounded up, tolerant of floating-point error."""
     return -int(-(whole / part * (1 - 1e-12)) // 1)

@@ -28,17 +28,17 @@ AS_RUN_BY = "; as run by "
 
 @lru_cache(maxsize=1)
 def coefficients() -> dict[str, Any]:
-    """What `coefficients.json` holds."""
+    """The content of `coefficients.json`."""
     return json.loads(FILE.read_text())
 
 
 def fitted() -> dict[str, float]:
-    """{name: value} of the numbers that were fitted."""
+    """{name: value} of the coefficients that were fitted to published runs."""
     return {name: entry["value"] for name, entry in coefficients()["fitted"].items()}
 
 
 def frameworks() -> tuple[str, ...]:
-    """Names that `as_run_by` takes."""
+    """Names of frameworks that `as_run_by` accepts."""
     return tuple(coefficients()["frameworks"])
 
 
@@ -100,7 +100,7 @@ def as_run_by(
 
 
 def framework_of(cluster: "Cluster") -> str:
-    """The framework that `as_run_by` made a cluster for; "" of any other cluster."""
+    """The framework that `as_run_by` made this cluster for; "" for any other cluster."""
     return cluster.source.partition(AS_RUN_BY)[2].partition(":")[0]
 
 

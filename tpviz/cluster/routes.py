@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Port(NamedTuple):
-    """One place that traffic passes: a unit's way out (or in), or one directed link of a torus."""
+    """One place where traffic is counted: the egress (or ingress) of a unit of devices, such as a
+    node, or one directed link of a torus."""
 
     key: tuple[int, int, int | str]
     capacity: float
@@ -37,8 +38,8 @@ class Port(NamedTuple):
 class Link(NamedTuple):
     """What a group's collective meets: bytes/s of a rank's port, seconds of a hop, ports.
 
-    limit : bytes/s if nobody else sent anything. family : the first group of its kind, by which
-    those that are counted in ``ports`` already are known. curve : of its outermost level.
+    limit : bytes/s if nobody else sent anything. family : the first group of its kind; the groups
+    of a family are already counted in ``ports``. curve : `Level.curve` of its outermost level.
     """
 
     bandwidth: float
@@ -49,7 +50,7 @@ class Link(NamedTuple):
     curve: tuple[tuple[float, float], ...] = ()
 
     def share(self, volume: float) -> float:
-        """The share of its bandwidth that so many bytes through a rank's port reach."""
+        """The share (0 to 1) of the bandwidth that a port reaches with ``volume`` bytes."""
         if not self.curve or volume <= 0:
             return 1.0
         sizes, shares = zip(*self.curve)
@@ -72,8 +73,8 @@ def family(
 ) -> list[tuple[int, ...]]:
     """All groups of the same kind as ``members``, which are active at once.
 
-    Members in even steps: the groups of that stride that a row-major mesh of all ranks has.
-    A message: every pair of ranks so far apart. Others stand alone.
+    Members in even steps: the groups of that stride that a row-major mesh of all ranks has. A
+    message: every pair of ranks so far apart. Any other group is returned alone.
     """
     members = tuple(members)
     if shift is not None:
@@ -99,7 +100,7 @@ def stride_of(members: Sequence[int]) -> tuple[int, int]:
 
 
 class Gate(NamedTuple):
-    """A way through one part of a cluster, the same of all units: level or dimension and its way.
+    """One kind of `Port`: a level or dimension, and a direction.
 
     A port's number is ``place * len(gates) + gate's index``; ``place`` is the first device of its
     unit, or on a torus the device that the link leaves.
@@ -143,7 +144,8 @@ def level_route(
 def crossings(
     cluster: "Cluster", members: Iterable[int]
 ) -> Iterator[tuple[int, int, dict[int, int]]]:
-    """Where a group leaves units: (level's number, devices in a unit, {unit: its members})."""
+    """Yield (level's index, devices in a unit, {unit: its number of members}) for each place where
+    the group spans several units of a level."""
     inner, below = 1, dict.fromkeys(members, 1)  # unit: how many members are in it
     for number, level in enumerate(cluster.levels):
         inside = {}  # unit of this level -> {unit below: its members}
@@ -155,7 +157,7 @@ def crossings(
 
 
 def rings(cluster: "Cluster", level: "Level", units: Mapping[int, int]) -> int:
-    """How many links of a unit a group drives at once; units : {unit: its members}."""
+    """Number of a unit's links that a group uses at once; units : {unit: its number of members}."""
     if cluster.rings == "single":
         return 1
     return min(units.values()) * (len(units) - 1 if level.direct else 1)
@@ -164,7 +166,7 @@ def rings(cluster: "Cluster", level: "Level", units: Mapping[int, int]) -> int:
 def torus_route(
     cluster: "Cluster", members: Sequence[int], shift: int | None
 ) -> tuple[float, float, list[int]]:
-    """The same on a torus, a port as often as the ring's hops pass it.
+    """As `level_route`, on a torus. A port is listed once for each hop of the ring that passes it.
 
     Each hop is routed dimension by dimension, the shorter way.
     """

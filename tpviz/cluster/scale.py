@@ -26,7 +26,7 @@ HALVES = ("bfloat16", "float16")
 def scaled(
     cluster: "Cluster", hidden: float = 1, slow_motion: float = 1, dtype: str = ""
 ) -> "Cluster":
-    """`Cluster.scale_model`."""
+    """Implements `Cluster.scale_model`."""
     hidden = number("hidden", hidden, *BOUNDS)
     slow_motion = number("slow_motion", slow_motion, *BOUNDS)
     if not isinstance(dtype, str) or dtype:
@@ -74,7 +74,7 @@ def _with(cluster, device, link, time, **changed):
 
 
 def caption(cluster: "Cluster") -> str:
-    """The name, and what a scale model stands for."""
+    """The cluster's name; for a scale model, also the factors by which it was scaled."""
     words = [f"hidden sizes 1/{cluster.hidden_scale:g}"] if cluster.hidden_scale != 1 else []
     words += [f"{cluster.slow_motion:g} x slow motion"] if cluster.slow_motion != 1 else []
     words += [f"float32 for {cluster.float32_for}"] if cluster.float32_for else []
@@ -82,7 +82,7 @@ def caption(cluster: "Cluster") -> str:
 
 
 def stands_for(cluster: "Cluster") -> dict[str, float]:
-    """{"link", "compute", "memory"}: what its rates and bytes of memory are multiplied by to have
-    those of the system it stands for."""
+    """{"link", "compute", "memory"}: factors by which this scale model's rates and memory bytes
+    must be multiplied to get those of the original system."""
     width, hidden, slow = 1 + bool(cluster.float32_for), cluster.hidden_scale, cluster.slow_motion
     return {"link": hidden * slow / width, "compute": hidden**2 * slow, "memory": hidden**2 / width}

@@ -1,8 +1,8 @@
-"""What all groups of a kind load together, and so what each gets: the `Link`s of a family.
+"""The `Link`s of all groups of a mesh axis that communicate at once and so share ports.
 
-Groups whose first ranks are whole units of the outermost level apart fall alike: they pass the same
-ports of other units; on a torus, those further along the last dimension. So a route is looked for
-once for each place in such a unit, and moved to the groups that begin there in others (derived).
+Two groups that differ by a shift of whole units of the outermost level (of the last dimension on a
+torus) use corresponding ports. So each route is computed in one unit only and shifted to the other
+units (derived).
 """
 
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ class Traffic:
         return find(self.cluster, group, self.shift)
 
     def slowest(self) -> Link:
-        """The `Link` of the group that gets least; of equals the first with the slowest hop."""
+        """The `Link` of least bandwidth; among equals, the first of highest latency."""
         if len(self.groups) == 1:
             return self.link(self.groups[0])
         capacity, found = np.array([gate.capacity for gate in self.gates]), []

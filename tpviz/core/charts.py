@@ -112,8 +112,8 @@ def heat_map(
     limit: float,
     name: str,
 ) -> dict[str, Any]:
-    """Cells from -``limit`` to ``limit``, with ``words`` on them: below 0 in one ink, above in
-    another, both so light that text reads on them. name : what the numbers are."""
+    """A heat map of ``z`` with the texts ``words`` in its cells. The colour scale runs from
+    -``limit`` to ``limit``: one ink below 0, another above, both light enough for text."""
     ends = [[0, "ink:axis0/0.55"], [0.5, "ink:bg"], [1, "ink:forward/0.55"]]
     cells = {"type": "heatmap", "name": name, "x": x, "y": y, "z": z, "xgap": 2, "ygap": 2}
     text = {"text": words, "texttemplate": "%{text}", "textfont": {"color": "ink:fg"}}
@@ -121,25 +121,25 @@ def heat_map(
 
 
 def label(text: str, x: Any, y: float, ink: str = "") -> dict[str, Any]:
-    """Words above a point; with an ``ink``, in that of its line, with an arrow to the point."""
+    """A text label at the point (x, y); ``ink`` gives it a colour and an arrow to the point."""
     return {"text": text, "x": x, "y": y, "ink": ink}
 
 
 def unit_of(values: Iterable[float | None]) -> tuple[str, float]:
-    """(unit, seconds of it) in which the largest of these times reads well."""
+    """(unit, seconds in that unit) suited to the largest of ``values``, which are seconds."""
     largest = max((abs(v) for v in values if v is not None), default=0.0)
     return next(((u, s) for u, s in UNITS if largest >= s), UNITS[0] if not largest else UNITS[-1])
 
 
 def log_ticks(values: Collection[float]) -> list[float]:
-    """1, 2 and 5 times powers of ten around these values, above 0."""
+    """Ticks 1, 2 and 5 times powers of ten that cover the ``values``, which must be above 0."""
     low, high = floor(log10(min(values))), ceil(log10(max(values)))
     ticks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
     return [t for t in ticks if min(values) / 2 <= t <= 2 * max(values)]
 
 
 def words_of(source: str) -> str:
-    """The label of a source of numbers: runs are measured on emulated clusters."""
+    """The legend text of a source of numbers; a "run" is measured on an emulated cluster."""
     return "emulated" if source == "measured" else source
 
 

@@ -61,7 +61,7 @@ class Clash:
         return error
 
     def outside(self, axis: str, ranks: int) -> "Clash":
-        """The same of the whole size, of which each of ``ranks`` has a part."""
+        """The same clash for the whole size, which ``ranks`` of ``axis`` share."""
         return replace(
             self,
             shared=(axis, ranks),
@@ -71,7 +71,7 @@ class Clash:
     def where(
         self, parts_work: Callable[[int], bool], size_works: Callable[[int], bool]
     ) -> "Clash":
-        """The same with only such values offered as work: functions of one value."""
+        """The same clash, suggesting only values for which these predicates hold."""
         return replace(
             self,
             near_parts=_nearest(self.near_parts, parts_work),
@@ -158,15 +158,15 @@ def some_of(name: str, value: Any, choices: Collection[Any]) -> tuple[Any, ...]:
 
 
 def text(name: str, value: Any) -> str:
-    """``value``, a str; ``ValueError`` for anything else."""
+    """``value`` if it is a str; ``ValueError`` otherwise."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a text, not {value!r}")
     return value
 
 
 def divisors(number: int, most: int = 10**6) -> list[int]:
-    """All of them in order; of a number above its square only those up to ``most`` and what they
-    leave.
+    """All divisors of ``number``, in order. Above ``most`` squared: those up to ``most``, and their
+    cofactors.
 
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]

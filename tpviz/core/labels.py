@@ -36,8 +36,7 @@ def label(**fields: str | int) -> Generator[None, None, None]:
     """Label everything issued in the ``with`` block; fields not given keep their value.
 
     Parameters: ``phase`` ("forward", "backward", "sync", "recompute", "optimizer"), ``layer``
-    (str), ``microbatch`` and ``chunk`` (int). Raises ``ValueError`` (from namedtuple) on an unknown
-    field.
+    (str), ``microbatch`` and ``chunk`` (int). Raises ``ValueError`` on an unknown field.
     """
     global _current
     previous = _current
@@ -54,15 +53,15 @@ _repeater: Callable[..., Any] | None = (
 
 
 def set_repeater(repeater: Callable[..., Any] | None) -> None:
-    """Have ``repeater`` do what is `repeated`, or not do it; None: nobody listens."""
+    """Set the function that `repeated` passes its calls to; None: `repeated` runs its work."""
     global _repeater
     _repeater = repeater
 
 
 def repeated(what: Hashable, number: int, work: Callable[..., _Result], *args: Any) -> _Result:
-    """The result of ``work(*args)``, None or a tuple of tensors. It is number ``number`` of
-    ``what``, which from number 1 on are alike in all but their place: who records the program may
-    repeat the record."""
+    """The result of ``work(*args)``, None or a tuple of tensors. ``number`` counts the calls with
+    the same ``what``. Calls from number 1 on do the same work at other places, so a recorder (see
+    `set_repeater`) may copy the record of one instead of running it."""
     if _repeater is None:
         return work(*args)
     return _repeater(what, number, work, args)

@@ -27,7 +27,7 @@ DEPTH = 64
 def check(what: str, size: int, name: str, or_more: bool = False) -> int:
     """``size``, unless it is above the limit ``name``: ``ValueError`` with both numbers.
 
-    or_more : whether the size was not found out to the end.
+    or_more : whether ``size`` is only a lower bound.
     """
     most = globals()[name]
     if size > most:

@@ -170,7 +170,7 @@ _made = {}
 
 
 def forget() -> None:
-    """Let go of the meshes made so far, and so of their groups' threads, once these have ended."""
+    """Drop the cached process groups of all meshes, after the groups were destroyed."""
     _made.clear()
 
 

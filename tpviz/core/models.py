@@ -89,14 +89,13 @@ def gpt3(size: str = "175B", **changes: Any) -> GPT:
     """GPT-3 (Brown et al. 2020, arXiv 2005.14165, table 2.1).
 
     13B has 40 heads of 128, so 5120 features (the table says 5140); 1.3B has 16 heads (the table's
-    24 do not divide 2048). Without: attention that is sparse in every second layer.
+    24 do not divide 2048). Not modelled: sparse attention in every second layer.
     """
     return _gpt("gpt3", size, changes, seq=2048, vocab=50257)
 
 
 def llama(size: str = "65B", **changes: Any) -> GPT:
-    """Llama 1 (Touvron et al. 2023, arXiv 2302.13971, table 2; MLP widths of the released
-    weights)."""
+    """Llama 1 (Touvron et al. 2023, arXiv 2302.13971, table 2; MLP widths as released)."""
     return _gpt("llama", size, changes, seq=2048, vocab=32000, **_LLAMA)
 
 
@@ -120,8 +119,8 @@ def mistral(size: str = "7B", **changes: Any) -> GPT:
     """Mistral 7B (Jiang et al. 2023, arXiv 2310.06825, table 1) and Mistral Large 2 (123B;
     configuration of the released weights).
 
-    Without the sliding window of 7B, 4096 tokens: attention is over the whole sequence, of which
-    4096 are the default here.
+    Without the sliding window of 7B, 4096 tokens: attention is over the whole sequence, by default
+    4096.
     """
     vocab = 32768 if size == "123B" else 32000
     return _gpt("mistral", size, changes, seq=4096, vocab=vocab, **_LLAMA)
@@ -142,15 +141,15 @@ def mpt(size: str = "7B", **changes: Any) -> GPT:
 
 
 def bloom(size: str = "176B", **changes: Any) -> GPT:
-    """BLOOM (BigScience 2022, arXiv 2211.05100, table 3). Rotary positions stand for ALiBi; without
-    the LayerNorm after the embedding."""
+    """BLOOM (BigScience 2022, arXiv 2211.05100, table 3). Rotary positions stand for ALiBi; the
+    LayerNorm after the embedding is left out."""
     return _gpt("bloom", size, changes, seq=2048, vocab=250880, rotary=True)
 
 
 def nemotron4(size: str = "15B", **changes: Any) -> GPT:
     """Nemotron-4 15B (Parmar et al. 2024, arXiv 2402.16819) and 340B (NVIDIA 2024, arXiv
-    2406.11704, table 1). GELU stands for squared ReLU; its LayerNorm has a bias, ours, as of every
-    model without biases, has none."""
+    2406.11704, table 1). GELU stands for squared ReLU. The published LayerNorm has a bias; this one
+    has none, like all layers of a `GPT` without biases."""
     more = {"tied": False, "rotary": True, "bias": False}
     return _gpt("nemotron4", size, changes, seq=4096, vocab=256000, **more)
 
@@ -167,7 +166,7 @@ def names() -> list[str]:
 
 
 def spelled(name: str) -> str | None:
-    """A name as `names` has it, in which case and hyphens do not matter; None for another.
+    """The name as in `names` has it, whatever its case and hyphens; None if it is unknown.
 
     >>> spelled("llama2-70b"), spelled("llama9 70B")
     ('llama2 70B', None)

@@ -20,8 +20,8 @@ T = TypeVar("T")
 def shielded(work: Callable[[], T]) -> T:
     """The result of ``work()``, run to its end whatever happens to the caller.
 
-    Raises what ``work`` raises. An interrupt leaves at once and ``work`` goes on, so it must hold
-    its own lock and put away its own result.
+    Raises what ``work`` raises. On an interrupt this function raises at once while ``work`` goes on
+    in its thread, so ``work`` must hold its own lock and store its own result.
     """
     answer = SimpleQueue()
     context = contextvars.copy_context()  # notebooks tell by it to which cell a print belongs

@@ -38,24 +38,24 @@ class Collective(NamedTuple):
 
 
 class Issue(NamedTuple):
-    """A collective starts, and kernels go on. phase : the ledger's, where it is not the part's."""
+    """Start a collective without waiting. phase : for the ledger; "" means the `Part`'s."""
 
     move: Collective
     phase: str = ""
 
 
 class Issues(NamedTuple):
-    """Several collectives start, those of an axis one after another, and kernels go on."""
+    """Start several collectives without waiting; those of one axis run one after another."""
 
     moves: tuple[Collective, ...]
 
     def expand(self) -> "Iterator[Operation]":
-        """In collectives that start."""
+        """Yield an `Issue` for each collective."""
         return map(Issue, self.moves)
 
 
 class Wait(NamedTuple):
-    """Kernels wait until of the axis's collectives only the last ``in_flight`` issued are left."""
+    """Wait until at most the last ``in_flight`` collectives of the axis are unfinished."""
 
     axis: str
     in_flight: int = 0
@@ -68,7 +68,7 @@ class Overlapped(NamedTuple):
     kernel: Kernel
 
     def expand(self) -> "Iterator[Operation]":
-        """In kernels and collectives."""
+        """Yield the kernels and collectives that this operation consists of."""
         yield Issue(self.move)
         yield self.kernel
         yield Wait(self.move.axis)
@@ -86,7 +86,7 @@ class Chunks(NamedTuple):
     count: int
 
     def expand(self) -> "Iterator[Operation]":
-        """In kernels and collectives."""
+        """Yield the kernels and collectives that this operation consists of."""
         for _ in range(self.count):
             yield self.kernel
             yield Issue(self.move)
@@ -130,7 +130,8 @@ Simple = Kernel | Collective | Issue | Wait
 
 class Part(NamedTuple):
     """Operations of one layer in one phase. ready : parameters whose gradients are complete at its
-    end, in that order. What is no `Operation` is a scheme's own, which its step replaces."""
+    end, in that order. An item that is no `Operation` is private: the scheme's ``step`` replaces
+    it."""
 
     phase: str
     layer: str
@@ -149,15 +150,14 @@ Step = Sequence[Part | Repeat]
 
 
 class Operations(list[Operation]):
-    """A list to write operations into, which knows how many collectives each `Wait` leaves in
-    flight."""
+    """A list of operations under construction, which computes ``in_flight`` of each `Wait`."""
 
     def __init__(self):
         super().__init__()
         self.issued: Counter[str] = Counter()
 
     def issue(self, move: Collective | None, phase: str = "") -> tuple[str, int] | None:
-        """Start a collective (None: nothing); what to give to `wait`."""
+        """Append the start of a collective (None: nothing); returns a ticket for `wait`."""
         if move is None:
             return None
         self.append(Issue(move, phase))
@@ -165,14 +165,14 @@ class Operations(list[Operation]):
         return move.axis, self.issued[move.axis]
 
     def wait(self, ticket: tuple[str, int] | None) -> None:
-        """Wait for a collective that `issue` started."""
+        """Append a wait for the collective with this ticket from `issue`."""
         if ticket:
             axis, number = ticket
             self.append(Wait(axis, self.issued[axis] - number))
 
 
 def expanded(operations: Iterable[Operation]) -> Iterator[Simple]:
-    """Kernels, collectives, `Issue` and `Wait` alone."""
+    """Yield kernels, collectives, `Issue` and `Wait`: composite operations are expanded."""
     for operation in operations:
         if isinstance(operation, Composite):
             yield from operation.expand()  # pyright: ignore[reportReturnType]
@@ -181,7 +181,7 @@ def expanded(operations: Iterable[Operation]) -> Iterator[Simple]:
 
 
 def count(step: Step, sizes: Mapping[str, int]) -> Ledger:
-    """The `Ledger` of a step. sizes : ranks of each axis; of one rank there is nothing to send."""
+    """The `Ledger` of a step. sizes : ranks of each axis; an axis of size 1 sends nothing."""
     return Ledger.of(_rows(step, sizes))
 
 
@@ -211,21 +211,21 @@ def _moves(operations):
 
 
 def accumulated(step: Sequence[Part], count: int) -> Step:
-    """The step of ``count`` microbatches from that of one: what comes after backward comes once,
-    and only the last microbatch completes gradients."""
+    """A step of ``count`` microbatches, from the step of one: the phases sync and optimizer occur
+    once, and only the last microbatch completes gradients (`Part.ready`)."""
     if count == 1:
         return step
     return Repeat(microbatch_of(step), count - 1), *step
 
 
 def microbatch_of(step: Iterable[Part]) -> tuple[Part, ...]:
-    """A step's forward and backward, which complete no gradient."""
+    """The parts of a step without sync and optimizer, with empty ``ready``."""
     return tuple(p._replace(ready=()) for p in step if p.phase not in ("sync", "optimizer"))
 
 
 class Blocks(NamedTuple):
-    """Parts of a step that are ``count`` times the same but for the names of layers and parameters,
-    as those of a model's blocks are. waited : axes that kernels wait for in them."""
+    """A run of parts that occurs ``count`` times, up to the names of layers and parameters, such as
+    the blocks of a GPT. waited : the axes that kernels of these parts wait for."""
 
     parts: tuple[Part, ...]
     count: int
@@ -245,8 +245,8 @@ class Interned(tuple[Part | Repeat, ...]):
 
 
 def interned(step: Step, found: dict[Any, Any] | None = None) -> Interned:
-    """The step as an `Interned` one. found : {operations: the tuple that stands for these}, where
-    several steps share them."""
+    """The step as an `Interned` one. found : {operations: the shared tuple equal to them}; pass the
+    same dict for several steps, so that these share tuples too."""
     known: dict[Any, Any] = {} if found is None else found
 
     def once(item: Part | Repeat) -> Part | Repeat:
@@ -312,7 +312,7 @@ def ready_order(step: Step) -> list[str]:
 
 
 def flat(step: Step) -> Iterator[tuple[Part, int]]:
-    """(`Part`, how often) of a step."""
+    """Yield (`Part`, number of repetitions) for the parts of a step."""
     for item in step:
         if isinstance(item, Repeat):
             yield from ((part, times * item.count) for part, times in flat(item.parts))

@@ -37,7 +37,7 @@ def text_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> li
 
 
 def listed(words: Sequence[str], between: str = ", ", most: int = 8) -> str:
-    """The first of them, and how many more there are.
+    """The first ``most`` words, joined; if there are more, with the number that was left out.
 
     >>> listed(["a", "b", "c"], most=2)
     'a, b, and 1 more'
@@ -61,7 +61,7 @@ def html_table(
 
 
 def grouped(cell: str) -> str:
-    """A whole number with its thousands apart; any other text as it is.
+    """A whole number with thousands separators; any other text unchanged.
 
     >>> grouped("12288"), grouped("tp")
     ('12,288', 'tp')

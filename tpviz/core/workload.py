@@ -88,8 +88,7 @@ class GPT:
 
     @property
     def short(self) -> str:
-        """As code: the sizes of model and batch, and other arguments that are not at their
-        default."""
+        """As code: the sizes of model and batch, and other arguments that differ from defaults."""
         words = [
             f"{f.name}={value!r}"
             for i, f in enumerate(fields(self))
@@ -113,17 +112,17 @@ class GPT:
 
     @property
     def one_layer(self) -> "GPT":
-        """The same workload with one block, as which all are (cached)."""
+        """The same workload with a single block (cached); all blocks are alike."""
         return _with(self, layers=1)
 
     @property
     def head_size(self) -> int:
-        """Features of a head."""
+        """Features of one attention head."""
         return self.hidden // self.heads
 
     @property
     def num_kv_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of key/value heads; less than ``heads`` in grouped-query attention."""
         return self.kv_heads or self.heads
 
     @property
@@ -143,8 +142,8 @@ class GPT:
 
     @property
     def divisible(self) -> dict[str, tuple[int, int]]:
-        """{name: (size, a size that it divides itself, or 0)} of the sizes that the number of ranks
-        must divide where features inside attention and MLP are split."""
+        """{name: (size, a size that it divides itself, or 0)} of the sizes that must be divisible
+        by the number of ranks when the features inside attention and the MLP are split."""
         heads = {"heads": (self.heads, self.hidden)}
         if self.kv_heads:
             heads = {"kv_heads": (self.kv_heads, self.heads)}
@@ -218,8 +217,7 @@ class GPT:
         return 3 * tokens * (self.layers * per_layer + 2 * self.hidden * self.vocab)
 
     def tokens(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """(inputs, targets) of training step ``step``: int64 arrays (batch, seq), the same on every
-        call.
+        """(inputs, targets) of training step ``step``: int64 (batch, seq), the same on every call.
 
         Windows of the text start at random places drawn from (seed, step); targets are the inputs
         shifted by one. With a vocabulary of 256 or more, a token is a byte. With a smaller one, the

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class Alike:
-    """kinds : what each rank is, anything hashable. sides : per rank the `engine.GroupQueue` of
-    each of its groups. ``model[rank]`` is the first rank that does the same; ``ranks`` are
-    these."""
+    """Groups ranks into classes with the same timing. kinds : per rank, its program (any hashable).
+    sides : per rank, the `engine.GroupQueue` of each of its groups. ``model[rank]`` is the first
+    rank of the rank's class; ``ranks`` are these first ranks."""
 
     def __init__(
         self,
@@ -126,7 +126,8 @@ class Alike:
             )
 
     def of(self, rank: int) -> "list[tuple[GroupQueue, int, int]]":
-        """[(queue that stands for its own, side, members that issue together)] by group."""
+        """For each group of the rank: (the queue that represents it, the index of the group, the
+        number of its members that issue together)."""
         own, mine = self.sides[rank], self.edges[0] == rank
         colours = self.queue[self.edges[2][mine]].tolist()
         me = int(self.rank[rank])

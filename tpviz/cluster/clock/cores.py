@@ -28,7 +28,7 @@ CORES = "cores"
 
 
 class Cores:
-    """``count`` cores; ``share`` : what each rank of a collective takes of one meanwhile."""
+    """``count`` cores of a host; ``share`` : of a core, for each rank of a collective."""
 
     def __init__(self, count: int, share: float):
         self.count, self.share, self.port, self.known = count, share, SharedPort(), {}

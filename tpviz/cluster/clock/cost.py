@@ -71,10 +71,10 @@ def rates(
     parent_axis: Mapping[str, str] = MappingProxyType({}),
     device: "Device | None" = None,
 ) -> tuple[Callable[[Kernel], float], Callable[[Collective], Transfer]]:
-    """What a clock of a cluster takes: (seconds of a kernel, the `Transfer` of a collective).
+    """The two functions that a clock takes: (kernel -> seconds, collective -> `Transfer`).
 
     parent_axis : {axis of the step that is none of the mesh: the mesh's axis it is a part of},
-    which has a queue of its own. device : `Strategy.device`, where it is not the cluster's.
+    which has a queue of its own. device : in place of the cluster's.
     """
     device, sent = device or cluster.device, _transfers(cluster, mesh)
 
@@ -113,8 +113,8 @@ class Segment(NamedTuple):
 
 
 def crowding(cluster: "Cluster", ranks: int) -> float:
-    """How many times as long kernels take while so many ranks compute at once on the cores that
-    they share, 1 where there are enough."""
+    """The factor by which kernels slow down when ``ranks`` ranks compute at once on the host cores
+    that they share; 1 if there are enough cores."""
     return max(1.0, ranks / cluster.cores) if cluster.cores else 1.0
 
 
@@ -155,7 +155,7 @@ def parts(segments: Iterable[Segment], times: Iterable[int] = ONCE) -> dict[str,
 def by_axis(
     segments: Iterable[Segment], which: str, times: Iterable[int] = ONCE
 ) -> dict[str, float]:
-    """{axis: seconds} of "exposed" or "hidden", summed over the segments. times : of `parts`."""
+    """{axis: seconds} of "exposed" or "hidden" over all segments. times : as for `parts`."""
     found: dict[str, float] = {}
     for segment, count in zip(segments, times):
         for axis, seconds in getattr(segment, which).items():
@@ -164,8 +164,7 @@ def by_axis(
 
 
 def counted(segments: Sequence[Segment]) -> tuple[list[Segment], list[int]]:
-    """(each segment once, how often it is there): in a pipeline as often as there are
-    microbatches."""
+    """(the distinct segments, how often each occurs): once per microbatch in a pipeline."""
     times = Counter(map(id, segments))
     return list({id(s): s for s in segments}.values()), list(times.values())
 

@@ -15,12 +15,12 @@ _moment = ContextVar("moment", default=float("inf"))
 
 
 class OutOfTime(Exception):
-    """The moment has come."""
+    """The deadline set by `until` has passed."""
 
 
 @contextmanager
 def until(moment: float) -> Iterator[None]:
-    """Inside, `check` raises `OutOfTime` from ``moment`` on, by `time.thread_time`."""
+    """Inside, `check` raises `OutOfTime` once `time.thread_time` reaches ``moment`` (s)."""
     token = _moment.set(moment)
     try:
         yield
@@ -29,14 +29,14 @@ def until(moment: float) -> Iterator[None]:
 
 
 def check_pace(start: float, done: int, whole: int) -> None:
-    """The same where ``done`` of ``whole`` equal pieces took since ``start``, and the others would
-    not be done in time at twice that pace."""
+    """Raise `OutOfTime` if ``done`` of ``whole`` equal pieces of work, begun at ``start``, show
+    that the rest would miss the deadline even at twice the speed."""
     now = thread_time()
     if now + (now - start) / max(done, 1) * (whole - done) * (done > 0) / 2 > _moment.get():
         raise OutOfTime
 
 
 def check() -> None:
-    """Raise `OutOfTime` if it is time to give up."""
+    """Raise `OutOfTime` if the deadline has passed."""
     if thread_time() > _moment.get():
         raise OutOfTime

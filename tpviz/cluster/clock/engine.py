@@ -33,9 +33,9 @@ class GroupTransfer:
 
 
 class GroupQueue:
-    """The collectives of one group, in the order issued: one at a time, as on a stream.
+    """The collectives of one process group: they run one at a time in the order issued.
 
-    passes : the `flows.PortPass`es of its link, where the queue stands for others that are alike.
+    passes : the `flows.PortPass`es of its link, if this queue represents several equal ones.
     """
 
     __slots__ = ("axis", "busy", "factor", "kind", "link", "members", "next", "passes", "transfers")

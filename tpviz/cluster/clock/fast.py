@@ -1,4 +1,4 @@
-"""The clock in use: what `tpviz.cluster.clock.reference` says, where most is not run again.
+"""The clock in use: results of `tpviz.cluster.clock.reference`, without rerunning repeats.
 
 Operations that find their axes idle take as long each time; a pass through blocks that finds all
 queues as the one before found them takes as long, and so do those that follow.
@@ -41,9 +41,9 @@ class Clock:
     """A rank's step on a clock: kernels one after another, and a queue for every axis (derived).
 
     Collective k of an axis ends at end_k = max(issued_k, end_{k-1}) + t_k, alone on its links; t_k
-    is less where it waits for the one before and `Cluster.queued` says so.
-    seconds : of a `tpviz.core.step.Kernel`; moved : the `Transfer` of a
-    `tpviz.core.step.Collective`.
+    is less where it waits for the one before and `Cluster.queued` says so. seconds : function from
+    a `tpviz.core.step.Kernel` to its seconds; moved : function from a `tpviz.core.step.Collective`
+    to its `Transfer`.
     """
 
     def __init__(self, seconds: Callable[[Kernel], float], moved: Callable[[Collective], Transfer]):
@@ -55,7 +55,7 @@ class Clock:
 
     @classmethod
     def of(cls, *cluster: Any, **options: Any) -> "Clock":
-        """A cluster's clock; arguments are those of `tpviz.cluster.clock.cost.rates`."""
+        """The clock of a cluster. Takes the arguments of `tpviz.cluster.clock.cost.rates`."""
         return cls(*rates(*cluster, **options))
 
     def run(self, step: Step) -> list[Segment]:

@@ -87,9 +87,9 @@ class Flows:
         start: float,
         passes: Sequence[PortPass] | None = None,
     ) -> Flow:
-        """A transfer begins at ``start`` (s); `step` will give it back when it is done.
+        """Begin a transfer at ``start`` (s); `step` returns it when it ends.
 
-        passes : those of a flow that stands for several.
+        passes : in place of the link's own, for a flow that represents several.
         """
         flow = Flow(owner, kind, link, passes or self.passes(link, kind), latency, volume, start)
         if not self.contention or not link.ports:
@@ -109,11 +109,11 @@ class Flows:
         return self.of_link[id(link), kind][1]
 
     def next_time(self) -> float | None:
-        """When something happens next (s), or None."""
+        """The time (s) of the next event, or None if there is none."""
         return self.heap[0][0] if self.heap else None
 
     def step(self) -> Flow | None:
-        """Let the next thing happen; the flow that ended by it, or None."""
+        """Advance to the next event; returns the flow that it ends, or None."""
         time, _, flow, version = heapq.heappop(self.heap)
         if version == -1:
             flow.end = time

@@ -49,7 +49,7 @@ class Faults:
         return hash((tuple(self.stragglers.items()), tuple(self.slow_links.items()), self.jitter))
 
     def check(self, world_size: int) -> None:
-        """Raise ``ValueError`` for a rank that is not there."""
+        """Raise ``ValueError`` if a fault names a rank outside 0..world_size-1."""
         for what in ("stragglers", "slow_links"):
             for rank in getattr(self, what):
                 if rank >= world_size:
@@ -66,7 +66,7 @@ class Faults:
         return factor
 
     def kernel_kind(self, rank: int) -> float:
-        """What the rank's kernel factors depend on: equal for ranks whose kernels are as slow."""
+        """A value that is equal for ranks whose kernels are slowed down in the same way."""
         return rank if self.jitter else self.stragglers.get(rank, 1.0)
 
     def link_factor(self, members: Iterable[int]) -> float:

@@ -25,9 +25,9 @@ PEER = ("send", "recv")
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """Traces of a program whose times are only an order (see `tpviz.capture`).
+    """Traces of a program; their times give only the order of events (see `tpviz.capture`).
 
-    traces : {rank: Trace} of the ranks recorded. model : {rank: rank recorded that it resembles}.
+    traces : {rank: Trace} of the ranks recorded. model : {rank: recorded rank like it}.
     """
 
     axes: dict[str, int]
@@ -50,7 +50,7 @@ class Capture:
         return self.traces[self.model[rank]].ledger()
 
     def trace(self, rank: int) -> Trace:
-        """The program of one rank as a `Trace`; start and end are only an order."""
+        """The program of one rank as a `Trace`; start and end give its order, not seconds."""
         source = self.model[rank]
         trace = self.traces[source]
         if rank == source:
@@ -74,14 +74,15 @@ class Capture:
 
 
 def is_message(name: str) -> bool:
-    """Whether an event is a message's, or the wait for one."""
+    """Whether ``name`` is that of a point-to-point message, or of the wait for one."""
     return name.removeprefix("wait ") in PEER
 
 
 def place(
     mesh: Mesh, source: int, rank: int, members: Sequence[int], peer: bool = False
 ) -> tuple[int, ...]:
-    """The members that a group of rank ``source`` has where ``rank`` sits; peer: of a message."""
+    """The ranks of ``rank``'s group that corresponds to the group ``members`` of the recorded rank
+    ``source``. peer : the group is the two ranks of a point-to-point message."""
     if source == rank or not members:
         return tuple(members)
     found = np.array(members)

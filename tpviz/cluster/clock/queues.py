@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 
 class Transfer(NamedTuple):
-    """One collective of a mesh axis, alone on its links: seconds, and how much of it is latency;
-    `Cluster.queued`, where it waits for another."""
+    """One collective of a mesh axis, alone on its links: seconds, how many of these are latency,
+    and ``queued`` (`Cluster.queued`), which multiplies both if it waits for the one before."""
 
     axis: str
     seconds: float
@@ -36,7 +36,7 @@ class Queue:
         self.sent: list[tuple[float, float, float]] = []  # (begin, end, how much of it is hops)
 
     def look_from(self, start: float, idle: bool) -> None:
-        """A part begins. idle : nothing is in flight, and times start anew."""
+        """Begin a part at ``start``. idle : nothing is in flight; forget the past."""
         self.past = 0.0
         if idle or self.end <= start:
             self.begin = self.end = start
@@ -45,7 +45,7 @@ class Queue:
             self.begin = start
 
     def put(self, now: float, issued: Iterable[Transfer]) -> None:
-        """These are issued now, and begin one after another behind what is in flight."""
+        """Append transfers issued at ``now``; each begins when the one before it ends."""
         begin, alone = self.end, self.end <= now
         if alone:
             self.past += self.end - self.begin
@@ -61,7 +61,7 @@ class Queue:
         self.end = begin
 
     def until(self, in_flight: int, now: float) -> tuple[float, float]:
-        """(When all but the last ``in_flight`` have ended, seconds of hops from now to then)."""
+        """(time when all but the last ``in_flight`` have ended, seconds of latency until then)."""
         last = len(self.sent) - 1 - in_flight
         if last < 0 or (end := self.sent[last][1]) <= now:
             return now, 0.0
@@ -73,16 +73,16 @@ class Queue:
         return end, hops
 
     def between(self, start: float, end: float) -> float:
-        """Seconds from start to end with something in flight, where nothing was issued since."""
+        """Seconds with a transfer in flight, if nothing was issued since ``start``."""
         begin, stop = self.begin, self.end
         return (stop if stop < end else end) - (begin if begin > start else start)
 
     def ahead(self, now: float) -> "Ahead":
-        """What is in flight now."""
+        """The queue's state at ``now``, as an `Ahead`."""
         return Ahead(now, self.end, self.sent, len(self.sent))
 
     def again(self, before: "Ahead", found: "Ahead", times: int) -> None:
-        """As if what happened from one to the other, which `recurs`, did so many times more."""
+        """Repeat ``times`` times what happened between the states ``before`` and ``found``."""
         if not found.grows(before):
             self.resume(self.state, times * (found.now - before.now))
             return
@@ -93,18 +93,18 @@ class Queue:
 
     @property
     def state(self) -> State:
-        """What `resume` takes."""
+        """The queue's contents, for `resume`."""
         return self.begin, self.end, self.sent
 
     def resume(self, state: State, later: float) -> None:
-        """What was in flight is so again, so many seconds later."""
+        """Restore a `state`, shifted by ``later`` seconds."""
         begin, end, sent = state
         self.begin, self.end = begin + later, end + later
         self.sent = [(a + later, b + later, hops) for a, b, hops in sent]
 
 
 class Ahead(NamedTuple):
-    """What a queue had in flight at a moment. sent : its list, which grows; count : its length."""
+    """A `Queue` at the time ``now``. sent : its own list, which grows; count : its length then."""
 
     now: float
     end: float
@@ -112,7 +112,8 @@ class Ahead(NamedTuple):
     count: int
 
     def recurs(self, before: "Ahead | None", waited: bool) -> bool:
-        """Whether what follows goes as it went before. waited : kernels wait for this axis."""
+        """Whether the queue will repeat what it did since ``before``. waited : do kernels wait for
+        it."""
         if self.end <= self.now and (not before or before.end <= before.now):
             return True
         if not before:
@@ -126,10 +127,10 @@ class Ahead(NamedTuple):
         )
 
     def grows(self, before: "Ahead") -> bool:
-        """Whether it was busy all the time since then, and has more to do now."""
+        """Whether the queue was busy ever since ``before`` and its remaining work has grown."""
         return self.sent is before.sent and self.end - self.now > before.end - before.now > 0.0
 
     def pending(self) -> list[tuple[float, float, float]]:
-        """Of each that is in flight: in how many seconds it begins and ends, its hops."""
+        """[(seconds until it begins, seconds until it ends, its seconds of latency)] in flight."""
         now, sent = self.now, self.sent[: self.count]
         return [(begin - now, end - now, hops) for begin, end, hops in sent if end > now]

@@ -24,21 +24,21 @@ from .queues import Transfer
 
 
 class Sent(NamedTuple):
-    """A collective on its axis: when it begins and ends, and its seconds of latency."""
+    """A collective on its axis: when it begins and ends, and how many seconds of it are latency."""
 
     begin: float
     end: float
     latency: float
 
     def within(self, start: float, end: float) -> float:
-        """The share of it from start to end."""
+        """The part of ``latency`` that falls between start and end, in seconds."""
         seconds = max(0.0, min(self.end, end) - max(self.begin, start))
         return seconds / (self.end - self.begin)
 
 
 class ReferenceClock:
-    """seconds : of a `Kernel`; moved : the `Transfer` of a `Collective`: see
-    `tpviz.cluster.clock.cost.rates`."""
+    """seconds : function from a `Kernel` to its seconds; moved : function from a `Collective` to
+    its `Transfer`. `tpviz.cluster.clock.cost.rates` gives both."""
 
     def __init__(self, seconds: Callable[[Kernel], float], moved: Callable[[Collective], Transfer]):
         self.seconds, self.moved = seconds, moved

@@ -111,7 +111,7 @@ class Template:
 
     @cached_property
     def per_step(self) -> np.ndarray:
-        """How many collectives each row's group has in one step."""
+        """For each row, the number of collectives that its group has in one step."""
         kinds = self.trace["kind"].tolist()
         counts = Counter(group for group, kind in zip(self.group, kinds) if kind == "comm")
         return np.array([counts[group] for group in self.group])
@@ -130,14 +130,14 @@ class Template:
 
 
 class GroupQueues:
-    """The queues of all groups, made once each."""
+    """The `GroupQueue` of every group; each is made once and then shared by its members."""
 
     def __init__(self, capture: Capture, cluster: "Cluster", faults: Faults):
         self.capture, self.cluster, self.faults = capture, cluster, faults
         self.queues, self.placed = {}, {}
 
     def of(self, template: Template, rank: int) -> list[GroupQueue]:
-        """[queue] of each of the template's groups where ``rank`` sits."""
+        """The queue of each of the template's groups, for the rank ``rank``."""
         return [
             self._queue(axis, self._place(template.rank, rank, text, peer), peer)
             for axis, text, peer in template.groups

@@ -43,7 +43,7 @@ class Known(NamedTuple):
     """A schedule by name: make(ranks, microbatches[, chunks]) -> `plan.Plan`; a line of help.
 
     chunks : the least, the usual and the most stages that a rank has; None: any number.
-    check(ranks, microbatches, chunks) : raises ``ValueError`` where there is none.
+    check(ranks, microbatches, chunks) : raises ``ValueError`` if no such schedule exists.
     """
 
     make: "Callable[..., Plan]"
@@ -112,7 +112,7 @@ def schedule(
 
 
 def check(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> int:
-    """How many stages are on each rank; ``ValueError`` where `schedule` has none to give."""
+    """The number of stages on each rank; ``ValueError`` if `schedule` has none for these sizes."""
     if _written(name):
         return own(name, ranks, microbatches, chunks).stages // ranks
     known = SCHEDULES[one_of("schedule", name, SCHEDULES)]

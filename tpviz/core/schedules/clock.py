@@ -163,13 +163,13 @@ class ScheduleTimes:
         )
 
     def in_flight(self, rank: int) -> list[tuple[float, int]]:
-        """[(time, count)]: microbatches, times stages of this rank, whose activations are held,
-        from the start of their forward to the end of B, RB or W."""
+        """[(time, count)]: the number of activations (one per microbatch and stage of the rank)
+        held from the start of their forward to the end of B, RB or W."""
         return [(time, full + kept) for time, full, kept in self.held(rank)]
 
     @property
     def peak_in_flight(self) -> tuple[int, ...]:
-        """Per rank, the most that `in_flight` is."""
+        """Per rank, the maximum of `in_flight`."""
         return tuple(
             max((count for _, count in self.in_flight(r)), default=0)
             for r in range(self.schedule.ranks)
@@ -207,9 +207,9 @@ class ScheduleTimes:
     # and last action: p-1 in 1F1B with recompute, p-2 in Merak's schedule.
     @cached_property
     def slack(self) -> tuple[tuple[float, ...], ...]:
-        """Per rank, seconds each action could end later, others too, with the makespan the same.
+        """Per rank and action, how many seconds later it could end without a longer makespan.
 
-        Where it is 0 an action that takes longer makes the makespan longer.
+        With slack 0, a longer action makes the makespan longer.
         """
         schedule = self.schedule
         steps = schedule.order
@@ -238,7 +238,7 @@ class ScheduleTimes:
         """[(rank, index)] of actions without slack, each beginning when the one before lets it,
         from time 0 to the makespan; where the rank changes there is a message.
 
-        Of an overlapped pair one is on the path.
+        Of an overlapped pair only one action is on the path.
         """
         ends = [(row[-1], -rank) for rank, row in enumerate(self.end) if row]
         if not ends:

@@ -21,7 +21,7 @@ from .plan import Plan, finish, looped  # noqa: F401  (finish: for the example)
 
 
 def in_rounds(p: int, m: int, chunks: int) -> None:
-    """Raise ``ValueError`` where several chunks would have a round that is not whole."""
+    """Raise ``ValueError`` if ranks have several chunks and m is not a multiple of p."""
     if chunks > 1 and m % p:
         near = [x for x in (m - m % p, m - m % p + p) if x]
         raise ValueError(

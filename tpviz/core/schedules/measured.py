@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def in_flight(
     trace: "Trace", rank: int = 0, stage_of: Callable[[str], int] | None = None
 ) -> list[tuple[float, int]]:
-    """[(time, count)]: microbatches, times stages of this rank, that are held, from each time on.
+    """[(time, count)]: how many activations, one per microbatch and stage, the rank holds from then
+    on.
 
     trace : of a run, a simulation or a recorded pipeline; its median step counts, in seconds of
     the trace. stage_of : layer -> stage, needed where a rank has several stages (of a GPT
@@ -35,9 +36,9 @@ def in_flight(
 def peaks_in_flight(
     trace: "Trace", stage_of: Callable[[str], int] | None = None
 ) -> tuple[int, ...]:
-    """Per place along pp the most that `in_flight` is, of the place's rank of lowest number.
+    """For each index along the axis pp, the maximum of `in_flight` on the lowest rank there.
 
-    Raises ``ValueError`` where the trace has no axis pp, and as `in_flight`.
+    Raises ``ValueError`` if the trace has no axis pp, and in the cases of `in_flight`.
     """
     axes = trace.fact("mesh")["axes"]
     if "pp" not in axes:

@@ -61,7 +61,7 @@ def last_no_recompute(p: int, m: int) -> Plan:
 
 
 def can_shift(p: int, m: int, chunks: int) -> None:
-    """Raise ``ValueError`` where there is no `shifted_critical_path`."""
+    """Raise ``ValueError`` if `shifted_critical_path` does not exist for these sizes."""
     if p > 1 and m < max(p, 4):
         raise ValueError(
             f"shifted_critical_path with {p} ranks needs at least {max(p, 4)} microbatches, not "

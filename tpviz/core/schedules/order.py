@@ -49,12 +49,10 @@ def needs(action: "Action", stages: int) -> tuple[str, int, int] | None:
 
 
 def walk(schedule: "Schedule") -> tuple[tuple[Step, ...], list[StuckRank]]:
-    """(steps, waits): `Step`s, each after all that it waits for, and the `StuckRank`s that are
-    left.
+    """(steps, waits): `Step`s in an order that can run, and the `StuckRank`s that cannot finish.
 
-    Each rank does its actions in their order and goes on as soon as it can; messages take no room
-    and nobody waits to be rid of one (non-blocking sends). An overlapped pair begins when both its
-    actions can. Without a deadlock no wait is left.
+    Each rank does its actions in their order and goes on as soon as it can; sends never block. An
+    overlapped pair begins when both its actions can. ``waits`` is empty if there is no deadlock.
     """
     steps, made = [], {}
     at = [0] * schedule.ranks
@@ -93,7 +91,7 @@ def walk(schedule: "Schedule") -> tuple[tuple[Step, ...], list[StuckRank]]:
 def rings(schedule: "Schedule", waits: Iterable[StuckRank]) -> list[list[StuckRank]]:
     """The rings among ``waits``: lists of `StuckRank`, each waiting for the rank of the next.
 
-    Where a result is missing because nobody makes it there is no ring.
+    A rank that waits for a result that no rank produces is in no ring.
     """
     standing = {wait.rank: wait for wait in waits}
     maker = {

@@ -72,7 +72,7 @@ def own(
 
 
 def without(made: Schedule, recompute: bool | Sequence[bool]) -> Schedule:
-    """The schedule where stages for which ``recompute`` is False do not recompute."""
+    """The schedule without recomputation on the stages for which ``recompute`` is False."""
     asked = [recompute] * made.stages if isinstance(recompute, bool) else recompute
     rows, pairs = [], set()
     for rank, actions in enumerate(made.actions):

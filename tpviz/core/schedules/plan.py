@@ -21,11 +21,11 @@ from .table import Schedule
 
 
 class Plan(NamedTuple):
-    """What a generator gives.
+    """What a schedule's generator returns.
 
     rank_of : stage -> rank. rows : per rank a list of plain `Action`s; a tuple of two is an
-    overlapped pair. recomputes : whether a stage recomputes if it is asked to. early(action) :
-    whether its backward recomputes early.
+    overlapped pair. recomputes : bool per stage, whether it can recompute. early(action) : whether
+    its backward recomputes early.
     """
 
     rank_of: tuple[int, ...]

@@ -53,10 +53,10 @@ class Schedule:
     ) -> Self:
         """A schedule from lines as `str` prints them, one for each rank.
 
-        Where ranks have several stages the stage goes before each action ("2F0"); "2F1+5B0" is an
-        overlapped pair. rank_of : without it a stage is where it is first seen. recomputes :
-        without it those stages that have an R or RB. microbatches : without it as many as are seen.
-        Raises ``ValueError`` with the line and the word that cannot be read, and what can.
+        If ranks have several stages, each action begins with its stage ("2F0"); "2F1+5B0" is an
+        overlapped pair. rank_of : stage -> rank; default: the rank whose line first names the
+        stage. recomputes : bool per stage; default: the stages with an R or RB. microbatches :
+        default: as many as occur. Raises ``ValueError`` with the line and word that cannot be read.
         """
         return cls(name, **parse(text, Action, rank_of, recomputes, microbatches))
 
@@ -70,7 +70,7 @@ class Schedule:
         return replace(self, actions=rows, recomputes=(False,) * self.stages, pairs=frozenset())
 
     def splits(self, rank: int) -> bool:
-        """Whether a rank leaves gradients of weights for later, in actions of their own."""
+        """Whether a rank computes gradients of weights in actions of their own (W)."""
         return any(action.kind == "W" for action in self.actions[rank])
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
@@ -78,8 +78,8 @@ class Schedule:
         return tuple(s for s, r in enumerate(self.rank_of) if r == rank)
 
     def most_in_flight(self, rank: int, stage: int | None = None) -> int:
-        """The most microbatches, times stages, whose activations a rank holds at once: its order
-        says so, however long actions take. stage : the only one that counts, by default all."""
+        """The most activations, one per microbatch and stage, that a rank holds at once. This
+        follows from the order alone, not from durations. stage : count only this one."""
         changes = (
             GROWS.get(action.kind, 0)
             for action in self.actions[rank]
@@ -117,10 +117,10 @@ class Schedule:
     def moments(
         self,
     ) -> tuple[dict[tuple[str, int, bool], list[tuple[tuple[int, int, int], ...]]], ...]:
-        """What each rank holds at most, by its order: per rank {(kind, stage, whether a backward of
-        the stage was before): [((stage, microbatches held, how many of them recomputed), ...)]}, of
-        a forward or recomputation after it, of others before they free; none that holds no more
-        than another."""
+        """Per rank, the states of highest memory: {(kind, stage, whether a backward of the stage
+        came before): [((stage, microbatches held, number of them recomputed), ...)]}. A forward or
+        a recomputation counts after it adds its own, other kinds before they free theirs. States
+        that hold no more than another one are left out."""
         return tuple(map(self._moments, range(self.ranks)))
 
     def _moments(self, rank):
@@ -152,7 +152,7 @@ class Schedule:
 
     @cached_property
     def ordered(self) -> "tuple[Action, ...]":
-        """The actions in that order."""
+        """The actions, in the order of `order`."""
         return tuple(self.actions[rank][index] for rank, index, *_ in self.order)
 
     @cached_property

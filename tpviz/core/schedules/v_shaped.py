@@ -24,9 +24,9 @@ from .plan import Plan, finish, v_shape  # noqa: F401  (finish: for the example)
 
 
 def zb_v(p: int, m: int) -> Plan:
-    """Zero bubble between a rank's own first and last action, if F = I = W and m >= 2p - 1.
+    """ZB-V: no bubble between a rank's first and last action, if F = I = W and m >= 2p - 1.
 
-    With fewer microbatches those that are not there are left out of the row of 2p - 1.
+    With fewer microbatches it is the order for m = 2p - 1, without the missing microbatches.
     """
     whole = max(m, 2 * p - 1)
     rows = []
@@ -53,7 +53,7 @@ def zb_v(p: int, m: int) -> Plan:
 
 
 def can_pair(p: int, m: int, chunks: int) -> None:
-    """Raise ``ValueError`` where there is no `dualpipe_v`."""
+    """Raise ``ValueError`` if `dualpipe_v` does not exist for these sizes."""
     if m < 2 * p:
         raise ValueError(
             f"dualpipe_v with {p} ranks has {2 * p} stages and needs as many "
@@ -63,7 +63,7 @@ def can_pair(p: int, m: int, chunks: int) -> None:
 
 
 def dualpipe_v(p: int, m: int) -> Plan:
-    """Forwards beside backwards, in pairs; only backwards near the ends are split."""
+    """DualPipeV: forwards overlapped with backwards; only backwards near the ends are split."""
     rows = []
     for s in range(p):
         middle, turns = m - 2 * p + s + 1, ["B1", "B0"] * (s + 1)

@@ -26,7 +26,7 @@ MESSAGE = ("send", "recv")
 
 
 class Call(NamedTuple):
-    """What a member of a group says of a collective: its columns ``name``, ``bytes``, ``terms``."""
+    """One group member's record of a collective: its columns ``name``, ``bytes``, ``terms``."""
 
     name: str
     bytes: int

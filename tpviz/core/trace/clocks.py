@@ -1,4 +1,4 @@
-"""Whether ranks read one clock; their times cannot be compared where they do not.
+"""Whether all ranks of a trace used one clock; otherwise their times cannot be compared.
 
 >>> refuse_several({0: ["a", "1f"], 1: ["b", "2e"]})  # doctest: +ELLIPSIS
 Traceback (most recent call last):

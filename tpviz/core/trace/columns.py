@@ -15,11 +15,11 @@ class Event(NamedTuple):
     of a kernel, what it reads and writes; of a copy, what it moves; -1 where unknown. wire_bytes:
     what one rank sends on a ring, or -1. axis: mesh axis of the group, "unknown" if a profile does
     not say. members: its global ranks, as `members_text` writes them ("0,2"), "" where unknown.
-    Of groups of no mesh with equal members the second has the axis "world (group 2)", and so on.
-    seq: the number of the collective within that group (the same on every member), -1 for none. id
-    is unique in a trace; waits_for is an id or -1. dtype: of a kernel's numbers, "float32", where
-    known. terms: what else all members of a collective must agree on, "sum of float32" or "float32
-    (root 2)"; "" where unknown.
+    Groups outside of a mesh with equal members are numbered by their axes: "world", "world (group
+    2)", ... seq: the number of the collective within that group (the same on every member), -1 for
+    none. id is unique in a trace; waits_for is the id of an event or -1. dtype: of a kernel, such
+    as "float32", or "". terms: what else all members of a collective must agree on, "sum of
+    float32" or "float32 (root 2)"; "" where unknown.
     """
 
     id: int = -1
@@ -71,7 +71,7 @@ def codes(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def equals(name: str, column: np.ndarray, value: Any) -> np.ndarray:
-    """Where a column has a value, or one of a list of them; ValueError for what is neither."""
+    """Boolean array: where a column is ``value`` or one of a list; ``ValueError`` for others."""
     try:
         if isinstance(value, (list, tuple, set)):
             return np.isin(column, list(value))

@@ -21,7 +21,7 @@ def is_faithful(late: dict[str, Any]) -> bool:
 
 
 def badge_words(late: dict[str, Any]) -> str:
-    """What a badge adds of such a run: "" where it is faithful."""
+    """The text that a badge adds for such a run; "" if it is faithful."""
     if is_faithful(late):
         return ""
     share, of = _worst(late)
@@ -53,7 +53,7 @@ def _remark(label, words):
 
 
 def warn_if_late(late: dict[str, Any]) -> None:
-    """Warn of such a run."""
+    """Issue a warning if the run was not as the model says (`is_faithful`)."""
     if not is_faithful(late):
         warn("not faithful", unfaithful(late))
 

@@ -1,4 +1,4 @@
-"""Groups of ranks as the column ``members`` writes them: short texts.
+"""Groups of ranks as short texts, the form they have in a trace's column ``members``.
 
 >>> members_list("0..1016:8")[-2:]
 [1008, 1016]
@@ -14,7 +14,7 @@ MANY = 16
 
 
 def members_text(ranks: Iterable[int]) -> str:
-    """Ranks of a group as the column ``members`` writes them; the order stays.
+    """The text of a group's ranks, in the given order; evenly spaced ranks become a range.
 
     >>> members_text([0, 2]), members_text(range(0, 1024, 8))
     ('0,2', '0..1016:8')

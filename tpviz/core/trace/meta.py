@@ -17,7 +17,7 @@ class Axes:
     shape = MapOf(Text(), WholeNumber(1))
 
     def check(self, value: Any) -> dict[str, int]:
-        """The axes as a dict."""
+        """``value`` as a dict {name: size}; raises `Misfit`."""
         axes, size = self.shape.check(value), 1
         for name, length in axes.items():
             size *= length
@@ -46,15 +46,15 @@ class Loss(FiniteNumber):
     """A loss, which may be any number, or None where it is not known."""
 
     def check(self, value: Any) -> float | None:
-        """A float or None."""
+        """``value`` as a float (NaN and infinity included) or None; raises `Misfit`."""
         return None if value is None else super().check(value)
 
 
 class UnrecordedGroup:
-    """[backend, members] of a group, of which collectives are missing."""
+    """[backend, members] of a process group whose collectives were not all recorded."""
 
     def check(self, value: Any) -> list[str]:
-        """A list of two texts."""
+        """``value`` as a list of two texts; raises `Misfit`."""
         found = List(Text()).check(value)
         if len(found) != 2:
             raise Misfit(value, "a backend and the members of a group")
@@ -65,7 +65,7 @@ class Host:
     """[name of a host, mark of its clock], see `tpviz.ranks.hosts`."""
 
     def check(self, value: Any) -> list[str]:
-        """A list of two texts."""
+        """``value`` as a list of two texts; raises `Misfit`."""
         found = List(Text()).check(value)
         if len(found) != 2:
             raise Misfit(value, "the name of a host and the mark of its clock")
@@ -112,7 +112,7 @@ def checked(meta: Any, where: str) -> dict[str, Any]:
 
 
 def fact(meta: Any, name: str) -> Any:
-    """What the meta says under a key of the table, or that it says nothing: never raises."""
+    """The value of a key of the table, or an empty value of its type if missing or malformed."""
     try:
         if isinstance(meta, dict) and meta.get(name) is not None:
             return META[name].check(meta[name])

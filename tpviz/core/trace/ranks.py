@@ -1,4 +1,4 @@
-"""Which rank each file of a folder is of.
+"""Finds out which rank wrote each trace file of a folder.
 
 >>> ranks_of(Path("run"), [(Path("run/rank1/trace.json"), {}), (Path("run/rank0/trace.json"), {})])
 ([1, 0], [])

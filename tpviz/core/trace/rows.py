@@ -89,7 +89,7 @@ class Runs:
         )
 
     def columns(self) -> dict[str, np.ndarray]:
-        """{name: array}; rows with id -1 are numbered in the order given. The runs are gone."""
+        """{name: array}; rows with id -1 are numbered in the order given. Empties the table."""
         parts = self.parts or [columns({name: [] for name in COLUMNS}, str)]
         # A column leaves the runs as it is joined, so that not all are there twice.
         made = {name: np.concatenate([part.pop(name) for part in parts]) for name in COLUMNS}
@@ -167,7 +167,7 @@ def check_table(columns: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 
 def each(kind: type[_Kind], what: str, values: Iterable[_Kind]) -> list[_Kind]:
-    """A list of things of one class; ``ValueError`` for anything else."""
+    """``values`` as a list; ``ValueError`` unless all are instances of the class ``kind``."""
     try:
         values = iter(values)
     except TypeError:

@@ -33,13 +33,13 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Misfit(Exception):
-    """A value that has not the shape; each container on the way out puts its key in ``place``."""
+    """A value does not fit its shape. ``place``: the keys and indices that lead to it."""
 
     def __init__(self, value: Any, wanted: str):
         self.words, self.place = f"is {short(value)}, not {wanted}", ""
 
     def within(self, key: Any) -> "Misfit":
-        """The same, found under this key or index."""
+        """The same error, one container further out: ``key`` is put in front of ``place``."""
         key = f"[{key}]" if isinstance(key, int) else str(key)[:80]
         dot = "." if self.place and not self.place.startswith("[") else ""
         self.place = key + dot + self.place
@@ -50,7 +50,7 @@ class Misfit(Exception):
 
 
 def fitting(shape: "_Shape", value: Any, where: str) -> Any:
-    """``value`` as the shape gives it; ``ValueError`` that begins with ``where`` if it misfits."""
+    """``value`` as the shape converts it; ``ValueError`` beginning with ``where`` if it misfits."""
     try:
         return shape.check(value)
     except Misfit as misfit:
@@ -72,7 +72,7 @@ def short(value: Any) -> str:
 
 
 class WholeNumber:
-    """A whole number from ``low`` to ``high``; with ``digits`` also as text, which becomes one."""
+    """An integer from ``low`` to ``high``; with ``digits`` also as a text, which is converted."""
 
     kinds, dtype = frozenset([int]), np.int64
 
@@ -173,14 +173,14 @@ class Plain(Text):
 
 
 class OneText(Text):
-    """One of some texts."""
+    """One text out of a fixed set of texts."""
 
     def __init__(self, *texts: str):
         self.texts = frozenset(texts)
         self.wanted = "one of " + ", ".join(map(repr, texts))
 
     def check(self, value: Any) -> str:
-        """The text."""
+        """``value`` if it is in the set; raises `Misfit` otherwise."""
         if not isinstance(value, str) or value not in self.texts:
             raise Misfit(value, self.wanted)
         return str(value)
@@ -205,13 +205,13 @@ class List:
 
 @dataclass(frozen=True)
 class MapOf:
-    """An object whose keys have one shape and whose values another."""
+    """A JSON object; all its keys have one shape, and all its values another."""
 
     keys: "_Shape"
     of: "_Shape"
 
     def check(self, value: Any) -> dict[Any, Any]:
-        """A dict, its keys as their shape gives them."""
+        """``value`` as a dict with checked keys and values; raises `Misfit`."""
         if not isinstance(value, dict):
             raise Misfit(value, "an object")
         return {
@@ -221,9 +221,9 @@ class MapOf:
 
 @dataclass(frozen=True)
 class Fields:
-    """An object with these fields, of which those ``needed`` must be there; None is absent.
+    """An object with these fields; those in ``needed`` are required, and None counts as absent.
 
-    Other fields stay as they are, or have the shape ``rest``.
+    Other fields are checked by the shape ``rest``, or kept unchecked without one.
     """
 
     of: "Mapping[str, _Shape]"
@@ -275,7 +275,7 @@ class Nested:
 def check_all(
     shapes: "Mapping[str, _Column]", rows: Sequence[dict[str, Any]], where: Callable[[int], str]
 ) -> None:
-    """Check the fields of many objects, field by field: quick. Puts in what the shapes return.
+    """Check the fields of many objects in place, a field at a time for speed.
 
     shapes : {field: shape}; fields may be absent. where : index of a row -> the words that begin
     an error about it, a ``ValueError``.

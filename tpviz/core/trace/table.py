@@ -146,7 +146,7 @@ class Trace:
         return Trace(columns, meta)
 
     def fact(self, name: str) -> Any:
-        """The value of a known key of ``meta``; an empty one where it is missing or malformed."""
+        """The value of a key of ``meta``, or an empty value of its type if missing or malformed."""
         return fact(self.meta, name)
 
     def __len__(self):
