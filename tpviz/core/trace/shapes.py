@@ -3,8 +3,9 @@
 A shape checks a value and returns it in plain Python; the first value that does not fit is named
 with its place. Files, events made by hand and `Trace.meta` are all checked by tables of shapes.
 
->>> fitting(Fields({"rank": WholeNumber(0, 7), "sizes": List(FiniteNumber())}), {"sizes": [1, "x"]},
-"a.json: ") Traceback (most recent call last):
+>>> table = Fields({"rank": WholeNumber(0, 7), "sizes": List(FiniteNumber())})
+>>> fitting(table, {"sizes": [1, "x"]}, "a.json: ")
+Traceback (most recent call last):
 ValueError: a.json: sizes[1] is 'x', not a finite number
 """
 
