@@ -132,3 +132,13 @@ def test_the_order_of_axes_decides_which_links_they_have():
     assert made.ledger(W) == other.ledger(W)
     assert other.short == "(Megatron(tp=2) * DataParallel(dp=2)).with_order('dp-tp')"
     assert list(made.with_order("tp-cp-ep-dp-pp").axes) == ["dp", "tp"]  # Megatron-LM's words
+
+
+def test_a_backward_split_on_one_rank_alone_recomputes_on_all():
+    """The formula's second stage recomputed nothing where its split is not the first one's."""
+    order = "F0 F1 B0 B1\nF0 I0 W0 F1 I1 W1"
+    w = tv.GPT(layers=2, hidden=32, heads=4, seq=8, batch=8, vocab=64)
+    merak = tv.Merak(pp=2, tp=2, microbatches=2, schedule=order, recompute="selective")
+    box = tv.clusters.nvswitch(4)
+    simulated = tv.simulate(merak, w, box).step_time
+    assert tv.predict(merak, w, box).step_time == pytest.approx(simulated, rel=1e-9)

@@ -70,8 +70,8 @@ def registered() -> "dict[str, type[Strategy]]":
 
 @dataclass(frozen=True)
 class Strategy(Searched):
-    """One way to split a workload over ranks. What a scheme must offer; see docs/architecture.md.
-    A `tpviz.schemes.factor.Factor` of products, and `Searched`.
+    """One way to split a workload over ranks: a `tpviz.schemes.factor.Factor` of products, and
+    `Searched`. What a scheme must offer, as docs/add-a-scheme.md shows:
 
     axes : {"dp": 2, "tp": 2}, outer first.
     check(workload) : raises ``ValueError`` with the sizes that clash and the nearest that work.

@@ -36,7 +36,7 @@ class PlaceParts(NamedTuple):
 
 
 class Clocked(NamedTuple):
-    """A step by formula. line : its `schedules.Timeline`. places : `PlaceParts` of each, of
+    """A step by formula. line : its `schedules.ScheduleTimes`. places : `PlaceParts` of each, of
     ``step`` seconds. pieces : {(kind of action, stage): its `tpviz.cluster.clock.cost.Segment`s}.
     segments : per place those of all its actions."""
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from tpviz.core.checks import one_of, whole_number
 from tpviz.schemes.t3.paper import updates_per_element
+from tpviz.schemes.t3.tiles import gathering_order, order
 
 OPS = ("update", "store")
 
@@ -51,33 +52,28 @@ def ring_rs(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     to, last = (rank - 1) % ranks, (rank, Local(updates_per_element(ranks - 1)))
     if ranks == 1:
         return [last]
-    first = (rank + 1) % ranks, Remote(to, "update")
-    middle = [
-        ((rank + 1 + j) % ranks, Dma(to, "update", updates_per_element(j)))
-        for j in range(1, ranks - 1)
-    ]
-    return [first, *middle, last]
+    first, *middle = order(rank, ranks)[:-1]
+    sent = [(c, Dma(to, "update", updates_per_element(j))) for j, c in enumerate(middle, 1)]
+    return [(first, Remote(to, "update")), *sent, last]
 
 
 def direct_rs(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     """Reduce-scatter on links between all: every chunk goes to its owner's memory at once."""
-    others = [(rank + 1 + j) % ranks for j in range(ranks - 1)]
+    others = order(rank, ranks)[:-1]
     sent: list[tuple[int, Rule]] = [(c, Remote(c, "update")) for c in others]
     return sent + [(rank, Local(ranks))]
 
 
 def ring_ag(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     """Ring all-gather: what is there is sent on; a rank computes its own chunk, the first."""
-    to = (rank - 1) % ranks
-    sent: list[tuple[int, Rule]] = [
-        ((rank + j) % ranks, Dma(to, "store", 1)) for j in range(ranks - 1)
-    ]
-    return sent + [((rank - 1) % ranks, Local(1))]
+    to, (*passed, last) = (rank - 1) % ranks, gathering_order(rank, ranks)
+    sent: list[tuple[int, Rule]] = [(c, Dma(to, "store", 1)) for c in passed]
+    return sent + [(last, Local(1))]
 
 
 def all_to_all(rank: int, ranks: int) -> list[tuple[int, Rule]]:
     """Every chunk is stored at its owner, in a buffer for each source."""
-    others = [(rank + 1 + j) % ranks for j in range(ranks - 1)]
+    others = order(rank, ranks)[:-1]
     sent: list[tuple[int, Rule]] = [(c, Remote(c, "store")) for c in others]
     return sent + [(rank, Local(1))]
 

@@ -45,7 +45,7 @@ def pieces(at: "Layout", w: "GPT", split: bool = False) -> dict[str, list[Operat
     return _Pieces(at, w, split).all()
 
 
-def order(at: "Layout") -> dict[str, tuple[str, ...]]:
+def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
     """The order of a block's gradients, `completes`: where there is a sum, the bias is after it."""
     kinds = []
     for contracted, spread in ((at.s, at.i), (at.i, at.s)):

@@ -18,7 +18,7 @@ from tpviz.schemes.strategy import Strategy
 
 from .layout import Layout
 from .memory import memory
-from .step import order, pieces
+from .step import completion_order, pieces
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -95,7 +95,7 @@ class TensorParallel(Strategy):
 
     def step(self, workload: "GPT") -> Step:
         local = self.local(workload)
-        parts = assemble(local, self.pieces(local), order(self.layout), self.recompute)
+        parts = assemble(local, self.pieces(local), completion_order(self.layout), self.recompute)
         return accumulated(parts, self.accumulation)
 
     def held(self, workload: "GPT", rank: int = 0) -> "Held":

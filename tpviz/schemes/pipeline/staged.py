@@ -76,6 +76,13 @@ class Staged(Strategy):
         settle(self, "layout", layout_text)
         self.axes  # noqa: B018  (the placement names axes that there are)
 
+    def step(self, workload: GPT) -> Any:
+        """Ranks differ: `tpviz.schemes.pipeline.step.stage_parts` has the step of each stage."""
+        raise NotImplementedError(
+            f"the step of {type(self).__name__} is one for each stage and action: "
+            "tpviz.schemes.pipeline.step.stage_parts has them"
+        )
+
     @property
     def replicas(self) -> DataParallel:
         """The data parallelism around it."""

@@ -99,11 +99,11 @@ def stage_parts(s: "Staged", w: "GPT") -> dict[tuple[str, int], tuple[Part, ...]
         found = sharded(s, w, units_at(s, w, stage), action, of, num_recomputed[stage])
         return interned(s.inside.lowered(found), operations)
 
-    again = s.recompute == "selective"
+    selective = s.recompute == "selective"
     for stage, mine in enumerate(s.blocks(w)):
         split = schedule.splits(schedule.rank_of[stage])
         if split not in made:
-            made[split] = Microbatch(s.inside, s.local(w), s.subpipeline, split, again)
+            made[split] = Microbatch(s.inside, s.local(w), s.subpipeline, split, selective)
         m = made[split]
         dropped, kept = list(mine)[: num_recomputed[stage]], list(mine)[num_recomputed[stage] :]
         forward = [
@@ -166,7 +166,7 @@ def clock_of(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh", device: "D
 def clock(
     s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh"
 ) -> tuple[ScheduleTimes, dict[tuple[str, int], list[Segment]]]:
-    """The `schedules.Timeline` of a step, and the segments of each stage's actions."""
+    """The `schedules.ScheduleTimes` of a step, and the segments of each stage's actions."""
     parts = stage_segments(s, w, cluster, mesh)
 
     def seconds(kind):
