@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.show import figure_of
-from tpviz.core.tables import html_table
+from tpviz.core.tables import Columns, html_table, table
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 class Report:
     """A result of a lab, or of `tpviz.study`; a notebook shows its chart. Subclasses define chart,
-    table and sentences; ``badges`` name the sources of the numbers."""
+    sentences, and the table: a row for each of ``cells``. ``badges`` : sources of the numbers."""
 
     badges: Any
+    cells: Any
     _options: Mapping[str, Any] = MappingProxyType({})
 
     def drawing(self) -> dict[str, Any]:
@@ -38,6 +39,9 @@ class Report:
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
+        return table(self._columns(), self.cells)
+
+    def _columns(self) -> Columns:
         raise NotImplementedError
 
     def scene(self, **options: Any) -> dict[str, Any]:

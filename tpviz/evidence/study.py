@@ -13,7 +13,7 @@ from tpviz.cluster import Cluster
 from tpviz.core.charts import FROM_ZERO, axis, bars, curves, stacks, words_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.inks import axis_keys
-from tpviz.core.tables import show_seconds, table
+from tpviz.core.tables import show_seconds
 from tpviz.core.trace.faithful import is_faithful
 from tpviz.core.trace.steps import median_step
 from tpviz.core.workload import GPT
@@ -185,10 +185,8 @@ class Study(Report):
             *(f"Left out: {self.name(label)} ({why})." for label, why in self.left_out.items()),
         ]
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: each variant by each source, with its badge; gain: how
-        much faster than the first variant."""
-        columns = [
+    def _columns(self):
+        columns: list[tuple[str, Callable[..., str]]] = [
             (self.heads[0], lambda row, source, one: self.name(row.label)),
             ("source", lambda row, source, one: one.badge or words_of(source)),
             ("step", lambda row, source, one: show_seconds(one.step)),
@@ -198,7 +196,7 @@ class Study(Report):
         for name in self.axes:
             waits = lambda row, source, one, name=name: show_seconds(one.exposed.get(name, 0.0))
             columns.append((f"on {name}", waits))
-        return table(columns, self.cells)
+        return columns
 
     @property
     def cells(self) -> list[tuple[Any, str, Any]]:

@@ -13,15 +13,14 @@ import torch.distributed as dist
 from tpviz.core.charts import axis, panel, points
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_bytes, show_seconds
+from tpviz.evidence.facts import facts
 from tpviz.evidence.report import Report
 from tpviz.ranks.devices import badge
 from tpviz.ranks.launch import check_world_size, launch
 
-AUTHORS = (1.5, 2.1)
-"""Range of kappa on A100s: our analysis of traces that ATP's authors had in their repository, GEMMs
-of 4096^3 under an all-gather or a reduce-scatter of 33.5 MB. No number of the paper."""
-A100 = "A100 80GB PCIe"
-SOURCE = "analysis of the authors' traces, A100 80GB PCIe"
+A100 = facts(__file__).a100
+AUTHORS = "{} to {}".format(*A100["kappa"])
+"""Range of kappa on the authors' GPUs."""
 DTYPES = ("float32", "float64", "bfloat16")
 SIZES = {"cpu": 1024, "cuda": 4096}
 """On a CPU long enough to span several of the system's time slices: a shorter GEMM is often over
@@ -87,15 +86,17 @@ class Contention(Report):
         quartiles = points(
             "median, quartiles", [self.ratio], [here], "axis0", "diamond", 13, error_x=error
         )
-        theirs = points(SOURCE, AUTHORS, [A100] * 2, "forward", "circle-open", 11)
+        theirs = points(
+            A100["from"], A100["kappa"], [A100["name"]] * 2, "forward", "circle-open", 11
+        )
         theirs |= {"mode": "lines+markers"}
         theirs |= {"line": {"color": "ink:forward", "dash": "dot", "width": 3}}
         pairs = points(
             "one pair of GEMMs", ratios, [here] * len(ratios), "other", "line-ns-open", 22
         )
         x = axis("kappa: time during a collective / time alone")
-        x["range"] = [min(0.9, *ratios) - 0.05, max(*ratios, *AUTHORS) * 1.05]
-        y = {"type": "category", "autorange": "reversed", "categoryarray": [here, A100]}
+        x["range"] = [min(0.9, *ratios) - 0.05, max(*ratios, *A100["kappa"]) * 1.05]
+        y = {"type": "category", "autorange": "reversed", "categoryarray": [here, A100["name"]]}
         return {
             "title": "Slowdown of a GEMM during a collective",
             "panels": [panel("", [pairs, quartiles, theirs], x, y)],
@@ -115,7 +116,7 @@ class Contention(Report):
                 under,
                 f"measured, {self.badge}",
             ],
-            [A100, "", f"{AUTHORS[0]} to {AUTHORS[1]}", "0.5 ms", "0.8 to 1.1 ms", SOURCE],
+            [A100["name"], "", AUTHORS, A100["alone"], A100["during"], A100["from"]],
         ]
 
     def words(self) -> list[str]:
@@ -130,7 +131,7 @@ class Contention(Report):
     def notes(self) -> list[str]:
         """The authors' range, and the limits of ours."""
         notes = [
-            f"For comparison, not the paper's numbers: {AUTHORS[0]} to {AUTHORS[1]} ({SOURCE}).",
+            f"For comparison, not the paper's numbers: {AUTHORS} ({A100['from']}).",
             "On emulated clusters kappa is 1 by construction: ranks sleep while they wait for a "
             "collective, which slows no GEMM.",
         ]

@@ -15,7 +15,7 @@ from tpviz.evidence.study import GAIN, Study, ask
 from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
 from tpviz.verbs.slow_motion import in_slow_motion
 
-from .claims import OVERLAPS as CLAIM
+from .claims import FACTS
 
 SUBSETS = {
     "all": tuple(c for n in range(4) for c in combinations(OVERLAPS, n)),
@@ -85,7 +85,7 @@ class Overlaps(Study):
             "oar: the input gradient's all-reduce overlaps the weight's GEMM. ors: weight "
             "gradients' reduce-scatters overlap later kernels. oag: the next weight is prefetched.",
             GAIN,
-            CLAIM,
+            FACTS.overlaps,
             *too_late(self.late(), "; "),
         ]
 

@@ -20,7 +20,7 @@ from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import predict
 from tpviz.verbs.slow_motion import in_slow_motion
 
-from .claims import VALIDATION as CLAIM
+from .claims import FACTS
 from .overlapping import grid_of
 
 KINDS = {
@@ -186,7 +186,7 @@ class GridValidation(Report):
                 "communication model were run."
             )
         late = [grid_of(r.strategy) for r in self.measured if not r.faithful]
-        return [*notes, *too_late(late, "; "), " ".join(self._agreement()), CLAIM]
+        return [*notes, *too_late(late, "; "), " ".join(self._agreement()), FACTS.validation]
 
     def __repr__(self):
         against, tau = self.against, self.tau("communication", self.against)

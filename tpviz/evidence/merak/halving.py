@@ -16,7 +16,7 @@ from tpviz.cluster.clock.cost import by_axis, transfer
 from tpviz.core.charts import FROM_ZERO, axis, curves, line, panel, words_of
 from tpviz.core.checks import whole_number
 from tpviz.core.mesh import Mesh
-from tpviz.core.tables import show_seconds, table
+from tpviz.core.tables import show_seconds
 from tpviz.core.trace.analyses import length, merge
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import not_knobs, some, too_late
@@ -111,9 +111,8 @@ class Halves(Study):
         """A level on an axis."""
         return str(label)
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: each level by each source."""
-        columns = [
+    def _columns(self):
+        return [
             ("level", lambda row, source, t: f"{row.level}, {LEVELS[row.level]}"),
             ("source", lambda row, source, t: words_of(source)),
             ("step", lambda row, source, t: show_seconds(t.step)),
@@ -124,7 +123,6 @@ class Halves(Study):
             ("backward", lambda row, source, t: f"{row.blocks['backward']:.3g} c"),
             ("expected", lambda row, source, t: f"{row.expected:.3g} c"),
         ]
-        return table(columns, self.cells)
 
     def phrase(self, row: LevelVariant, one: HalvesOutcome) -> str:
         """A level in words."""

@@ -20,6 +20,7 @@ from tpviz.core.checks import divisors, one_of
 from tpviz.core.mesh import Mesh
 from tpviz.core.step import Collective, Part
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import facts
 from tpviz.evidence.finding import Finding, vary
 from tpviz.evidence.study import Study, ask
 from tpviz.schemes.merak.budget import keeps
@@ -31,14 +32,9 @@ from tpviz.verbs.predict import predict
 
 GPUS = 64
 Orders = tuple[dict[str, Any], ...]
-MODELS = {
-    "1.5B": (48, 1600, 16),
-    "2.5B": (54, 1920, 20),
-    "8.3B": (72, 3072, 32),
-    "20B": (44, 6144, 64),
-}
-"""{name: (layers, hidden, heads)} of public models of these names: GPT-2 (with heads that split
-over 4 ranks), two of Megatron-LM's, GPT-NeoX. The paper's are not known."""
+FACTS = facts(__file__)
+MODELS: dict[str, list[int]] = FACTS.models
+"""{name: (layers, hidden, heads)} of public models of these names."""
 BEFORE = TrainingRun(attention="unfused", dropout=True, at_once=True)
 """Memory of programs of 2022: no fused attention, dropout; all that a stage recomputes at once, of
 rivals too, which would need less block by block."""
@@ -75,16 +71,14 @@ def machine(gpu: str = "RTX 3090", nic: float = 12.5e9) -> Cluster:
 
     gpu : "RTX 3090", four a node over PCIe and behind one NIC of ``nic`` bytes/s, at shares of the
     nominal rates that published runs reach on A100s; or "A100", eight a node behind as many NICs.
-    PCIe 17 GB/s a GPU: as in `tpviz.clusters.nvlink_pairs`.
     """
     one_of("gpu", gpu, ("RTX 3090", "A100"))
     few = {} if gpu == "A100" else {"nics": 1, "nic": nic}
     real = as_run_by(dgx("A100-SXM-40GB", GPUS, **few), "Megatron-LM before FlashAttention")
     if gpu == "A100":
         return real
-    rates = {"float32": 35.6e12, "float16": 71e12, "bfloat16": 71e12}
-    device = replace(real.device, flops=rates, memory=24e9, memory_bandwidth=936e9, name=gpu)
-    inside = replace(real.levels[0], name="PCIe", units=4, p2p=17e9, group=17e9)
+    device = replace(real.device, name=gpu, **FACTS.rtx_3090)
+    inside = replace(real.levels[0], name="PCIe", units=4, p2p=FACTS.pcie, group=FACTS.pcie)
     network = replace(real.levels[1], units=GPUS // 4)
     source = "assumed, after a script's partition; shares of A100 runs"
     name = f"{GPUS} {gpu}s, {nic / 1e9:g} GB/s a node"

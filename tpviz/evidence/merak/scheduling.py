@@ -10,7 +10,7 @@ from tpviz.core.checks import one_of, whole_number
 from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import SCHEDULES
 from tpviz.core.schedules.formulas import bubble, makespan
-from tpviz.core.tables import show_bytes, show_seconds, table
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.core.trace.pipeline import measured as bars_of
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import not_knobs, some, too_late
@@ -109,8 +109,12 @@ class Schedules(Study):
         return {**drawn, "title": f"{self.head}, by schedule"}
 
     def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: each schedule by each source."""
-        columns = [
+        """Rows of strings, header first: each schedule by each source, and those refused."""
+        refused = [[name, "refused", why, *[""] * 5] for name, why in self.refused.items()]
+        return super().to_table() + refused
+
+    def _columns(self):
+        return [
             ("schedule", lambda row, source, t: row.name),
             ("source", lambda row, source, t: words_of(source)),
             ("step", lambda row, source, t: show_seconds(t.step)),
@@ -120,8 +124,6 @@ class Schedules(Study):
             ("in flight", lambda row, source, t: " ".join(map(str, t.flight))),
             ("most of a rank", lambda row, source, t: show_bytes(max(t.peaks)) if t.peaks else ""),
         ]
-        refused = [[name, "refused", why, *[""] * 5] for name, why in self.refused.items()]
-        return table(columns, self.cells) + refused
 
     def words(self) -> list[str]:
         """The schedules by speed, and their bubbles."""

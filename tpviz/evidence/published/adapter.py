@@ -17,13 +17,14 @@ nanotron)                   stages; ZeRO-1 and sequence parallelism where the ru
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from tpviz import clusters
 from tpviz.cluster import Cluster
 from tpviz.cluster.clock.cost import Memory
 from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import facts
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak
@@ -34,94 +35,12 @@ from tpviz.verbs.room import as_pipeline, framework_run
 
 from .rows import PublishedRow, framework_of, table
 
-GPU_NAMES = {
-    "A100-80GB": "A100-SXM-80GB",
-    "H100": "H100-SXM-80GB",
-    "H200": "H200-SXM-141GB",
-    "B200": "B200-SXM-180GB",
-}
-"""Short names of sources -> names of `tpviz.clusters.GPUS`."""
-PROFILES = {
-    "bigscience": "Megatron-DeepSpeed",
-    **dict.fromkeys(
-        ("megatron_2020", "megatron_jan2021", "megatron_sc21"), "Megatron-LM before FlashAttention"
-    ),
-}
-"""How names of sources begin -> the profile of their runs, where it is not that of the framework.
-Attention of these passes its scores through memory."""
-FABRICS = {"bigscience_a100_384": (4, 12.5e9)}
-"""Sources whose nodes have other NICs than NVIDIA's: (NICs of a node, bytes/s of one). Jean Zay: 4
-Omni-Path links of 100 Gbit/s."""
-GRADIENTS = {"nanotron": {0: 2.0, 1: 2.5}}
-"""Bytes that data parallelism sends, by ZeRO's stage, as a multiple of those predicted: 4 for a
-parameter in 16 bits. nanotron all-reduces gradients in float32, 8 bytes, and with ZeRO-1 gathers
-weights besides, 2 (its trainer.py, ``reduce_scatter=False``, and optim/zero.py)."""
-ZERO = {"Megatron-LM": 1, "FSDP": 3}
-"""Profile -> the stage of ZeRO of runs that state none: the recipes of NeMo, Megatron-Bridge and
-DGX Cloud all have the distributed optimizer; FSDP shards all by default."""
-FIRST = {"n_gpus": 512, "tp": 32}
-"""From these sizes on the grid's pipelines send slow messages. Its authors ran pipelines a second
-time (scripts/scaling_benchmarks.py repeats jobs before a number unless pp is 1); which rows are of
-the first series is not stated. Of those to fit on, all 96 from these sizes on take 0.5 s longer for
-each message of a microbatch, of the others a quarter, which no column tells apart."""
-PLATFORMS = {"b200": "B200-SXM-180GB", "h100": "H100-SXM-80GB"}
-"""Words in the platform of a memory row -> its GPU; any other stands for an A100, on which memory
-does not depend."""
-OPTIONS = {
-    "swiglu": {"gated": True},
-    "untie-embeddings-and-output-weights": {"tied": False},
-    "disable-bias-linear": {"bias": False},
-    "normalization=RMSNorm": {"norm": "rms"},
-    "position-embedding-type=rope": {"rotary": True},
-}
-"""Options of a case of Megatron-LM's CI -> fields of `tpviz.GPT`."""
-REFUSED = {
-    "bert": "BERT",
-    "fsdp": "Megatron-LM's own FSDP",
-    "distill": "distillation",
-}
-"""Words in the name of a case that is not modelled -> why."""
-LAYOUTS = {
-    "uneven_pipeline": ("Ett|(t*4|)*2,ttL", 1),
-    "account_for_embedding_loss": ("E|(t|)*6,L", 2),
-}
-"""Words in the name of a case -> the layout that its options say, and the stages of a rank. Of 12
-layers 2 are on the first and the last stage; embedding and loss count beside 6 layers."""
+FACTS = facts(__file__)
 CI, CI_CASES = "megatron_ci_golden", "megatron_ci_cases"
 """The source of exact peaks, and the file of its cases' options."""
 INSTANCES = "num-distributed-optimizer-instances="
 CUBLAS = "CUBLAS_WORKSPACE_CONFIG=:4096:8"
-OLD = "dracooci"
-"""Platforms whose attention was unfused in deterministic mode, where no option says so: seen in all
-their rows that may be fitted on."""
-GPT2_VOCAB = 50257
-"""Tokens of GPT-2's byte-pair encoding, which Megatron-LM's CI uses and pads."""
 HALF = ("bf16", "fp16", "bfloat16", "float16")
-SPARSE = ("deepseek", "mixtral", "moe")
-"""Words in names of models with experts."""
-
-
-class Family(NamedTuple):
-    """How the models of a family differ from GPT-2, as fields of `tpviz.GPT`."""
-
-    gated: bool = False
-    norm: str = "layer"
-    rotary: bool = False
-    bias: bool = True
-    tied: bool = True
-
-
-FAMILIES = {
-    "llama-1B": Family(gated=True, norm="rms", rotary=True, bias=False),
-    "llama-3B": Family(gated=True, norm="rms", rotary=True, bias=False),
-    "llama": Family(gated=True, norm="rms", rotary=True, bias=False, tied=False),
-    "nemotron": Family(rotary=True, bias=False, tied=False),
-    "mpt": Family(),
-    "gpt": Family(),
-}
-"""First letters of a model's name -> its family, the first that fits. Llama: arXiv 2407.21783, with
-untied embeddings (the Ultra-Scale models' parameters add up with tied ones). Nemotron-4: arXiv
-2402.16819, squared ReLU counted as GELU. MPT: the sources' numbers of parameters are GPT-2's."""
 
 
 class NotModelled(ValueError):
@@ -147,7 +66,7 @@ def plan_of(
     for name in (*needed, "n_gpus", "tp", "pp", "dp"):
         if not getattr(row, name):
             raise NotModelled(f"{name} is not stated")
-    if row.ep > 1 or any(word in row.model.lower() for word in SPARSE):
+    if row.ep > 1 or any(word in row.model.lower() for word in FACTS.experts):
         raise NotModelled("models with experts are not modelled")
     if row.dtype not in HALF:
         raise NotModelled(f"dtype {row.dtype!r} is not modelled: GEMMs in 16 bits are")
@@ -158,7 +77,7 @@ def plan_of(
             f"global_batch={row.global_batch} is no multiple of dp*micro_batch="
             f"{row.dp * row.micro_batch}"
         )
-    for word, what in REFUSED.items() if row.kind == "memory" else ():
+    for word, what in FACTS.refused.items() if row.kind == "memory" else ():
         if word in row.model:
             raise NotModelled(f"{what}: not modelled")
     assumed: list[str] = []
@@ -191,19 +110,23 @@ def _part(row: PublishedRow, assumed: list[str]):
     )
 
 
+def _begins(known: Mapping[str, Any], text: str):
+    """What is said of the first of these beginnings that a text has; None where it has none."""
+    return next((what for start, what in known.items() if text.startswith(start)), None)
+
+
 def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
     """The model and batch of a row; raises ``ValueError`` as `tpviz.GPT`."""
-    family = next((f for name, f in FAMILIES.items() if row.model.startswith(name)), None)
-    if family is None:
-        family = Family(gated="gated MLP" in row.notes and "not gated" not in row.notes)
+    fields, vocab = _begins(FACTS.families, row.model), row.vocab
+    if fields is None:
+        fields = {"gated": "gated MLP" in row.notes and "not gated" not in row.notes}
         assumed.append("a model as GPT-2's but for the sizes stated")
-    fields, vocab = family._asdict(), row.vocab
     if row.kind == "memory":
         options = options_of(row.model)
-        for option, other in OPTIONS.items():
-            fields |= other if option in options else {}
+        for option, other in FACTS.options.items():
+            fields = {**fields, **(other if option in options else {})}
         if not vocab and row.model.startswith("gpt"):
-            vocab = GPT2_VOCAB
+            vocab = FACTS.vocab
             assumed.append("GPT-2's vocabulary")
         if vocab and row.source == CI:
             vocab = -(-vocab // (128 * row.tp)) * 128 * row.tp
@@ -211,7 +134,7 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
     if not vocab:
         raise NotModelled("vocab is not stated")
     wide = 4 * row.hidden
-    if row.source == CI and fields["gated"]:  # as Megatron-LM's arguments.py
+    if row.source == CI and fields.get("gated"):  # as Megatron-LM's arguments.py
         wide = int(wide * 2 / 3 / 64) * 64
     return GPT(
         layers=row.layers,
@@ -231,8 +154,8 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
 def ideal(gpu: str, n_gpus: int, source: str = "") -> Cluster:
     """The cluster of a row at nominal rates. Raises ``ValueError`` for an unknown GPU and for nodes
     that are cut."""
-    gpu = GPU_NAMES.get(gpu, gpu)
-    return clusters.dgx(gpu, max(n_gpus, 2), *FABRICS.get(source, (None, None)))
+    gpu = FACTS.gpus.get(gpu, gpu)
+    return clusters.dgx(gpu, max(n_gpus, 2), *FACTS.fabrics.get(source, (None, None)))
 
 
 @lru_cache(maxsize=256)
@@ -249,8 +172,7 @@ def real(gpu: str, n_gpus: int, source: str, numbers: Mapping[str, float]) -> Cl
 
 def profile_of(source: str) -> str:
     """The profile, of `tpviz.cluster.profiles.frameworks`, of a source's runs."""
-    known = next((name for start, name in PROFILES.items() if source.startswith(start)), None)
-    framework = known or framework_of(source)
+    framework = _begins(FACTS.profiles, source) or framework_of(source)
     return framework if framework in frameworks() else "Megatron-LM"
 
 
@@ -261,10 +183,11 @@ def fabric_of(profile: str) -> str:
 
 def as_ran(cluster: Cluster, row: PublishedRow, workload: GPT) -> Cluster:
     """The cluster as the run of a row found it: with less bandwidth over dp where its gradients are
-    larger than those predicted, with slow messages where `FIRST` says so, and with slower GEMMs
+    larger than those predicted, with slow messages where the grid's are, and with slower GEMMs
     where ``workload``, `_part` of its sequences, lacks FLOPs of attention over whole ones."""
-    factor = GRADIENTS.get(row.framework, {}).get(row.zero or 0, 1) if row.dp > 1 else 1
-    slow = row.n_gpus >= FIRST["n_gpus"] or row.tp >= FIRST["tp"]
+    sends = FACTS.gradients.get(row.framework, {}) if row.dp > 1 else {}
+    slow = any(getattr(row, size) >= least for size, least in FACTS.slow_messages.items())
+    factor = sends.get(str(row.zero or 0), 1)
     cluster = _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
     if row.cp == 1:
         return cluster
@@ -311,7 +234,7 @@ def ci_cases() -> dict[str, frozenset[str]]:
 
 def options_of(case: str) -> frozenset[str]:
     """The options of a case; of an unknown one those that begin with a word of its name."""
-    named = frozenset(option for option in OPTIONS if option.partition("-")[0] in case)
+    named = frozenset(option for option in FACTS.options if option.partition("-")[0] in case)
     return ci_cases().get(case, named)
 
 
@@ -321,7 +244,7 @@ def run_of(row: PublishedRow, plan: RunPlan) -> TrainingRun:
     found = as_pipeline(plan.strategy, plan.workload)
     assert found is not None
     run = framework_run(profile_of(row.source), plan.cluster.device.name, *found)
-    if row.recompute == "selective" and row.source.startswith(tuple(PROFILES)):
+    if row.recompute == "selective" and row.source.startswith(tuple(FACTS.profiles)):
         run = replace(run, attention="recomputed")
     if row.dtype == "fp16" and row.source == CI:
         run = replace(run, summed=2)
@@ -330,7 +253,7 @@ def run_of(row: PublishedRow, plan: RunPlan) -> TrainingRun:
     options, gpu = options_of(row.model), row.gpu.lower()
     unfused = "attention-backend=unfused" in options or "transformer-impl=local" in options
     instances = next((int(o.partition("=")[2]) for o in options if o.startswith(INSTANCES)), 1)
-    flash = not unfused and not (OLD in gpu and "deterministic-mode" in options)
+    flash = not unfused and not (FACTS.unfused in gpu and "deterministic-mode" in options)
     handle = LARGE if CUBLAS in options or "h100" in gpu else HANDLE
     engine = LARGE if "h100" in gpu or "b200" in gpu else ENGINE
     return replace(
@@ -350,7 +273,7 @@ def _gpu(row):
     if row.kind != "memory":
         return row.gpu
     words = row.gpu.lower().replace("gb200", "")
-    return next((gpu for word, gpu in PLATFORMS.items() if word in words), "A100-SXM-80GB")
+    return next((gpu for word, gpu in FACTS.platforms.items() if word in words), "A100-SXM-80GB")
 
 
 def _place(row):
@@ -396,7 +319,7 @@ def _pipelined(row, assumed):
     if row.sp is None and row.tp > 1:
         assumed.append("sequence parallelism, as nothing is stated of it")
     order: dict[str, Any] = {"schedule": "1f1b"}
-    layout, vpp = next((s for word, s in LAYOUTS.items() if word in row.model), ("", row.vpp))
+    layout, vpp = next((s for word, s in FACTS.layouts.items() if word in row.model), ("", row.vpp))
     if vpp > 1 and row.pp > 1:
         order = {"schedule": "interleaved_1f1b", "chunks": vpp}
     return Merak(
@@ -414,7 +337,7 @@ def _pipelined(row, assumed):
 
 def _zero(row, assumed):
     """The stage of ZeRO that is stated, else that with which a framework's recipes train."""
-    usual = ZERO.get(profile_of(row.source), 0) if row.kind != "memory" and row.dp > 1 else 0
+    usual = FACTS.zero.get(profile_of(row.source), 0) if row.kind != "memory" and row.dp > 1 else 0
     if row.zero is None and usual:
         assumed.append(f"ZeRO-{usual}, as {row.framework} trains, for none is stated")
     return usual if row.zero is None else row.zero

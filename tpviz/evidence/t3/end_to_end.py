@@ -16,6 +16,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.core.checks import number, one_of
+from tpviz.evidence.facts import facts
 from tpviz.evidence.t3_hardware import Gemm, Machine
 from tpviz.evidence.t3_hardware.closed_form import sublayer_times
 
@@ -24,11 +25,9 @@ from .sublayers import SUBLAYERS
 if TYPE_CHECKING:
     from .sublayers import Sublayers
 
-OTHER = 0.425
-"""Share of other work: a reading note of the paper says 40 to 45 %."""
-MEASURED = Machine(flops=181e12, dram=1.6384e12)
-"""AMD's MI210, on which the paper's simulator was validated (note): its data sheet's peaks, FP16
-matrix and HBM2e. That the breakdown of an iteration is from it too is our inference."""
+FACTS = facts(__file__)
+OTHER: float = FACTS.other_work
+MEASURED = Machine(**FACTS.measured)
 UNITS = {"training": (36, tuple(SUBLAYERS)), "prompt": (12, ("OP", "FC-2"))}
 """{what: units of all its sharded GEMMs, its sublayers}."""
 

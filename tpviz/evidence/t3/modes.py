@@ -12,7 +12,7 @@ from typing import Any
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.core.charts import FROM_ZERO, axis, curves, words_of
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.tables import show_seconds, table
+from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
 from tpviz.evidence.report import some, too_late
 from tpviz.evidence.study import GAIN, Outcome, Study, Variant, ask, outcome
@@ -60,8 +60,7 @@ class Modes(Study):
         s = self.rows[0].strategy
         return f"T3, {s.tp} ranks, gather {s.gather}, on {self.cluster.caption}"
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: each mode by each source."""
+    def _columns(self):
         first = self.rows[0]
 
         def over(what):
@@ -72,7 +71,7 @@ class Modes(Study):
 
             return f"gain over {first.label}", cell
 
-        columns = [
+        return [
             ("mode", lambda row, source, t: row.label),
             ("source", lambda row, source, t: words_of(source)),
             ("step", lambda row, source, t: show_seconds(t.step)),
@@ -80,7 +79,6 @@ class Modes(Study):
             ("FC-2", lambda row, source, t: show_seconds(t.sublayer)),
             over("sublayer"),
         ]
-        return table(columns, self.cells)
 
     def phrase(self, row: Variant, one: ModeOutcome) -> str:
         """A mode in words."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.core.charts import panel, points
 from tpviz.core.tables import table
+from tpviz.evidence.facts import facts, records
 from tpviz.evidence.report import Report
 
 from .end_to_end import end_to_end, geomean
@@ -54,10 +55,20 @@ VARIED = {
     "simulated GPU's shares": {"measured": None},
 }
 """{what is changed: the knobs}."""
-_READS = ("llc 12 MiB", "llc 24 MiB", "replacement lru", "tile 128x256")
-_WHOLE = ("other work 30 %", "other work 20 %", "simulated GPU's shares", "link 75 GB/s")
+VARIED_OF = {
+    "": (),
+    "reads": ("llc 12 MiB", "llc 24 MiB", "replacement lru", "tile 128x256"),
+    "iteration": (
+        "other work 30 %",
+        "other work 20 %",
+        "simulated GPU's shares",
+        "link 75 GB/s",
+    ),
+}
+"""{what a number is about: keys of `VARIED` that are tried where it is not matched}."""
 
 
+# -- what computes ours: functions of (`Sublayers`, knobs of `end_to_end`), in percent -------------
 def _more(ratio):
     """By how many percent a ratio of two of our numbers is above 1."""
     return lambda found, whole: 100 * (ratio(found) - 1)
@@ -67,20 +78,17 @@ def _speedup(config, mean):
     return _more(lambda found: getattr(found, mean)(config))
 
 
-def _over(mean):
-    """T3-MCA's speedup over T3."""
-    return _more(
-        lambda found: getattr(found, mean)(lambda r: r.seconds["t3"] / r.seconds["t3_mca"])
-    )
+def _ratio(what, tp=None):
+    """The geometric mean of one of `RATIOS`, over the sublayers of one TP degree or all."""
+    rows = lambda found: tuple(r for r in found.rows if tp in (None, str(r.tp)))
+    return _more(lambda found: Sublayers(rows(found), found.machine).geomean(RATIOS[what]))
 
 
-def _geomean(value, tp=None):
-    """Of a value of each sublayer, of one TP degree or of all."""
-    rows = lambda found: tuple(r for r in found.rows if tp in (None, r.tp))
-    return _more(lambda found: Sublayers(rows(found), found.machine).geomean(value))
+def _most(what):
+    return _more(lambda found: found.max(RATIOS[what]))
 
 
-def _gain(config, what, mean):
+def _iteration(config, what, mean):
     def ours(found, whole):
         gains = end_to_end(found, config, what, **whole)
         return 100 * ((geomean(gains) if mean == "geomean" else max(g.speedup for g in gains)) - 1)
@@ -95,24 +103,11 @@ def _share(what):
     )
 
 
-def _saved_geomean(found, whole):
-    return 100 * (1 - found.geomean(lambda row: 1 - row.moved()))
-
-
-def _saved_max(found, whole):
-    return 100 * found.max(lambda row: row.moved())
-
-
-def _near_memory(row):
-    return row.rs / row.rs_nmc
-
-
-def _ideal_near_memory(row):
-    return row.speedup("ideal_nmc") / row.speedup("ideal")
-
-
-def _rs_reads(row):
-    return row.dram["sequential"]["rs_read"] / row.dram["t3_mca"]["dma_read"]
+def _saved(mean):
+    """Of memory traffic."""
+    if mean == "max":
+        return lambda found, whole: 100 * found.max(lambda row: row.moved())
+    return lambda found, whole: 100 * (1 - found.geomean(lambda row: 1 - row.moved()))
 
 
 def _writes(row):
@@ -122,8 +117,32 @@ def _writes(row):
     )
 
 
-def _gemm_reads(row):
-    return row.read()
+RATIOS = {
+    "near_memory": lambda row: row.rs / row.rs_nmc,
+    "ideal_near_memory": lambda row: row.speedup("ideal_nmc") / row.speedup("ideal"),
+    "mca_over_t3": lambda row: row.seconds["t3"] / row.seconds["t3_mca"],
+    "rs_reads": lambda row: row.dram["sequential"]["rs_read"] / row.dram["t3_mca"]["dma_read"],
+    "writes": _writes,
+    "gemm_reads": lambda row: row.read(),
+}
+OURS = {
+    "speedup": _speedup,
+    "ratio": _ratio,
+    "most": _most,
+    "saved": _saved,
+    "iteration": _iteration,
+    "share": _share,
+}
+
+
+def _anchor(ours, varied, **row):
+    measure, *arguments = ours.split()
+    return Anchor(ours=OURS[measure](*arguments), varied=VARIED_OF[varied], **row)
+
+
+ANCHORS = tuple(_anchor(**row) for row in records(facts(__file__, "paper").numbers))
+NAMES = {"ideal": "ideal overlap", "t3": "T3", "t3_mca": "T3-MCA"}
+"""{configuration: its name in the table}."""
 
 
 def null_model(found: Sublayers) -> Sublayers:
@@ -148,95 +167,6 @@ def null_model(found: Sublayers) -> Sublayers:
         )
 
     return Sublayers(tuple(map(null, found.rows)), found.machine)
-
-
-def _kind(kind):
-    def anchor(name, paper, source, ours, varied=(), small=True):
-        return Anchor(name, paper, source, kind, small, ours, varied)
-
-    return anchor
-
-
-_predicted, _fitted, _identity = map(_kind, KINDS)
-NAMES = {"ideal": "ideal overlap", "t3": "T3", "t3_mca": "T3-MCA"}
-"""{configuration: its name in the table}."""
-MEANS = {"geomean": "mean", "max": "max"}
-"""{a method of `Sublayers`: its name in the table; means are geometric}."""
-_ITERATIONS = [(what, mean) for what in ("training", "prompt") for mean in MEANS]
-ANCHORS = (
-    _fitted("ideal overlap, mean", 35, "note", _speedup("ideal", "geomean")),
-    _fitted("ideal overlap, max", 50, "note", _speedup("ideal", "max")),
-    _fitted(
-        "near-memory reduction, reduce-scatter alone, TP 8", 7, "note", _geomean(_near_memory, 8)
-    ),
-    _fitted(
-        "near-memory reduction, reduce-scatter alone, TP 16", 3, "note", _geomean(_near_memory, 16)
-    ),
-    _predicted(
-        "ideal with near-memory reduction, extra, max",
-        4,
-        "note",
-        _more(lambda found: found.max(_ideal_near_memory)),
-    ),
-    _fitted("T3, mean", 20, "note", _speedup("t3", "geomean")),
-    _fitted("T3, max", 39, "note", _speedup("t3", "max")),
-    _fitted("T3-MCA, mean", 30, "abstract", _speedup("t3_mca", "geomean")),
-    _fitted("T3-MCA, max", 47, "abstract", _speedup("t3_mca", "max")),
-    _fitted("T3-MCA over T3, mean", 13, "note", _over("geomean")),
-    _fitted("T3-MCA over T3, max", 29, "note", _over("max")),
-    *(
-        _predicted(
-            f"T3-MCA, large models, {MEANS[m]}", n, source, _speedup("t3_mca", m), small=False
-        )
-        for m, n, source in (("geomean", 29, "abstract"), ("max", 35, "note"))
-    ),
-    _fitted("memory traffic saved, mean", 22, "abstract", _saved_geomean),
-    _fitted("memory traffic saved, max", 36, "abstract", _saved_max, _READS),
-    *(
-        _identity(f"{what}: how much more sequential makes{at}", number, "note", ours)
-        for what, at, number, ours in (
-            ("reduce-scatter reads", ", TP 8", 150, _geomean(_rs_reads, 8)),
-            ("reduce-scatter reads", ", TP 16", 120, _geomean(_rs_reads, 16)),
-            ("GEMM and reduce-scatter writes", "", 10, _geomean(_writes)),
-        )
-    ),
-    _fitted(
-        "GEMM reads: how much more sequential makes", 56, "note", _geomean(_gemm_reads), _READS
-    ),
-    *(
-        _predicted(
-            f"{what}, {name}, {MEANS[mean]}", number, "note", _gain(config, what, mean), _WHOLE
-        )
-        for config, name, numbers in (
-            ("t3_mca", "T3-MCA", (10, 12, 12, 15)),
-            ("t3", "T3", (7, 9, 9, 12)),
-        )
-        for (what, mean), number in zip(_ITERATIONS, numbers)
-    ),
-    *(
-        _predicted(
-            f"{what}, T3-MCA, large models, max",
-            number,
-            "note",
-            _gain("t3_mca", what, "max"),
-            _WHOLE,
-            False,
-        )
-        for what, number in (("training", 12), ("prompt", 14))
-    ),
-    *(
-        _fitted(
-            f"communication's share, {what}{models}, max",
-            number,
-            "note",
-            _share(what),
-            _WHOLE,
-            small,
-        )
-        for models, small, numbers in (("", True, (34, 43)), (", large models", False, (46, 44)))
-        for what, number in zip(("training", "prompt"), numbers)
-    ),
-)
 
 
 class Compared(NamedTuple):

@@ -1,7 +1,7 @@
 """``sublayers``: the paper's models, the four GEMMs of a layer that need an all-reduce, simulated.
 
-Model sizes are public; tokens of a batch are recalled (unconfirmed; speedups hardly depend on
-them). Which knobs of `Machine` are fitted, and to what, is in `FITTED`.
+Speedups hardly depend on the tokens of a batch, which are recalled. Which knobs of `Machine` are
+fitted, and to what, is in `FITTED`.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.core.charts import axis, label, line, panel
 from tpviz.core.checks import one_of, some_of, whole_number
 from tpviz.core.tables import show_seconds, table
+from tpviz.evidence.facts import facts, records
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
 from tpviz.evidence.t3_hardware.dram import EventClock
@@ -35,16 +36,7 @@ class Model(NamedTuple):
     small: bool
 
 
-MODELS = {
-    m.name: m
-    for m in (
-        Model("Mega-GPT-2", 3072, 72, 16 << 10, (8, 16), True),
-        Model("T-NLG", 4256, 78, 8 << 10, (8, 16), True),
-        Model("GPT-3", 12288, 96, 2 << 10, (32,), False),
-        Model("PALM", 18432, 118, 2 << 10, (32,), False),
-        Model("MT-NLG", 20480, 105, 2 << 10, (32,), False),
-    )
-}
+MODELS = {row["name"]: Model(**row) for row in records(facts(__file__).models)}
 SUBLAYERS = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
 """{sublayer: its k in units of hidden / TP}. Forward OP and FC-2; backward FC-1 and IP."""
 CONFIGS = ("ideal", "ideal_nmc", "t3", "t3_mca")

@@ -1,45 +1,24 @@
 """The models of AxoNN's papers as workloads, their FLOPs, and how much of a device they use.
 
-Sizes up to 175B as in the launch script of the authors' Gordon Bell code; 320B and 640B recalled,
-not confirmed. What is computed here is derived, never a number of the papers.
+`facts.json` has the sizes with their sources. What is computed here is derived, never a number of
+the papers.
 
 >>> f"{paper_models()['80B'].num_parameters / 1e9:.1f}"
 '76.8'
 """
 
+import json
+from pathlib import Path
 from typing import NamedTuple
 
 from tpviz.core.workload import GPT
 
-SIZES = {
-    "5B": (24, 4096),
-    "10B": (32, 5120),
-    "20B": (32, 7168),
-    "40B": (38, 9216),
-    "50B": (48, 9216),
-    "60B": (56, 9216),
-    "80B": (42, 12288),
-    "100B": (53, 12288),
-    "160B": (84, 12288),
-    "175B": (96, 12288),
-    "320B": (96, 16384),
-    "640B": (192, 16384),
-}
+_FACTS = json.loads(Path(__file__).with_name("facts.json").read_text())
+SIZES: dict[str, list[int]] = _FACTS["sizes"]["value"]
 """{name: (layers, hidden)}; heads of 128 features."""
-LEAST_RANKS = {
-    "5B": 4,
-    "10B": 8,
-    "20B": 16,
-    "40B": 32,
-    "50B": 32,
-    "60B": 64,
-    "80B": 64,
-    "100B": 64,
-    "160B": 128,
-    "175B": 128,
-}
+LEAST_RANKS: dict[str, int] = _FACTS["least_ranks"]["value"]
 """Ranks that x y z must have at least in the authors' launch script."""
-NOMINAL = {"A100": 312e12, "MI250X GCD": 191.5e12, "H100": 989e12}
+NOMINAL: dict[str, float] = _FACTS["nominal"]["value"]
 """FLOP/s in bfloat16 by the vendors, which the papers take percentages of."""
 
 
