@@ -160,3 +160,36 @@ def test_no_step_is_faster_than_the_bound_by_which_plans_are_left_out(name, give
         s = replace(s, keep=1.0) if s.recompute == "stage_aware" else s
         ratios.append(merak._least(s, w, cluster) / tv.predict(s, w, cluster).step_time)
     assert 0.4 < sorted(ratios)[len(ratios) // 2] and max(ratios) <= 1 + 1e-9
+
+
+@pytest.fixture
+def two_claims(monkeypatch):
+    """The one of ATP, as it is and on another model."""
+    (one,) = (claim for claim in CLAIMS if claim.system == "ATP")
+    other = one._replace(key="atp-small", given={"hidden": 2048})
+    monkeypatch.setattr(table, "known", lambda: (one, other))
+
+
+def test_claims_side_by_side_are_those_of_one_process(two_claims, monkeypatch):
+    """Every figure is computed once, in one of the ranks; on one core nothing is started."""
+    told, found = [], []
+    monkeypatch.setattr(table.os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(table, "launch", lambda *args, **options: pytest.fail("on one core"))
+    alone = tv.claims(progress=lambda *at: told.append(at))
+    assert [at[0] for at in told] == [0] * 7 + [1] * 7
+    monkeypatch.setattr(table.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(
+        table, "launch", lambda *a, **options: found.extend(tv.launch(*a, **options)) or found
+    )
+    monkeypatch.setattr(Claim, "find", lambda *job: pytest.fail("computed here too"))
+    assert tv.claims(progress=False).rows == alone.rows
+    first, second = found
+    assert not first.keys() & second.keys() and len(first) + len(second) == 6 + 5
+
+
+def test_claims_in_a_rank_are_computed_there(two_claims, monkeypatch):
+    """No rank can start ranks, and torchrun's are a world already."""
+    monkeypatch.setattr(table.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(table, "launch", lambda *args, **options: pytest.fail("ranks in a rank"))
+    monkeypatch.setattr(table.dist, "is_initialized", lambda: True)
+    assert len(tv.claims(sensitivity=False, progress=False).rows) == 2

@@ -5,24 +5,32 @@ the function that computes ours (`tpviz.evidence.finding.Finding`), and knows no
 """
 
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+
+import torch.distributed as dist
 
 from tpviz.core.charts import axis, panel, points
 from tpviz.core.checks import one_of, some_of
 from tpviz.core.tables import html_table, table
 from tpviz.ranks.bar import viewer
+from tpviz.ranks.launch import in_torchrun, launch, max_ranks
+from tpviz.ranks.launch import progress as report
 
-from .finding import Finding, told_to
+from .finding import Ends, Finding, told_to, vary
 from .report import Report
 
 FILE = Path(__file__).with_suffix(".json")
 SYSTEMS = ("ATP", "AxoNN", "Merak", "T3")
+MOST = 4
+"""Processes that compute side by side, each with memory of its own."""
 PART = 1 / 3
 """Of the paper's figure: how far ours may be from it."""
 VERDICTS = {
@@ -38,7 +46,7 @@ VERDICTS = {
 class Claim(NamedTuple):
     """A headline in our words. setting : as far as it is known. figure : (least, most), the same
     where the paper has one. experiment : "module:function", called with ``given``; None: there is
-    none."""
+    none. unknowns : as `vary` takes them."""
 
     key: str
     system: str
@@ -49,6 +57,7 @@ class Claim(NamedTuple):
     source: str
     experiment: str | None
     given: dict[str, Any]
+    unknowns: Ends = {}
 
     @property
     def words(self) -> str:
@@ -61,13 +70,38 @@ class Claim(NamedTuple):
         least, most = self.figure
         return high >= least - PART * least and low <= most + PART * most
 
-    def ask(self, **more: Any) -> Finding:
-        """Our `Finding`. more : arguments of the experiment. Raises ``ValueError`` where there is
-        none."""
+    def ask(
+        self,
+        sensitivity: bool = True,
+        find: "Callable[[Claim, dict[str, Any]], Finding] | None" = None,
+        **more: Any,
+    ) -> Finding:
+        """Our `Finding`; its unknowns where ``sensitivity`` is asked for. more : arguments of the
+        experiment. find : in place of `Claim.find`. Raises ``ValueError`` where there is no
+        experiment."""
+        ours = lambda **end: (find or Claim.find)(self, {**self.given, **more, **end})
+        ends = self.unknowns if sensitivity else {}
+        return ours()._replace(unknowns=vary(lambda **end: ours(**end).figure, ends))
+
+    def find(self, given: Mapping[str, Any]) -> Finding:
+        """What the experiment gives with these arguments."""
+        module, name = self._experiment
+        return getattr(module, name)(**given)
+
+    @property
+    def _experiment(self):
         if self.experiment is None:
             raise ValueError(f"claim {self.key!r} has no experiment yet")
         module, _, name = self.experiment.partition(":")
-        return getattr(import_module(module), name)(**{**self.given, **more})
+        return import_module(module), name
+
+    def shares(self, given: Mapping[str, Any]) -> str:
+        """The same for experiments that share most of their work with these arguments."""
+        module, _ = self._experiment
+        reads = getattr(module, "READS", ())
+        return (
+            f"{module.__name__} {[item for item in sorted(given.items()) if item[0] not in reads]}"
+        )
 
 
 class ClaimRow(NamedTuple):
@@ -232,8 +266,14 @@ class Claims(Report):
 @lru_cache(maxsize=1)
 def known() -> tuple[Claim, ...]:
     """The claims of `claims.json`."""
-    rows: list[dict[str, Any]] = json.loads(FILE.read_text())["claims"]
-    return tuple(Claim(**row)._replace(figure=tuple(row["figure"])) for row in rows)
+    read = json.loads(FILE.read_text())
+
+    def claim(figure, without=(), **row):
+        ends = read["unknowns"][row["system"]]
+        bearing = {name: its for name, its in ends.items() if name not in without}
+        return Claim(figure=tuple(figure), unknowns=bearing, **row)
+
+    return tuple(claim(**row) for row in read["claims"])
 
 
 def claims(
@@ -252,21 +292,58 @@ def claims(
         without it, rows that miss cannot say whether an unknown explains that.
     progress : as `tpviz.launch` takes it.
 
-    Raises ``ValueError`` for another system.
+    Several claims are computed side by side, in processes of `tpviz.launch`, where there are cores
+    for it. Raises ``ValueError`` for another system.
     """
     keys = tuple(claim.key for claim in known())
     chosen = some_of("systems", systems, (*SYSTEMS, *keys))
     one_of("sensitivity", sensitivity, (True, False))
     wanted = [claim for claim in known() if {claim.system, claim.key} & {*chosen}]
+    asked = _side_by_side(wanted, sensitivity, progress) if len(wanted) > 1 else {}
+    find = lambda claim, given: asked.get(_job(claim, given)) or claim.find(given)
     rows = []
-    with closing(viewer(progress)) as show:
+    with closing(viewer(progress if not asked else False)) as show:
         for number, claim in enumerate(wanted):
             said = f"{claim.system}: {claim.claim}"
             show(number, len(wanted), said)
             with told_to(lambda at, n=number, said=said: show(n, len(wanted), f"{said}; {at}")):
-                ours = claim.ask(sensitivity=sensitivity) if claim.experiment else None
+                ours = claim.ask(sensitivity, find) if claim.experiment else None
             rows.append(ClaimRow(claim, ours))
     return Claims(tuple(rows))
+
+
+def _side_by_side(wanted: list[Claim], sensitivity: bool, progress: Any):
+    """{`_job`: its `Finding`} of all that these claims ask for; none on one core and in a rank."""
+    cores = min(MOST, max_ranks(), len(os.sched_getaffinity(0)))
+    if cores < 2 or in_torchrun() or dist.is_initialized():
+        return {}
+    jobs, groups = {}, {}
+    hear = lambda *job: jobs.setdefault(_job(*job), job) and Finding(0.0, "", "")
+    for claim in (claim for claim in wanted if claim.experiment):
+        claim.ask(sensitivity, hear)
+    for claim, given in jobs.values():
+        groups.setdefault(claim.shares(given), []).append((claim, given))
+    with TemporaryDirectory(prefix="claims-") as folder:
+        options = {"timeout": None, "device": "cpu", "progress": progress}
+        every = launch(_worked, [*groups.values()], folder, world_size=cores, **options)
+    return {job: ours for found in every for job, ours in found.items()}
+
+
+def _worked(groups: list[list[tuple[Claim, dict[str, Any]]]], folder: str):
+    """What this rank has computed: group after group that no other has begun."""
+    found = {}
+    for number, group in enumerate(groups):
+        try:
+            Path(folder, str(number)).touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        report(number, len(groups), f"{group[0][0].system}: {group[0][0].claim}")
+        found |= {_job(claim, given): claim.find(given) for claim, given in group}
+    return found
+
+
+def _job(claim: Claim, given: Mapping[str, Any]):
+    return claim.key, repr(sorted(given.items()))
 
 
 def _scale(row: ClaimRow) -> float:

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+Ends = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""{name of an unknown: {its value in words: arguments of an experiment}}."""
 _heard: ContextVar[Callable[[str], object]] = ContextVar("heard", default=lambda words: None)
 
 
@@ -40,10 +42,8 @@ class Finding(NamedTuple):
     fitted: bool = False
 
 
-def vary(
-    figure: Callable[..., float], ends: Mapping[str, Mapping[str, Mapping[str, Any]]]
-) -> tuple[Unknown, ...]:
-    """An `Unknown` for each of ``ends``: {name: {value in words: arguments of ``figure``}}.
+def vary(figure: Callable[..., float], ends: Ends) -> tuple[Unknown, ...]:
+    """An `Unknown` for each of ``ends``, by ``figure`` of their arguments.
 
     >>> vary(lambda x: 2.0 * x, {"size": {"one": {"x": 1}, "three": {"x": 3}}})
     (Unknown(name='size', ends=(('one', 2.0), ('three', 6.0))),)

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 from tpviz.cluster import Cluster
 from tpviz.cluster.clusters import GPUS, as_run_by, dgx, perlmutter
 from tpviz.core.workload import GPT
-from tpviz.evidence.finding import Finding, vary
+from tpviz.evidence.finding import Finding
 from tpviz.schemes.axonn.models import LEAST_RANKS, NOMINAL, hardware_flops, paper_models
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.verbs.peak import TrainingRun, peak
@@ -21,11 +20,8 @@ from .validated import validation
 
 WEAK = 8192
 """Sequences a step of the papers' weak scaling (recalled)."""
-ENDS = {
-    "sequences a step": {"1024": {"batch": 1024}, "4096": {"batch": 4096}},
-    "rank order": {"y, x, z, data, as in the code": {"order": "yxz"}},
-    "kernels": {"ideal, at the best GEMM's rate": {"ideal": True}},
-}
+READS = ("what", "order")
+"""Arguments under which the rival is the same."""
 
 
 @lru_cache(maxsize=16)
@@ -86,63 +82,67 @@ def _megatrons(w: GPT, devices: int) -> Iterator[Merak]:
 
 
 def over_megatron(
-    name: str = "80B", devices: int = 1024, batch: int = WEAK, sensitivity: bool = True
+    name: str = "80B",
+    devices: int = 1024,
+    batch: int = WEAK,
+    order: str = "xyz",
+    ideal: bool = False,
 ) -> Finding:
-    """By how many percent the fastest grid is faster than Megatron-LM's fastest plan."""
-
-    def ours(batch=batch, order="xyz", ideal=False):
-        theirs = rival(name, devices, batch, ideal)[0]
-        return 100 * (theirs / fastest(name, devices, batch, order, ideal).step - 1)
-
-    found = _finding(ours, name, devices, sensitivity, batch)
-    words = f"{found.setting}; Megatron-LM: {rival(name, devices, batch, False)[1].short}"
-    return found._replace(setting=words)
+    """By how many percent the fastest grid is faster than Megatron-LM's fastest plan. order : of
+    ranks. ideal : kernels at the best GEMM's rate."""
+    theirs, plan = rival(name, devices, batch, ideal)
+    ours = fastest(name, devices, batch, order, ideal)
+    setting = f"{_setting(name, devices, batch, ours)}; Megatron-LM: {plan.short}"
+    return Finding(100 * (theirs / ours.step - 1), "predicted", setting)
 
 
 def utilisation(
-    name: str = "80B", devices: int = 1024, what: str = "percent", sensitivity: bool = True
+    name: str = "80B",
+    devices: int = 1024,
+    what: str = "percent",
+    batch: int = WEAK,
+    order: str = "xyz",
+    ideal: bool = False,
 ) -> Finding:
     """Hardware FLOP/s of the fastest grid: "percent" of the vendor's peak, or "PFLOP/s" of all."""
     scale = 100.0 if what == "percent" else NOMINAL["A100"] * devices / 1e15
-
-    def ours(batch=WEAK, order="xyz", ideal=False):
-        return scale * fastest(name, devices, batch, order, ideal).used.hfu
-
-    return _finding(ours, name, devices, sensitivity)
+    ours = fastest(name, devices, batch, order, ideal)
+    return Finding(scale * ours.used.hfu, "predicted", _setting(name, devices, batch, ours))
 
 
-def overlaps_gain(name: str = "20B", devices: int = 256, sensitivity: bool = True) -> Finding:
+def overlaps_gain(
+    name: str = "20B",
+    devices: int = 256,
+    batch: int = WEAK,
+    order: str = "xyz",
+    ideal: bool = False,
+) -> Finding:
     """By how many percent its overlaps make the fastest grid faster."""
-
-    def ours(batch=WEAK, order="xyz", ideal=False):
-        s, w = fastest(name, devices, batch, order, ideal).strategy, paper_models(batch)[name]
-        slow, fast = (
-            predict(replace(s, overlap=o), w, machine(devices, ideal)).step_time
-            for o in ((), s.overlap)
-        )
-        return 100 * (slow / fast - 1)
-
-    return _finding(ours, name, devices, sensitivity)
+    ours, w = fastest(name, devices, batch, order, ideal), paper_models(batch)[name]
+    s, cluster = ours.strategy, machine(devices, ideal)
+    slow, fast = (predict(replace(s, overlap=o), w, cluster).step_time for o in ((), s.overlap))
+    return Finding(100 * (slow / fast - 1), "predicted", _setting(name, devices, batch, ours))
 
 
-def top_ten(name: str = "20B", devices: int = 32, sensitivity: bool = True) -> Finding:
+def top_ten(
+    name: str = "20B",
+    devices: int = 32,
+    batch: int = WEAK,
+    order: str = "xyz",
+    ideal: bool = False,
+) -> Finding:
     """How many of the communication model's first ten grids are among the ten fastest."""
-
-    def ours(batch=WEAK, order="xyz", ideal=False):
-        w, knobs = paper_models(batch)[name], {"order": order, "recompute": True}
-        found = validation(w, machine(devices, ideal), least=LEAST_RANKS[name], **knobs)
-        hits = found.hits(top=10)
-        assert hits is not None  # there are more grids
-        return float(hits.found)
-
-    return _finding(ours, name, devices, sensitivity)
+    w, knobs = paper_models(batch)[name], {"order": order, "recompute": True}
+    found = validation(w, machine(devices, ideal), least=LEAST_RANKS[name], **knobs)
+    hits = found.hits(top=10)
+    assert hits is not None  # there are more grids
+    ours = fastest(name, devices, batch, order, ideal)
+    return Finding(float(hits.found), "predicted", _setting(name, devices, batch, ours))
 
 
-def _finding(ours: Any, name: str, devices: int, sensitivity: bool, batch: int = WEAK):
-    grid = grid_of(fastest(name, devices, batch, "xyz", False).strategy)
+def _setting(name: str, devices: int, batch: int, ours: GridChoice):
     recalled = " (recalled)" * (batch == WEAK)
-    setting = (
+    return (
         f"{name}, {devices} A100s of Perlmutter, batch {batch}{recalled}, recomputing every "
-        f"block; fastest grid (x y z data) {grid}"
+        f"block; fastest grid (x y z data) {grid_of(ours.strategy)}"
     )
-    return Finding(ours(), "predicted", setting, vary(ours, ENDS) if sensitivity else ())
