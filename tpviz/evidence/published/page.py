@@ -6,6 +6,7 @@ All tables are of rows to test on, where they do not say otherwise: nothing was 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import log
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ from .rows import table as shipped
 from .split import digest, split
 from .validate import Checked, Validation, checked_rows, validate
 
+TEXT = Path(__file__).with_suffix(".md")
 WORST, SIMULATED = 20, 8
 _Row = TypeVar("_Row", Checked, score.ScorePoint)
 ERRORS = ("median predicted / measured", "median error", "90th percentile")
@@ -109,72 +111,35 @@ def sources_table(rows: Sequence[Checked]) -> list[list[str]]:
 
 
 def page(b: ScorePage) -> str:
-    """The page's text."""
+    """The page's text: `TEXT` with its tables and figures."""
     test = of_part(b.steps.rows, "test")
     points = score.points(test)
-    parts = [
-        "# Validation: predictions and published runs",
-        "Runs that other people made and published, and what `tv.predict` says of each. The rows "
-        "ship with the package (`tv.published()`); `tv.validate()` makes the comparison, for your "
-        "own rows too; `make validate` writes this page. "
-        "[ADR 0020](adr/0020-published-runs.md) says how rows were split into those that "
-        "coefficients may be fitted on and those that only test them, and how a row becomes a "
-        "strategy, a workload and a cluster.",
-        f"Made of: {digests()}.",
-        f"**Rows to test on.** {summary(b.steps.rows)}",
-        "![Predicted over measured step of every test row, and the share of rows up to an error]"
-        "(img/validation.svg)",
-        "Error: |predicted / measured - 1|. Frameworks: profiles of `tv.clusters.as_run_by`.",
-        "## Steps by source",
-        "Rows to test on:",
-        sources_table(test),
-        "Rows to fit on:",
-        sources_table(of_part(b.steps.rows, "fit")),
-        "## Steps by degree of each axis",
-        "Rows to test on; the Ultra-Scale grid is most of them. A row with several axes counts in "
-        "each.",
-        _degrees(points),
-        "## Ranking layouts",
-        f"Groups of {score.LEAST} or more layouts of one model and batch on as many GPUs. Rank "
-        "correlation: Spearman's, of predicted and measured steps; also among layouts of one micro "
-        f"batch alone (those with {score.LEAST} or more, averaged), as the micro batch explains "
-        "much. Regret: how much slower than the fastest measured layout the fastest predicted one "
-        "is.",
-        *_ranking(points),
-        "## Baselines",
-        "On the same test rows: every kernel and link at its nominal rate; model FLOPs at a "
-        "constant share of the peak, one for each framework and GPU, fitted on the rows to fit on; "
-        "and the errors that a source states of its own prediction.",
-        *_baselines(b, points),
-        "## The planner's band",
-        "How often the measured step lies in the band that the planner shows around its "
-        "prediction, whose inner part should hold half of the runs and all of it nine tenths. Of "
-        "rows to test on the band is made of the other groups of that framework and GPU; of rows "
-        "to fit on it is the band that ships, made of rows to test on.",
-        _coverage(b),
-        "## Simulated",
-        "`tv.simulate` replays the strategy's own program on a virtual clock, and should agree "
-        "with `tv.predict`. One test row of each source with runs on at most "
-        f"{SIMULATED} GPUs, that with the least to replay:",
-        _simulated(b),
-        "## Memory",
-        "Peaks of a rank: exact bytes of Megatron-LM's CI, SimuMax's on B200; and what the notes "
-        "of measured steps say (Ultra-Scale: of the process; BigScience: of the fullest node).",
-        _memory(b),
-        "Does it fit? Runs that ran, and whether they are predicted to fit "
-        "([ADR 0035](adr/0035-does-it-fit.md)):",
-        _ran(b),
-        _fits(b),
-        f"## The worst {WORST}",
-        "Test rows with the largest ratio, either way. The last column is the first of a few rules "
-        "(`tpviz.evidence.published.scoreboard.guess`) that applies: a guess, not a finding.",
-        _worst(points, WORST),
-        "And of each other source the worst two:",
-        _worst(points, 2, each=True),
-        "## Not modelled",
-        _reasons([*b.steps.rows, *b.failed.rows, *b.memory.rows]),
-    ]
-    return "\n\n".join(p if isinstance(p, str) else markdown(p) for p in parts) + "\n"
+    rankings, ranking = _ranking(points)
+    baselines, shares = _baselines(b, points)
+    parts = {
+        "digests": digests(),
+        "summary": summary(b.steps.rows),
+        "sources_test": sources_table(test),
+        "sources_fit": sources_table(of_part(b.steps.rows, "fit")),
+        "degrees": _degrees(points),
+        "least": score.LEAST,
+        "rankings": rankings,
+        "ranking": ranking,
+        "baselines": baselines,
+        "shares": shares,
+        "coverage": _coverage(b),
+        "simulated_gpus": SIMULATED,
+        "simulated": _simulated(b),
+        "memory": _memory(b),
+        "ran": _ran(b),
+        "fits": _fits(b),
+        "most": WORST,
+        "worst": _worst(points, WORST),
+        "worst_each": _worst(points, 2, each=True),
+        "reasons": _reasons([*b.steps.rows, *b.failed.rows, *b.memory.rows]),
+    }
+    told = {name: markdown(p) if isinstance(p, list) else p for name, p in parts.items()}
+    return TEXT.read_text().format(**told)
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
