@@ -1,4 +1,4 @@
-"""Facts about the world, in ``facts.json`` beside the code that has the rules.
+"""Facts about the world, in ``facts.json``, and remarks of labs, in ``notes.md``, beside the code.
 
 >>> from tpviz.evidence import merak
 >>> facts(merak.__file__).models["1.5B"]
@@ -6,6 +6,7 @@
 """
 
 import json
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,3 +26,12 @@ def records(rows: list[list[Any]]) -> list[dict[str, Any]]:
     head, *body = rows
     cell = lambda value: tuple(value) if isinstance(value, list) else value
     return [dict(zip(head, map(cell, row))) for row in body]
+
+
+@lru_cache
+def notes(module: str) -> dict[str, str]:
+    """{heading: remark} of the ``notes.md`` beside a module; what stands in braces is to be filled
+    in, by ``str.format``."""
+    _, *parts = Path(module).with_name("notes.md").read_text().split("\n## ")
+    found = (part.partition("\n\n") for part in parts)
+    return {heading: remark.strip() for heading, _, remark in found}

@@ -17,6 +17,7 @@ from tpviz.core.charts import axis, growth
 from tpviz.core.checks import one_of
 from tpviz.core.tables import show_seconds, table
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import notes
 from tpviz.evidence.report import Report, listed, whole_numbers
 from tpviz.schemes.atp.paper import best, bus_time, wire_volume
 from tpviz.schemes.atp.strategy import ATP
@@ -38,17 +39,7 @@ STYLES = {
     "best mesh, weak": ("recompute", "dashdot", "diamond-open"),
 }
 """{line: (ink, dash, marker)}."""
-CAVEATS = (
-    "(a) The time falls as N^-1/2 only where the axes keep their bandwidths as N grows: on a 2D "
-    "torus, or with full bisection. Where rings share a NIC the gain shrinks, as on the shared "
-    "fabric; where all d2 rings along d1 share one link as fast as those along d2, it is gone.",
-    "(b) Strong scaling: a rank's compute falls as 1/N, faster than its communication, so "
-    "communication over compute still grows, as N^1/2 (1D: as N).",
-    "(c) Weak scaling, hidden sizes growing as N^1/2: communication over compute tends to a "
-    'constant (1D: grows as N^1/2). So "overhead decreases with scaling" holds for the absolute '
-    "time; for the fraction only if hidden sizes grow faster than N^1/2.",
-    "Modelled by formula, not reproduced: no latency, no overlap, blocks only.",
-)
+CAVEATS = (*notes(__file__).values(),)
 
 
 class MeshPoint(NamedTuple):

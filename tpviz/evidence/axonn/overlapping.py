@@ -10,6 +10,7 @@ from tpviz.core.charts import words_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import notes
 from tpviz.evidence.report import not_knobs, too_late
 from tpviz.evidence.study import GAIN, Study, ask
 from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
@@ -82,8 +83,7 @@ class Overlaps(Study):
     def notes(self) -> list[str]:
         """Definitions of the overlaps, the paper's claim, and warnings."""
         return [
-            "oar: the input gradient's all-reduce overlaps the weight's GEMM. ors: weight "
-            "gradients' reduce-scatters overlap later kernels. oag: the next weight is prefetched.",
+            notes(__file__)["overlaps"],
             GAIN,
             FACTS.overlaps,
             *too_late(self.late(), "; "),

@@ -18,6 +18,7 @@ from tpviz.core.charts import points as points_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_bytes, show_seconds, table
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import notes
 from tpviz.evidence.report import Report, listed, whole_numbers
 from tpviz.schemes.axonn.models import NOMINAL, SIZES, Utilisation, paper_models, utilisation
 from tpviz.schemes.axonn.paper import fitting, seconds
@@ -172,16 +173,10 @@ class GridScaling(Report):
 
     def notes(self) -> list[str]:
         """Definitions, the papers' claims, and omissions."""
-        notes = [
-            f"By formula, every grid with recomputation and as few microbatches as memory "
-            f"allows (weights, gradients and moments in {self.workload.dtype}). HFU "
-            "(hardware FLOPs utilization) counts recomputation, MFU (model FLOPs utilization) does "
-            f"not; both are of the vendor's peak, {self.peak / 1e12:.4g} TFLOP/s. Every matrix "
-            "product is taken to run at the device's best rate."
-        ]
-        notes += [f"The paper, not reproduced: {run.words}." for run in self.claims]
+        how = notes(__file__)["scaling"].format(dtype=self.workload.dtype, peak=self.peak / 1e12)
+        theirs = [f"The paper, not reproduced: {run.words}." for run in self.claims]
         left = [f"{p.devices} ({p.reason})" for p in self.points if not p.first]
-        return notes + [f"Left out: {'; '.join(left)}."] * bool(left)
+        return [how, *theirs, *[f"Left out: {'; '.join(left)}."] * bool(left)]
 
     def __repr__(self):
         last = self.possible[-1]

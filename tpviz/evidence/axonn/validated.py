@@ -10,6 +10,7 @@ from tpviz.core.charts import axis, label, log_ticks, panel, points, unit_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_seconds, table
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import notes
 from tpviz.evidence.ranked import MODES, RankedRow, order, tau
 from tpviz.evidence.report import Report, not_knobs, too_late
 from tpviz.ranks.launch import check_world_size
@@ -172,21 +173,15 @@ class GridValidation(Report):
 
     def notes(self) -> list[str]:
         """Definitions of the models, their agreement, the paper's claim, and warnings."""
-        notes = [
-            "Communication model: bytes over bandwidth, without overlap or compute, by which the "
-            "papers rank grids. Predicted step: the whole step, with overlap. "
-            + bool(self.measured)
-            * "Measured step: the median on the emulated cluster. "
-            + "Memory is not checked. Grids are written x y z data; marks say which of x and y "
-            "are above 1; model's first: the fastest by the model on the horizontal axis."
-        ]
+        said = "Measured step: the median on the emulated cluster. " * bool(self.measured)
+        found = [notes(__file__)["validation"].format(measured=said)]
         if self.measured and len(self.measured) < len(self.rows):
-            notes.append(
+            found.append(
                 f"Only the first {len(self.measured)} of {len(self.rows)} grids by the "
                 "communication model were run."
             )
         late = [grid_of(r.strategy) for r in self.measured if not r.faithful]
-        return [*notes, *too_late(late, "; "), " ".join(self._agreement()), FACTS.validation]
+        return [*found, *too_late(late, "; "), " ".join(self._agreement()), FACTS.validation]
 
     def __repr__(self):
         against, tau = self.against, self.tau("communication", self.against)

@@ -19,6 +19,7 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.tables import show_seconds
 from tpviz.core.trace.analyses import length, merge
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import notes
 from tpviz.evidence.report import not_knobs, some, too_late
 from tpviz.evidence.study import Outcome, Study, Variant, ask, outcome
 from tpviz.schemes.gpt.step import payloads
@@ -144,21 +145,14 @@ class Halves(Study):
     def notes(self) -> list[str]:
         """Definition of c, expected values, rows not halved, warnings, the paper's claim."""
         rows = self.rows[0].strategy.local(self.workload).batch
-        notes = [
-            f"c is the tp all-reduce of a whole microbatch, {show_seconds(self.one_sum)}. "
-            "Expected, if kernels are as long as the all-reduces that they hide: 2c, c and c/2 a "
-            "block, c/2 a stage at level 3 (derived). Backward may wait for less at every level: "
-            "weight gradients are computed during the all-reduces of input gradients (unless the "
-            "schedule defers them). Halves have smaller kernels and shorter messages with the "
-            "same latency, so a level may be slower."
-        ]
-        notes += ["A microbatch has one row and cannot be halved: all levels are the same."] * (
+        found = [notes(__file__)["halves"].format(c=show_seconds(self.one_sum))]
+        found += ["A microbatch has one row and cannot be halved: all levels are the same."] * (
             rows == 1
         )
-        notes += [f"Halves of {rows} rows are not equal."] * (rows > 1 and rows % 2)
+        found += [f"Halves of {rows} rows are not equal."] * (rows > 1 and rows % 2)
         late = [name.removeprefix("level ") for name in self.late()]
         late[:1] = [f"level {name}" for name in late[:1]]
-        return [*notes, *too_late(late), told()[0]]
+        return [*found, *too_late(late), told()[0]]
 
 
 def halves(

@@ -13,6 +13,7 @@ from tpviz.core.schedules.formulas import bubble, makespan
 from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.core.trace.pipeline import measured as bars_of
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import notes
 from tpviz.evidence.report import not_knobs, some, too_late
 from tpviz.evidence.study import GAIN, Outcome, Study, Variant, ask, outcome
 from tpviz.schemes.merak.strategy import Merak
@@ -139,28 +140,22 @@ class Schedules(Study):
 
     def notes(self) -> list[str]:
         """Definitions of bars and closed forms, the paper's claim, warnings, omissions."""
-        notes = [
-            "Bars: the average of the ranks; bubble: neither kernels nor messages in flight. "
-            + GAIN
-        ]
+        found = ["Bars: the average of the ranks; bubble: neither kernels nor messages in flight. "]
+        found[0] += GAIN
         forms = [
             f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} % ({r.uneven:.2f})"
             for r in self.rows
             if r.form
         ]
-        notes += [
-            "Closed forms assume equal stages and free messages: with the seconds of the middle "
-            f"stage for all, their error against the predicted makespan is {', '.join(forms)}. In "
-            "brackets the slowest stage's seconds over the middle one's: stages differ in layers, "
-            "and two have embedding and head."
-        ] * bool(forms)
+        form = notes(__file__)["closed forms"].format(errors=", ".join(forms))
+        found += [form] * bool(forms)
         if {"shifted_critical_path", "early_recompute"} <= {r.name for r in self.rows}:
-            notes.append(
+            found.append(
                 "Here the shifted critical path's gain over early recomputation is "
                 f"{100 * self.gain():+.1f} %, predicted."
             )
-        notes += [*told(), *too_late(self.late())]
-        return notes + [f"Left out: {n}, {why}." for n, why in self.refused.items()]
+        found += [*told(), *too_late(self.late())]
+        return found + [f"Left out: {n}, {why}." for n, why in self.refused.items()]
 
     def __repr__(self):
         return super().__repr__().replace(" fastest,", f" fastest of {len(self.rows)},")

@@ -11,6 +11,7 @@ from tpviz.cluster import Cluster
 from tpviz.core.charts import FROM_ZERO, axis, label, line, panel, unit_of
 from tpviz.core.tables import show_bytes, show_seconds, table
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import notes
 from tpviz.evidence.report import Report
 from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.merak.strategy import Merak
@@ -161,14 +162,8 @@ class Tradeoff(Report):
     def notes(self) -> list[str]:
         """The limits of both rules, and rounding to whole layers."""
         keep, saved = max(self.saving().items(), key=lambda item: item[1])
-        return [
-            "The first stage keeps the same fraction under both rules and bounds the step: most "
-            "of the gain over recomputing everything comes from k0; keeping more on later stages "
-            f"shortens fill and drain (derived). Here it saves at most {100 * saved:.1f} % of the "
-            f"uniform step, at k0 = {keep:.3g}.",
-            "Layers are whole, so k0 acts in steps. A stage of L layers recomputes floor(L (1 - "
-            "k)).",
-        ]
+        told = notes(__file__)
+        return [told["tradeoff"].format(saved=100 * saved, keep=keep), told["rounding"]]
 
     def __repr__(self):
         p = self.picked["stage-aware"]

@@ -14,6 +14,7 @@ from tpviz.core.charts import FROM_ZERO, axis, curves, words_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
+from tpviz.evidence.facts import notes
 from tpviz.evidence.report import some, too_late
 from tpviz.evidence.study import GAIN, Outcome, Study, Variant, ask, outcome
 from tpviz.evidence.t3_hardware import Machine
@@ -88,9 +89,7 @@ class Modes(Study):
     def notes(self) -> list[str]:
         """Definition of FC-2, the parts in software, and warnings."""
         return [
-            f"On {self.cluster.caption}. FC-2 is its GEMM with the reduce-scatter and the "
-            "all-gather after it, forward, in the average layer. Here the tracker is software, "
-            "and the CPU adds; only the simulated GPU has a DMA engine and near-memory reduction.",
+            notes(__file__)["modes"].format(caption=self.cluster.caption),
             GAIN.replace("Gain", "The table's gain", 1),
             *too_late(self.late()),
         ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.core.charts import panel, points
 from tpviz.core.tables import table
-from tpviz.evidence.facts import facts, records
+from tpviz.evidence.facts import facts, notes, records
 from tpviz.evidence.report import Report
 
 from .end_to_end import end_to_end, geomean
@@ -296,8 +296,7 @@ class AgainstPaper(Report):
         ]
         wrong = [f"{r.anchor.name} {r.difference:+.1f} points" for r in self.unmatched]
         return [
-            "In brackets: whether the number was in view when a parameter was chosen (fitted) or "
-            "not (predicted), and whether it is from the paper's abstract or from a reading note.",
+            notes(__file__)["origin"],
             f"Identities, which hold by definition, are not drawn: {'; '.join(same)}.",
             f"Within {NEAR:g} %: {self.score}. Not: {'; '.join(wrong) or 'none'}.",
         ]
@@ -308,10 +307,8 @@ class AgainstPaper(Report):
         kinds = "; ".join(f"{kind}: {words}" for kind, words in KINDS.items())
         return (
             f"Within {NEAR:g} % of the paper's numbers: {self.score}. Not: {wrong or 'none'}. "
-            f"The null model has every sublayer at the paper's mean. {kinds}. {FITTED} Also, the "
-            "notes report that plain T3 may beat ideal overlap for OP and is more than 15 % off "
-            "it for FC; ours is the other way round: means and maxima match, which sublayers lose "
-            "does not. T3-MCA's 13 % over T3 does not follow from the paper's own 20 % and 30 %."
+            f"The null model has every sublayer at the paper's mean. {kinds}. {FITTED} "
+            + notes(__file__)["doubts"]
         )
 
     def __repr__(self):

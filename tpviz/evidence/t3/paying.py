@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tpviz.core.charts import axis, line, panel
 from tpviz.core.checks import whole_number
 from tpviz.core.tables import show_seconds, table
+from tpviz.evidence.facts import notes
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine
 from tpviz.evidence.t3_hardware.closed_form import gemm_over_ring
@@ -98,12 +99,7 @@ class Paying(Report):
 
     def notes(self) -> list[str]:
         """The maximum of the closed form, and its omissions."""
-        return [
-            "K is the GEMM's inner dim. The closed form is largest, 1.5, at "
-            f"K={self.best:.0f}, where GEMM and reduce-scatter take equally long. It leaves out "
-            "memory: the GEMM's reads, their contention with communication, and the traffic that "
-            "near-memory reduction saves, so points may lie on either side."
-        ]
+        return [notes(__file__)["paying"].format(best=self.best)]
 
     def __repr__(self):
         top = max(self.points, key=lambda p: p.speedup("t3_mca"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.core.charts import axis, label, line, panel
 from tpviz.core.checks import one_of, some_of, whole_number
 from tpviz.core.tables import show_seconds, table
-from tpviz.evidence.facts import facts, records
+from tpviz.evidence.facts import facts, notes, records
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
 from tpviz.evidence.t3_hardware.dram import EventClock
@@ -46,15 +46,7 @@ STYLES = {
     "t3_mca": ("T3-MCA", "backward", "solid", "diamond"),
 }
 """{configuration: (name, ink, dash, marker)}."""
-FITTED = (
-    "Means are geometric. No number is fitted continuously, but five choices between two values "
-    "were made with numbers of the paper in view: the link's bandwidth, 150 or 75 GB/s each way "
-    "(for ideal overlap and near-memory reduction); the cache's replacement (memory traffic); the "
-    "order of memory requests, round robin or first come (T3, T3-MCA); whether switching between "
-    "GEMM and communication slows updates as much as reads (T3, T3-MCA); and whether the times of "
-    "an iteration are the simulated GPU's or an MI210's (communication's share). The large models' "
-    "speedups and all end-to-end numbers are predicted."
-)
+FITTED = notes(__file__)["fitted"]
 
 
 class SublayerRow(NamedTuple):
@@ -172,8 +164,7 @@ class Sublayers(Report):
     def notes(self) -> list[str]:
         """The names of the sublayers, the known numbers of the paper, and the fitted knobs."""
         return [
-            "OP: attention's output projection; FC-1, FC-2: the MLP's layers; IP: the projection "
-            "to queries, keys and values.",
+            notes(__file__)["names"],
             "We have only means and maxima of the paper's bars. " + FITTED,
         ]
 
