@@ -32,7 +32,7 @@ FLOORS = {
     "schemes": 11_910,
     "verbs": 4_630,
     "modules": 6_550,
-    "evidence": 11_930,
+    "evidence": 11_730,
     "views": 15_850,
     "course": 12_770,
 }

@@ -44,6 +44,8 @@ class ClaimedRun(NamedTuple):
 
 
 FACTS = facts(__file__)
+VALIDATION: str = FACTS.validation
+OVERLAPS: str = FACTS.overlaps
 RUNS = tuple(ClaimedRun(flops=row.pop("pflops") * 1e15, **row) for row in records(FACTS.runs))
 
 

@@ -16,7 +16,7 @@ from tpviz.evidence.study import GAIN, Study, ask
 from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
 from tpviz.verbs.slow_motion import in_slow_motion
 
-from .claims import FACTS
+from .claims import OVERLAPS as CLAIM
 
 SUBSETS = {
     "all": tuple(c for n in range(4) for c in combinations(OVERLAPS, n)),
@@ -85,7 +85,7 @@ class Overlaps(Study):
         return [
             notes(__file__)["overlaps"],
             GAIN,
-            FACTS.overlaps,
+            CLAIM,
             *too_late(self.late(), "; "),
         ]
 

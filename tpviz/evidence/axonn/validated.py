@@ -21,7 +21,7 @@ from tpviz.verbs.checks import check_cluster, check_workload
 from tpviz.verbs.predict import predict
 from tpviz.verbs.slow_motion import in_slow_motion
 
-from .claims import FACTS
+from .claims import VALIDATION as CLAIM
 from .overlapping import grid_of
 
 KINDS = {
@@ -181,7 +181,7 @@ class GridValidation(Report):
                 "communication model were run."
             )
         late = [grid_of(r.strategy) for r in self.measured if not r.faithful]
-        return [*found, *too_late(late, "; "), " ".join(self._agreement()), FACTS.validation]
+        return [*found, *too_late(late, "; "), " ".join(self._agreement()), CLAIM]
 
     def __repr__(self):
         against, tau = self.against, self.tau("communication", self.against)

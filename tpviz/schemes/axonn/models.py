@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tpviz.core.workload import GPT
 
 _FACTS = json.loads(Path(__file__).with_name("facts.json").read_text())
-SIZES: dict[str, list[int]] = _FACTS["sizes"]["value"]
+SIZES = {name: (layers, hidden) for name, (layers, hidden) in _FACTS["sizes"]["value"].items()}
 """{name: (layers, hidden)}; heads of 128 features."""
 LEAST_RANKS: dict[str, int] = _FACTS["least_ranks"]["value"]
 """Ranks that x y z must have at least in the authors' launch script."""
