@@ -110,7 +110,7 @@ def _part(row: PublishedRow, assumed: list[str]):
     )
 
 
-def _begins(known: Mapping[str, Any], text: str):
+def _begins(known: Mapping[str, Any], text: str) -> Any:
     """What is said of the first of these beginnings that a text has; None where it has none."""
     return next((what for start, what in known.items() if text.startswith(start)), None)
 
@@ -119,7 +119,8 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
     """The model and batch of a row; raises ``ValueError`` as `tpviz.GPT`."""
     fields, vocab = _begins(FACTS.families, row.model), row.vocab
     if fields is None:
-        fields = {"gated": "gated MLP" in row.notes and "not gated" not in row.notes}
+        gated = "gated MLP" in row.notes and "not gated" not in row.notes
+        fields = dict[str, Any](gated=gated)
         assumed.append("a model as GPT-2's but for the sizes stated")
     if row.kind == "memory":
         options = options_of(row.model)
