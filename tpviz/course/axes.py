@@ -4,6 +4,7 @@ from tpviz.cluster import Cluster, Device, Dimension, Level
 from tpviz.core.mesh import Mesh
 
 from .formula import Asked, Formula, least
+from .told import told
 
 _DEVICE = Device({"float32": 1e13}, 4e10, 1e12)
 
@@ -111,34 +112,25 @@ def _reasons(cluster, mesh, axis):
 def _axis_wrong(question, got):
     times, (cluster, mesh, _) = question.known, question.arguments.values()
     if got not in times:
-        return f"for {question}: the axes are {', '.join(times)}; you returned {got!r}."
+        return AXIS.say("the axes", question=question, axes=", ".join(times), got=got)
     reasons = _reasons(cluster, mesh, got)
-    words = f"Axis {got} {' and '.join(reasons)}, which does not decide."
+    words = AXIS.say("axis which does not decide", got=got, reasons=" and ".join(reasons))
     if not reasons:
-        words = f"Axis {got} takes the longest of all." * (got == max(times, key=times.get))
-    return (
-        f"for {question}: an all-reduce takes {1e6 * times[got]:.4g} us along {got}, but "
-        f"{1e6 * times[question.answer]:.4g} us along {question.answer}. {words} Count the "
-        "hops with their latency, and the bytes at the bandwidth of one group when all groups of "
-        "the axis send."
+        words = AXIS.say("axis takes the longest of all", got=got) * (
+            got == max(times, key=times.get)
+        )
+    return AXIS.say(
+        "all-reduce takes us along",
+        question=question,
+        mine=1e6 * times[got],
+        got=got,
+        least=1e6 * times[question.answer],
+        words=words,
     )
 
 
 AXIS = Formula(
-    title="Which axis should carry tp?",
-    prompt="Tensor parallelism all-reduces `payload` bytes after every layer. Return the name of "
-    "the axis of `mesh` along which this takes the least time on `cluster`. "
-    "`cluster.axis_link(mesh, axis)` has the `.bandwidth` (bytes/s, all groups of the axis "
-    "active) and the `.latency` (s) of a hop; `mesh.axes` is {name: size}.",
-    starter="""def axis_for_tp(cluster, mesh, payload):
-    return mesh.names[-1]  # the innermost axis""",
-    concept="The innermost axis is often right, since neighbours have the fastest links; but "
-    "compute it.",
-    principle="For each axis: the time of a ring all-reduce of its size on its link; for small "
-    "messages hops x latency dominates.",
-    shape="A minimum over the names in `mesh.axes` by a key: the time of one all-reduce with "
-    "the size and the link of that axis. `cluster.collective_time` computes such a time.",
-    success="ATP and AxoNN answer this question by searching over meshes.",
+    **told("axis_for_tp"),
     draw=_draw_axis,
     solution=lambda *asked: least(_times(*asked)),
     wrong=_axis_wrong,

@@ -14,6 +14,7 @@ from tpviz.schemes.axonn.strategy import AxoNN
 from .atp import NAMES
 from .causes import same
 from .formula import Formula, Question
+from .told import told
 
 GRID = ("x", "y", "z", "data")
 
@@ -57,22 +58,16 @@ def _coords_mistakes(rank, grid, order):
     right = _coords(grid, order, rank)
     outer_first = Mesh({axis: sizes[axis] for axis in (*order, "data")}).coords(rank)
     return {
-        f'that is order "{other}". In order "{order}" {order[0]} is innermost: ranks 0 and 1 are '
-        f"neighbours along {order[0]}.": _coords(grid, other, rank),
-        "these are the right numbers for other axes: x and y are exchanged. The order tells which "
-        "axis runs fastest; the answer is always (x, y, z, data).": (
-            _turned(right) if order == "yxz" else None
+        COORDS.say("that is order", other=other, order=order): _coords(grid, other, rank),
+        "axes x and y are exchanged": _turned(right) if order == "yxz" else None,
+        COORDS.say("you divided by the size", other=other, order=order): (
+            _turned(_coords(grid, other, rank)) if order == "yxz" else None
         ),
-        f"you divided by the size of {other[0]} first, and exchanged the two results. In order "
-        f'"{order}" the number runs fastest along {order[0]}: divide by the size of {order[0]} '
-        "first.": (_turned(_coords(grid, other, rank)) if order == "yxz" else None),
         **{
-            f"{axis} begins again from 0 when the next axis counts on: take the quotient modulo "
-            f"the size of {axis}.": tuple(at.values())
+            COORDS.say("begins again from 0 when", axis=axis): tuple(at.values())
             for axis, at in _unreduced(rank, grid, order).items()
         },
-        "you let data run fastest. The order names the axis of neighbouring ranks first: rank 1 is "
-        f"one step along {order[0]}.": tuple(outer_first[axis] for axis in GRID),
+        "you let data run fastest": tuple(outer_first[axis] for axis in GRID),
     }
 
 
@@ -92,27 +87,11 @@ def _unreduced(rank, grid, order):
 
 def _coords_wrong(question, got):
     if sorted(got) == sorted(question.answer):
-        return (
-            f"for {question}: these are the right numbers for other axes. The order tells which "
-            "axis runs fastest; the answer is always (x, y, z, data)."
-        )
+        return COORDS.say("axes the order tells which axis", question=question)
 
 
 COORDS = Formula(
-    title="Coordinates of a rank on the grid",
-    prompt='A `grid` (x, y, z, data) of ranks. In `order` "xyz" (the paper\'s) the number of a '
-    'rank runs fastest along x, then y, z, data; in "yxz" (the authors\' code) along y, '
-    "then x, z, data. Return the coordinates (x, y, z, data) of `rank`.",
-    starter="""def axonn_coords(rank, grid, order):
-    x, y, z, data = grid
-    return rank % x, 0, 0, rank // x  # a line of ranks?""",
-    concept="As with the digits of a number: the last digit runs fastest.",
-    principle="rank = x + X (y + Y (z + Z data)) in order xyz; the remainder by the innermost size "
-    "is the innermost coordinate, and the quotient goes on to the next axis.",
-    shape="A `divmod` for each axis but the last, innermost first; at the end the four numbers "
-    "in the order (x, y, z, data).",
-    success="The axis of neighbouring ranks gets the links inside a node; outer axes get the "
-    "inter-node links.",
+    **told("axonn_coords"),
     draw=_draw_coords,
     parts=("x", "y", "z", "data"),
     solution=lambda rank, grid, order: _coords(grid, order, rank),
@@ -170,20 +149,15 @@ def _piece_mistakes(weight, shape, grid, rank):
     first, at = weight in ("qkv", "up"), dict(zip(GRID, _coords(grid, "xyz", rank)))
     right = _cut(shape, grid, at, first)
     return {
-        "x and y are swapped. A first layer (qkv, up) has its outputs over x and its inputs over "
-        "y; a second one (out, down) the reverse.": _cut(shape, grid, at, not first),
-        "you split the whole weight into z shards. First x and y select the block; z splits that, "
-        "flattened.": (*right[:4], *_part(prod(shape), at["z"], grid[2])),
-        "that is the whole block, which exists only while it is used. The rank keeps its shard "
-        "along z.": (*right[:4], 0, prod(shape) // (grid[0] * grid[1])),
-        "rows and columns are exchanged. A weight is (out, in): its rows are the output "
-        "features.": (*right[2:4], *right[:2], *right[4:]),
-        'in order "xyz" ranks 0 and 1 are neighbours along x; you let another axis run fastest.': (
+        "x and y are swapped": _cut(shape, grid, at, not first),
+        "you split the whole weight into": (*right[:4], *_part(prod(shape), at["z"], grid[2])),
+        "that is the whole block which": (*right[:4], 0, prod(shape) // (grid[0] * grid[1])),
+        "rows and columns are exchanged": (*right[2:4], *right[:2], *right[4:]),
+        "in order xyz ranks 0": (
             _cut(shape, grid, dict(zip(GRID, _coords(grid, "yxz", rank))), first)
         ),
         **{
-            f"{axis} begins again from 0 when the next axis counts on: take the quotient modulo "
-            f"the size of {axis}.": _cut(shape, grid, at, first)
+            PIECE.say("begins again from 0 when", axis=axis): _cut(shape, grid, at, first)
             for axis, at in _unreduced(rank, grid, "xyz").items()
         },
     }
@@ -195,25 +169,7 @@ def _right_piece(weight, shape, grid, rank):
 
 
 PIECE = Formula(
-    title="Which shard of which block does a rank hold?",
-    prompt='`weight` ("qkv", "up", "out" or "down") has `shape` (out, in). On a `grid` '
-    '(x, y, z, data) in order "xyz" the plane of x and y cuts out a block, which is flattened '
-    "row by row and split into equal shards over z. Return for `rank`: (first row, row after the "
-    "last, first column, column after the last) of the block, and then (first number, number "
-    "after the last) of its shard, six numbers in all.",
-    starter="""def axonn_piece(weight, shape, grid, rank):
-    x, y, z, data = grid
-    rows, columns = shape
-    return 0, rows // x, 0, columns // y, 0, rows * columns // (x * y)  # rank 0, before z?""",
-    concept="Two steps: a block by x and y, as on ATP's mesh; then a shard of its flattened "
-    "numbers by z.",
-    principle="A first layer (qkv, up) has its rows (outputs) over x and its columns over y, a "
-    "second (out, down) the reverse. The block has out * in / (x y) numbers.",
-    shape="Three coordinates from `rank`; start and end of one part of the rows and of one "
-    "part of the columns, by a condition on `weight`; start and end of one part of the "
-    "block's numbers.",
-    success="Gradients and the optimizer's state are sharded in the same way: 1/(x y z) of the "
-    "weight on each rank, and only data has replicas.",
+    **told("axonn_piece"),
     draw=_draw_piece,
     parts=(
         "first row",
@@ -256,27 +212,16 @@ def _wire_mistakes(k, n, tokens, grid, transposed, itemsize):
     over = layer_bytes(k, n, tokens, grid, transposed, itemsize)
     inner, outer = ("x", "y") if transposed else ("y", "x")
     return {
-        "in a transposed layer x and y are swapped: the inputs are over x, so forward all-reduces "
-        "over x, and backward over y.": layer_bytes(k, n, tokens, grid, False, itemsize),
-        "over z there are two collectives: the gather of the block, and the scatter of its "
-        "gradient.": (*over[:2], over[2] / 2, over[3]),
-        f"the {tokens} tokens of a replica are split over the z = {grid[2]} ranks along z: each "
-        "all-reduces only its own.": (over[0] * grid[2], over[1] * grid[2], *over[2:]),
-        f"you swapped the bytes of x and y. The inputs are sharded over {inner} here: forward "
-        f"all-reduces over {inner}, and backward over {outer}.": ((over[1], over[0], *over[2:])),
-        "you exchanged k and n. Forward all-reduces the output, with n features, and backward the "
-        "input's gradient, with k.": layer_bytes(n, k, tokens, grid, transposed, itemsize),
-        f"these are counts of numbers, each of which has {itemsize} bytes.": (
-            tuple(number / itemsize for number in over)
+        "in a transposed layer x": layer_bytes(k, n, tokens, grid, False, itemsize),
+        "over z there are two collectives": (*over[:2], over[2] / 2, over[3]),
+        "tokens of a replica": (over[0] * grid[2], over[1] * grid[2], *over[2:]),
+        WIRE.say("you swapped the bytes of x", inner=inner, outer=outer): (
+            (over[1], over[0], *over[2:])
         ),
-        "gradients are those of the shard of x, y and z: data all-reduces 1/z of the block.": (
-            ...,
-            ...,
-            ...,
-            over[3] * grid[2],
-        ),
-        "activations are sharded too: a rank has n / x features of the output, k / y of the "
-        "input.": (
+        "you exchanged k and n": layer_bytes(n, k, tokens, grid, transposed, itemsize),
+        "these are counts of numbers": tuple(number / itemsize for number in over),
+        "gradients are those of the shard": (..., ..., ..., over[3] * grid[2]),
+        "activations are sharded too": (
             over[0] * grid[1 if not transposed else 0],
             over[1] * grid[0 if not transposed else 1],
             ...,
@@ -291,32 +236,12 @@ def _wire_wrong(question, got):
         return None
     rings = [2 * (m - 1) / m for m in grid]
     if all(same(mine * ring, want) for mine, ring, want in zip(got, rings, right)):
-        return (
-            f"for {question}: these are payloads. A ring of m ranks sends 2 (m-1)/m of the "
-            "payload of an all-reduce, and (m-1)/m of that of an all-gather or reduce-scatter."
-        )
+        return WIRE.say("these are payloads", question=question)
     return None
 
 
 WIRE = Formula(
-    title="Bytes that one layer sends over each axis",
-    prompt="A layer has `k` inputs and `n` outputs; `tokens` go through a data replica on a "
-    "`grid` (x, y, z, data); `itemsize` bytes a number. Return the bytes one rank sends on rings "
-    "in a step, forward and backward: (over x, over y, over z, over data). The gathered block is "
-    "kept for backward; `transposed` layers (every second one) have x and y swapped. Your formula "
-    "is compared with the model that equals the ledgers of real grids.",
-    starter="""def axonn_wire_bytes(k, n, tokens, grid, transposed, itemsize):
-    x, y, z, data = grid
-    return 0, 0, 0, 2 * (data - 1) / data * k * n * itemsize  # all data parallel?""",
-    concept="Four axes, five collectives: all-gather and reduce-scatter over z, an all-reduce in "
-    "forward, one in backward, and one of the gradients over data. How large is each payload?",
-    principle="The block has k n / (x y) numbers, the shard 1/z of it. Forward all-reduces the "
-    "output, tokens / z rows of n / x features, over y; backward the input's gradient, k / y "
-    "features, over x.",
-    shape="Each number is 2(n-1)/n of one tensor's bytes, with n the size of that axis. A "
-    "transposed layer exchanges x and y before, and the first two results after.",
-    success="These four terms, each divided by the bandwidth of its axis, are the complete model "
-    "by which AxoNN chooses its grid.",
+    **told("axonn_wire_bytes"),
     draw=_draw_wire,
     parts=("bytes over x", "bytes over y", "bytes over z", "bytes over data"),
     solution=layer_bytes,

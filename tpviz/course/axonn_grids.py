@@ -18,6 +18,7 @@ from tpviz.schemes.axonn.strategy import AxoNN
 from .axonn import GRID, strategy_of
 from .causes import same
 from .formula import Asked, ChoiceQuestion, Formula, listed
+from .told import told
 
 
 # --- axonn_special ---
@@ -71,20 +72,16 @@ WHY = {
 def _special_wrong(question, got):
     scheme, ranks, _ = question.arguments.values()
     if len(got) != 4 or any(size < 1 or size != int(size) for size in got):
-        return f"for {question} you returned {got}; a grid is four sizes (x, y, z, data)."
+        return SPECIAL.say("you returned a grid is four", question=question, got=got)
     got = tuple(map(int, got))
     if got[0] * got[1] * got[2] * got[3] != ranks:
-        return f"for {question}: the grid {got} does not have {ranks} ranks."
+        return SPECIAL.say("grid does not have ranks", question=question, got=got, ranks=ranks)
     if scheme == "Megatron-LM" and same(got, (1, ranks, 1, 1)):
         mine, want = (sent(grid).total()[2] for grid in (got, question.answer))
-        return (
-            f"for {question}: with y alone every first layer all-reduces 3 h and 4 h features in "
-            f"forward: {mine / want:.2g} times the bytes. Megatron-LM shards the outputs of first "
-            "layers."
-        )
+        return SPECIAL.say("with y alone every first layer", question=question, ratio=mine / want)
     words = f"for {question}: {WHY[scheme]}"
     try:
-        return f"{words} A step on your grid sends {_words(sent(got))}."
+        return SPECIAL.say("step on your grid sends", words=words, sends=_words(sent(got)))
     except ValueError as error:
         return f"{words} And {error}."
 
@@ -98,25 +95,7 @@ def _words(ledger):
 
 
 SPECIAL = Formula(
-    title="Which grid is which scheme?",
-    prompt="AxoNN's grid includes many schemes as special cases. Return the grid (x, y, z, data) "
-    "of `ranks` ranks, `node` of them in each node, that splits the model as `scheme` does: "
-    '"Megatron-LM" (1D tensor parallelism), "FSDP" (all weights sharded), "HSDP" (shards '
-    'within a node, replicas across nodes), "DDP", "2D" (a square of tensor parallelism), '
-    '"Megatron-LM + DDP" (tensor parallelism within a node).',
-    starter="""def axonn_special(scheme, ranks, node):
-    return {"DDP": (1, 1, 1, ranks), "FSDP": (1, 1, node, ranks // node)}.get(
-        scheme, (ranks, 1, 1, 1)
-    )""",
-    concept="x and y shard features, z shards a block and the batch, data only the batch.",
-    principle="Ask of each scheme: are weights gathered (z)? Are whole models replicated (data)? "
-    "Are activations all-reduced in forward (x, y)?",
-    shape="As the starter, a dict {scheme: grid} with six entries; the sizes of each multiply "
-    "to `ranks`.",
-    success="One program covers six schemes and their combinations.",
-    draw=_draw_special,
-    solution=special,
-    wrong=_special_wrong,
+    **told("axonn_special"), draw=_draw_special, solution=special, wrong=_special_wrong
 )
 
 
@@ -150,10 +129,14 @@ def _draw_grid_for(rng):
 
 def _no_grid(question, got):
     if listed(got):
-        return (
-            f"for {question}: {got} is none of the {len(question.known)} grids (x, y, z, data) "
-            f"of {question.arguments['cluster'].size} ranks with x y z >= {LEAST} whose sizes "
-            f"divide, such as {next(iter(question.known))}; the batch must divide by z data."
+        return GRID_FOR.say(
+            "is none of the grids x",
+            question=question,
+            got=got,
+            count=len(question.known),
+            size=question.arguments["cluster"].size,
+            LEAST=LEAST,
+            first=next(iter(question.known)),
         )
 
 
@@ -162,30 +145,17 @@ def _grid_wrong(question, got):
     by_axis = seconds_by_axis(strategy_of(got), w, of_cluster(cluster, cluster.size))
     axis = max(by_axis, key=by_axis.__getitem__)
     what = {"z": "weights and gradients", "data": "gradients"}.get(axis, "activations")
-    return (
-        f"{show_seconds(by_axis[axis])} of it are on {axis}, for {what}. Which bytes grow with "
-        f"the batch, and which do not? Here it is {w.batch} sequences."
+    return GRID_FOR.say(
+        "of it are on for which bytes grow",
+        time=show_seconds(by_axis[axis]),
+        axis=axis,
+        what=what,
+        w=w,
     )
 
 
 GRID_FOR = ChoiceQuestion(
-    title="The best grid for a small batch and a large one",
-    prompt="A model of 20B parameters, on 32 devices of Perlmutter or 64 of Frontier, with a batch "
-    "for fine-tuning or one for pretraining. Return the grid (x, y, z, data) of all devices "
-    "with the least time of communication by the papers' model as we read it, "
-    "`tv.AxoNN(...).communication(workload, cluster)`; x y z must be at least `least` (the "
-    "memory of a device), and sizes must divide: batch by z data. Within 1 % is right.",
-    starter="""def axonn_grid_for(cluster, workload, least):
-    return 4, 1, cluster.size // 4, 1  # tensor parallelism in a node, the rest in pieces?""",
-    concept="x and y move activations, which grow with the tokens; z and data move weights, which "
-    "do not.",
-    principle="The authors' rule: a small batch uses x and y, a large one z and data. A small "
-    "batch limits z and data, whose product must divide it.",
-    shape="A loop over `tv.AxoNN.space(workload, cluster.size)` that skips what is too small "
-    "and what `.check(workload)` refuses, and keeps the minimum. A strategy has `.x`, "
-    "`.y`, `.z` and `.data`.",
-    success="The model ignores latency and overlap, and for large batches z and data are nearly "
-    "equal: so the authors run the first few grids of the ranking.",
+    **told("axonn_grid_for"),
     kind="a grid (x, y, z, data)",
     draw=_draw_grid_for,
     solution=grid_times,

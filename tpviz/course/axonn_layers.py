@@ -31,6 +31,7 @@ from .checks import (
     whole_numbers,
 )
 from .formula import Formula, Question, listed
+from .told import told
 from .variants import Terms, Variants
 
 WORLDS = ({"z": 2, "y": 2, "x": 2}, {"z": 3, "y": 2, "x": 1})
@@ -89,70 +90,40 @@ def _block_variants(attempt):
             terms.append(x @ made(shards, x.shape[1]).T)
         return [sum(terms[r] for r in mesh.group(rank, "y")) for rank in range(len(inputs))]
 
-    joined = "the block was flattened row by row, so its shards stand one after another, by rows"
+    joined = LINEAR.say("block was flattened row")
     rows = inputs[0][1].size * z // inputs[0][0].shape[1]
     if inputs[0][0].shape[1] % z == 0:
         yield (
-            f"the shards are joined as columns of the block: {joined}",
+            LINEAR.say("shards are joined as columns", joined=joined),
             with_blocks(
                 lambda of, width: np.concatenate([s.reshape(-1, width // z) for s in of], 1)
             ),
         )
     yield (
-        "the block is read as [in, out], column by column: it is [out, in] row by row, `view(-1, "
-        "x.shape[1])`, and x is multiplied by its transpose",
+        LINEAR.say("block is read"),
         with_blocks(lambda of, width: np.concatenate(of).reshape(width, rows).T),
     )
 
 
 LINEAR = RankProgram(
-    title="A layer on the grid, forward",
-    prompt="y = x Wᵀ on a grid with the axes z, y and x. A rank has rows of its z and features of "
-    "its y of the input, and `piece`, a flat shard of its block of W `[out/x, in/y]`, which is "
-    "sharded over z. Gather the block, multiply, and all-reduce the partial sum. Return `y[T/z, "
-    'out/x]` with **one** all-gather and **one** all-reduce. `mesh.get_group("z")` is the group '
-    "of this rank along z.",
-    starter="""def axonn_linear(x, piece, mesh):
-    # x: [T/z, in/y]; piece: [out/x * in/y / z], of the block row by row
-    block = piece.view(-1, x.shape[1])
-    return x @ block.t()""",
-    concept="A rank lacks two things: numbers of the weight, and terms of the sum. On which axes "
-    "are they?",
-    principle="The shards of a rank's block are on the ranks along z, in order. The input's "
-    "features, which the product contracts, are sharded over y.",
-    shape="A list of empty shards; an all-gather with a `group` that fills it; the starter's "
-    "product with the joined list; an all-reduce with another `group`.",
-    success="The next layer uses y as its input without redistribution, with x and y swapped.",
+    **told("axonn_linear"),
     make=_make_forward,
     sends=lambda axes, case: [
         ("z", "all_gather", 1, case.inputs[0][1].nbytes * axes["z"]),
         ("y", "all_reduce", 1, case.expected[0].nbytes),
     ],
     judges=(
-        silent(
-            "the trace shows no collective. A rank has a shard of its block of W: the other "
-            "shards are on the ranks along z."
-        ),
-        ran_along(
-            "x",
-            "all_reduce",
-            "you all-reduced over x, as backward does. Ranks along x have other output features; "
-            "those along y have other input features, so theirs are terms of one sum.",
-        ),
+        silent,
+        ran_along("you all-reduced over x as backward", "x", "all_reduce"),
         Mistake(
+            "you gathered over",
             lambda a: (
                 a.axes_of("all_gather") != {"z"} and " and ".join(sorted(a.axes_of("all_gather")))
             ),
-            "you gathered over {it}. The shards of one block are along z; ranks along x or y have "
-            "shards of other blocks.",
         ),
         right_axes,
         right_shape,
-        Mistake(
-            lambda a: a.names() == {"all_gather"} and not a.right,
-            "the block is complete, but its product with x is a partial sum: a rank has only the "
-            "input features of its y.",
-        ),
+        Mistake("block is complete but its", lambda a: a.names() == {"all_gather"} and not a.right),
         Variants(_block_variants),
         right_numbers,
         fewest_bytes,
@@ -193,10 +164,7 @@ def _make_backward(rng, axes):
 def _averaged(attempt):
     size, cut = attempt.axes["z"], attempt.case.inputs[0][0].size
     if attempt.matches(lambda want: np.concatenate([want[:cut], want[cut:] / size])):
-        return (
-            f"your shard is 1/{size} of the right one. The loss is a mean over all rows already, "
-            "so the gradients of the z ranks' rows are added, not averaged."
-        )
+        return BACKWARD.say("your shard", size=size)
 
 
 def _under_weight(attempt):
@@ -208,71 +176,31 @@ def _under_weight(attempt):
         if total.kind == "comm" and total.name == "all_reduce":
             if any(total.start <= start < waits[total.id] for start in kernels):
                 continue
-            words = (
-                "the numbers are right, but no product runs between the start of dX's all-reduce "
-                "and its wait"
-            )
+            words = BACKWARD.say("no product runs between the start")
             if max(kernels) < total.start:
-                return (
-                    f"{words}: dW's had ended before the start. dX does not need dW: compute dX "
-                    "first, so that dW is left for the time of the all-reduce."
-                )
-            return (
-                f"{words}: dW's begins after the wait. dW does not need the sum: start the "
-                "all-reduce with `async_op=True`, compute dW, then wait."
-            )
+                return BACKWARD.say("dw's had ended before the start", words=words)
+            return BACKWARD.say("dw's begins after the wait", words=words)
 
 
 BACKWARD = RankProgram(
-    title="A layer on the grid, backward, with overlap",
-    prompt="The gradients of y = x Wᵀ, with the block of W kept from forward. dX = dY W is "
-    "all-reduced over one axis, **while dW is computed** (the paper's OAR); dW = dYᵀ x is "
-    "reduce-scattered over the ranks that had other rows, and each keeps its flat shard. Return "
-    "both: `torch.cat([dx.flatten(), piece])`.",
-    starter="""def axonn_backward(x, block, grad, mesh):
-    # x: [T/z, in/y]; block: [out/x, in/y]; grad: [T/z, out/x], complete
-    dw = grad.t() @ x
-    dx = grad @ block
-    pieces = dw.flatten().chunk(mesh.get_group("z").size())
-    return torch.cat([dx.flatten(), pieces[0]])""",
-    concept="What does each product contract, and along which axis are the other terms of its sum?",
-    principle="dX contracts output features: over x. dW contracts tokens: over z, and there each "
-    "rank needs only its shard, which is a reduce-scatter.",
-    shape="A product, an all-reduce that is started, the other product, the wait. Then a list "
-    "of flat shards, a reduce-scatter of it into one empty shard, and the starter's "
-    "return with that shard.",
-    success="With ORS the reduce-scatter is not waited for here either, but after the last layer.",
+    **told("axonn_backward"),
     make=_make_backward,
     sends=lambda axes, case: [
         ("x", "all_reduce", 1, case.inputs[0][0].nbytes),
         ("z", "reduce_scatter", 1, case.inputs[0][1].nbytes),
     ],
     judges=(
-        silent(
-            "the trace shows no collective. Other ranks had other output features (dX) and "
-            "other rows (dW): along which axes?"
-        ),
-        ran_along(
-            "y",
-            "all_reduce",
-            "you all-reduced over y, as forward does. Backward contracts the output features, "
-            "which are sharded over x.",
-        ),
+        silent,
+        ran_along("you all-reduced over y as forward", "y", "all_reduce"),
         right_axes,
         right_shape,
         _averaged,
         Mistake(
+            "nothing was sent over z",
             lambda a: "z" not in {row.axis for row in a.ledger} and not a.right,
-            "nothing was sent over z. A rank's dW is of its own rows only: the other terms of "
-            "that sum are on the ranks along z, and each keeps its shard of the result.",
         ),
         right_numbers,
-        ran_along(
-            "z",
-            "all_reduce",
-            "you all-reduced the whole block over z, {a.sent:g} bytes sent per rank instead of "
-            "{a.least:g}: a rank keeps only its shard, so use reduce_scatter.",
-        ),
+        ran_along("you all-reduced the whole block over", "z", "all_reduce"),
         fewest_bytes,
         own_share_of_work,
         same_ledger,
@@ -338,68 +266,49 @@ def _gathers_verdict(question, got):
     """What is wrong with an order, or None where no gather is late."""
     right, (layers, *knobs) = question.answer, question.arguments.values()
     if not listed(got):
-        return f"for {question} your function returned {got!r}, not a list of layers' names."
+        return GATHERS.say("your function returned not a list", question=question, got=got)
     strange = [name for name in got if name not in layers]
     if strange:
-        return f"for {question}: {strange[0]!r} is none of the layers {', '.join(layers)}."
+        return GATHERS.say(
+            "is none of the layers", question=question, strange=strange, names=", ".join(layers)
+        )
     if len(got) != len(right):
-        return (
-            f"for {question} a step needs {len(right)} gathers, you list {len(got)}. "
-            f"{_how_many(question)}"
+        return GATHERS.say(
+            "step needs gathers you list",
+            question=question,
+            count=len(right),
+            count_=len(got),
+            asked=_how_many(question),
         )
     _, misses = step_in_order(len(layers) // 4, *knobs, got)  # beside embed and head
     if misses == 0:
         return None
     place = next(n for n, (mine, want) in enumerate(zip(got, right)) if mine != want)
-    return (
-        f"for {question}: with your order, {misses} of {len(right)} gathers of the real program "
-        f"were not prefetched. The first: it needed {right[place]}, yours was {got[place]}. "
-        f"{_why(question, place)}"
+    return GATHERS.say(
+        "with your order of gathers",
+        question=question,
+        misses=misses,
+        count=len(right),
+        right=right[place],
+        mine=got[place],
+        why=_why(question, place),
     )
 
 
 def _how_many(question):
     _, keep, recompute = question.arguments.values()
     if keep and not recompute:
-        return "Blocks are kept until backward: only forward gathers."
+        return GATHERS.say("blocks are kept until backward")
     again = "its activations are recomputed" if recompute else "its input's gradient"
-    return f"What does backward need a layer's weight for: {again}?"
+    return GATHERS.say("what does backward need a layer's", again=again)
 
 
 def _why(question, place):
     if place < len(question.arguments["layers"]):
-        return "Forward runs the layers in the listed order."
+        return GATHERS.say("forward runs the layers")
     if question.arguments["recompute"]:
-        return (
-            "Backward runs the last block first, and recomputes each block's forward, in the "
-            "order of forward, before its backward."
-        )
-    return (
-        "Backward goes through the layers from the last to the first; embed's table is not "
-        "needed for its gradient."
-    )
+        return GATHERS.say("backward runs the last block first")
+    return GATHERS.say("backward goes through the layers")
 
 
-GATHERS = Formula(
-    title="In which order are weights prefetched?",
-    prompt="With OAG the next gather is in flight before the current weight is used, so the order "
-    'must be known. `layers` are the names in the order of forward ("embed", '
-    '"blocks.0.attention.qkv", ..., "head"). Return the names in the order in which one step '
-    "gathers their weights, forward and backward. Without `keep` a block is gathered again for "
-    "backward; with `recompute` every block (embed and head are in none) recomputes its forward "
-    "just before its backward. The real program prefetches in your order, which must foresee "
-    "every gather.",
-    starter="""def axonn_gathers(layers, keep, recompute):
-    again = [] if keep else list(layers)  # in backward as in forward?
-    return list(layers) + again""",
-    concept="Go through a step by hand: which layer is used next, is its weight gathered yet?",
-    principle="Backward takes head, then the blocks from the last, each from down to qkv. With "
-    "recompute it takes a block's four layers from qkv to down first. embed needs no weight in "
-    "backward.",
-    shape="A list that begins with `layers`, perhaps one more name, then a loop over the "
-    "blocks in reverse, four names at a time, with up to two additions for each block.",
-    success="Our program records this order in its first step and replays it. The order of the "
-    "modules would be late for nearly every gather in backward.",
-    draw=_draw_gathers,
-    verdict=_gathers_verdict,
-)
+GATHERS = Formula(**told("axonn_gathers"), draw=_draw_gathers, verdict=_gathers_verdict)

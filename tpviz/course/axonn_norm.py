@@ -18,6 +18,7 @@ from .checks import (
     silent,
     whole_numbers,
 )
+from .told import told
 from .variants import Variants
 
 
@@ -66,20 +67,16 @@ def _norm_variants(attempt):
 
     for number, name in enumerate(("piece", "bias", "scale")):
         share = [0 if k == number else by for k, by in enumerate(due)]
-        yield f"`{name}` is left out of the norm", norm(share=share)
+        yield NORM.say("is left out of the norm", name=name), norm(share=share)
     for out in ("x", "y", "z"):
         rest = [axis for axis in ("z", "y", "x") if axis != out]
-        yield f"the squares are not added over axis {out}", norm(rest)
-        yield (
-            f"the squares are added over axis {out} alone: all three axes have others",
-            norm([out]),
-        )
-    yield "each rank has the norm of its own shards: their squares are not added", norm([])
-    yield "the root is missing: that is the sum of squares", [own**2 for own in norm()]
+        yield NORM.say("squares are not added over", out=out), norm(rest)
+        yield NORM.say("squares are added over axis", out=out), norm([out])
+    yield NORM.say("each rank has the norm"), norm([])
+    yield NORM.say("root is missing"), [own**2 for own in norm()]
     for bias, scale in product(sorted({1, x, y, z, x * y, z * y, z * x, x * y * z}), repeat=2):
         yield (
-            f"the squares of bias are divided by {bias}, those of scale by {scale}. {z * y} ranks "
-            f"have the same bias (its copies are along y and z), {z * x} the same scale",
+            NORM.say("squares of bias are divided", bias=bias, scale=scale, many=z * y, few=z * x),
             norm(share=(1, bias, scale)),
         )
     for shares, of_one in product((due, (1, 1, 1), tuple(x**0.5 for x in due)), (True, False)):
@@ -89,41 +86,18 @@ def _norm_variants(attempt):
             else sum(part / by for part, by in zip(own, shares)) ** 0.5
             for own in squares
         ]
-        yield "norms do not add up; their squares do", [np.array(sum(norms))] * mesh.size
+        yield NORM.say("norms do not add up"), [np.array(sum(norms))] * mesh.size
+    yield NORM.say("piece has no copies"), norm(share=(x * y * z, z * y, z * x))
     yield (
-        "`piece` has no copies: do not divide its squares",
-        norm(share=(x * y * z, z * y, z * x)),
-    )
-    yield (
-        "a sum of absolute values is another norm: add squares, then take the root",
+        NORM.say("sum of absolute values"),
         norm(of=[[abs(array).sum() for array in own] for own in inputs]),
     )
 
 
 NORM = RankProgram(
-    title="The norm of a gradient sharded on a grid",
-    prompt="To clip gradients every rank needs the 2-norm of the **whole** gradient, each number "
-    "counted once. A rank has `piece` (of a weight: other numbers on every rank), `bias` (sharded "
-    "over x: the same on all ranks along y and z) and `scale` (a LayerNorm's, over y: the same "
-    "along x and z). Return the norm, a tensor with one number and no dim, on every rank. Send no "
-    "more than one number over each axis.",
-    starter="""def axonn_norm(piece, bias, scale, mesh):
-    # piece, bias, scale: gradients, flat
-    return torch.cat([piece, bias, scale]).norm()""",
-    concept="Sums of squares add up over ranks. What if several ranks add the same squares?",
-    principle="Count the ranks that have the same shard of a tensor, and divide its sum of "
-    "squares by that. Then one number is left to add over the axes.",
-    shape="One number: a sum of three sums of squares, each with its divisor; an all-reduce of "
-    "it along each axis; a root.",
-    success="`tv.AxoNN(clip=1.0)` does this; ranks along data have equal gradients by then.",
+    **told("axonn_norm"),
     make=_make_norm,
     sends=lambda axes, case: [(axis, "all_reduce", 1, 8) for axis in ("z", "y", "x")],
-    judges=(
-        right_shape,
-        silent("the trace shows no collective: that is the norm of one rank's shards."),
-        Variants(_norm_variants),
-        right_numbers,
-        fewest_bytes,
-    ),
+    judges=(right_shape, silent, Variants(_norm_variants), right_numbers, fewest_bytes),
     worlds=WORLDS,
 )

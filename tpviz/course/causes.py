@@ -123,10 +123,7 @@ def likeliest(
 
 # -- mistakes that any formula can have --------------------------------------------------------
 def general(
-    given: Given,
-    place: int | None,
-    solution: Callable[..., Any],
-    seen: Mapping[str, Sequence[Any]],
+    given: Given, place: int | None, solution: Callable[..., Any], seen: Mapping[str, Sequence[Any]]
 ) -> Iterator[tuple[Any, Cause]]:
     """(key, `Cause`) of each; see `likeliest`."""
     parts = given.want if isinstance(given.want, tuple) else ()

@@ -180,31 +180,25 @@ def _equal(got, want):
 
 
 class Mistake(NamedTuple):
-    """A judge made of a condition and a message, in which ``{a}`` is the `Attempt`, ``{it}`` the
-    value of the condition."""
+    """A judge made of a condition and the key of its message, in which ``{a}`` is the `Attempt`,
+    ``{it}`` the value of the condition."""
 
+    key: str
     made: Callable[[Attempt], Any]
-    words: str
-
-    def __call__(self, attempt: Attempt) -> str | None:
-        """The words, or None."""
-        it = self.made(attempt)
-        return self.words.format(a=attempt, it=it) if it else None
 
 
-def wasteful(made: Callable[[Attempt], Any], words: str) -> Mistake:
+def wasteful(key: str, made: Callable[[Attempt], Any]) -> Mistake:
     """The judge of right numbers for which more bytes were sent than needed."""
-    return Mistake(lambda a: a.all_right and a.sent > a.least and made(a), words)
+    return Mistake(key, lambda a: a.all_right and a.sent > a.least and made(a))
 
 
-def silent(words: str) -> Mistake:
-    """The judge of attempts without a collective."""
-    return Mistake(lambda a: not a.ledger, words)
+silent = Mistake("silent", lambda a: not a.ledger)
+"""The judge of attempts without a collective."""
 
 
-def ran_along(axis: str, collective: str, words: str) -> Mistake:
+def ran_along(key: str, axis: str, collective: str) -> Mistake:
     """The judge of attempts with a collective along an axis that does not need it."""
-    return Mistake(lambda a: axis in a.axes_of(collective), words)
+    return Mistake(key, lambda a: axis in a.axes_of(collective))
 
 
 def same_groups(attempt: Attempt) -> str | None:
@@ -415,14 +409,14 @@ class RankProgram(Exercise):
 
     make: (random generator, axes) -> `Case`, computed by one process. sends: (axes, case) -> the
     collectives of the best known solution, as (axis, collective, count, payload bytes). judges: the
-    first that returns a message is the learner's answer. worlds: the meshes to grade on, each {axis
+    first that has a message is the learner's answer. worlds: the meshes to grade on, each {axis
     name: size, outer first}; the single axis "world" means the default group, and the function then
     gets no mesh.
     """
 
     make: Callable[..., Case]
     sends: Callable[[dict[str, int], Case], Iterable[tuple[str, str, int, int]]]
-    judges: tuple[Callable[[Attempt], str | None], ...]
+    judges: tuple[Mistake | Callable[[Attempt], str | None], ...]
     worlds: tuple[dict[str, int], ...] = ({"world": 4}, {"world": 2})
 
     def needed(self, axes: dict[str, int], case: Case) -> Ledger:
@@ -434,4 +428,12 @@ class RankProgram(Exercise):
 
     def judge(self, attempt: Attempt) -> str | None:
         """The error of an attempt, or None if it is right."""
-        return next(filter(None, (judge(attempt) for judge in (*FIRST, *self.judges))), None)
+        found = (self._message(judge, attempt) for judge in (*FIRST, *self.judges))
+        return next(filter(None, found), None)
+
+    def _message(self, judge, attempt):
+        """What one judge says, or None."""
+        if not isinstance(judge, Mistake):
+            return judge(attempt)
+        it = judge.made(attempt)
+        return self.say(judge.key, a=attempt, it=it) if it else None

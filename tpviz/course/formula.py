@@ -16,6 +16,7 @@ from tpviz.core.tables import show_seconds
 from .causes import Cause, Given, first_wrong, likeliest, same
 from .changes import changed
 from .task import Exercise
+from .told import Words
 
 DRAWS = 200
 """At most so many are drawn until each mistake shows."""
@@ -61,14 +62,14 @@ class Formula(Exercise):
     """An exercise asked on numbers.
 
     draw: random generator -> the questions: tuples of values of the parameters, `Asked` or whole
-    `Question`s. solution: the right answer to such values. mistakes: {words: the answer with this
-    mistake, None if impossible, ... for a right part} of such values, always as many and in the
-    same order; each differs from the right answer in some question of a draw, or another one is
-    drawn. parts: names of the answer's numbers, if several. wrong: (question, answer) -> the error
-    of another wrong answer, or None if unknown; then `causes.general` are tried. overall:
-    all (question, answer) of a draw -> their cause, if one rule gives every answer. verdict:
-    (question, answer) -> the error, or None if right, if answers are run instead of compared.
-    measured: right answers -> a remark.
+    `Question`s. solution: the right answer to such values. mistakes: {key of the message: the
+    answer with this mistake, None if impossible, ... for a right part} of such values, always as
+    many and in the same order; each differs from the right answer in some question of a draw, or
+    another one is drawn. parts: names of the answer's numbers, if several. wrong: (question,
+    answer) -> the error of another wrong answer, or None if unknown; then `causes.general` are
+    tried. overall: all (question, answer) of a draw -> their cause, if one rule gives every answer.
+    verdict: (question, answer) -> the error, or None if right, if answers are run instead of
+    compared. measured: right answers -> a remark.
     """
 
     draw: Callable[[np.random.Generator], Iterable[tuple[Any, ...]]] = lambda rng: ()
@@ -108,8 +109,15 @@ class Formula(Exercise):
 
     def _listed(self, question):
         mistakes = self.mistakes(*question.arguments.values())
-        made = ((words, _filled(value, question.answer)) for words, value in mistakes.items())
+        made = (
+            (self._said(key, question), _filled(value, question.answer))
+            for key, value in mistakes.items()
+        )
         return dict(enumerate(Cause(*each, general=False) for each in made))
+
+    def _said(self, key, question):
+        """A mistake's message, in which the question's arguments are filled in."""
+        return key if isinstance(key, Words) else self.say(key, **question.arguments)
 
     def judge(
         self, question: Question, got: Any, draw: Iterable[tuple[Question, Any]] = ()

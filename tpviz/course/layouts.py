@@ -10,6 +10,7 @@ from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.evidence.published.rows import published
 
 from .formula import ChoiceQuestion, Formula, Question, chosen
+from .told import told
 
 GIGA = 1e9
 
@@ -33,54 +34,32 @@ def _draw_bubble(rng):
 
 
 BUBBLE = Formula(
-    title="What does the micro batch size do to the bubble?",
-    prompt="Commit a guess first: if the micro batch size doubles, does the bubble grow or shrink? "
-    "A step trains on `batch` sequences, on `dp` replicas, each a pipeline of `pp` stages (1F1B, "
-    "stages of equal length), `micro_batch` sequences at a time. Return (microbatches of a "
-    "replica, bubble's share of the step).",
-    starter="""def beat_bubble(batch, dp, pp, micro_batch):
-    microbatches = batch / micro_batch
-    return microbatches, (pp - 1) / microbatches""",
-    concept="How many sequences does one replica see in a step? How long does the last stage wait "
-    "before its first microbatch?",
-    principle="The first microbatch passes pp - 1 stages before the last one starts, so a stage "
-    "idles for pp - 1 of m + pp - 1 slots.",
-    shape="Two numbers: a quotient of three arguments, and a fraction whose denominator counts "
-    "all slots of a step.",
-    success="A larger micro batch means fewer microbatches and a larger bubble; but its GEMMs are "
-    "larger, and reach more of the peak. So the best size is found by trying, or by a model that "
-    "knows both.",
+    **told("beat_bubble"),
     draw=_draw_bubble,
     solution=bubble,
     mistakes=lambda batch, dp, pp, micro_batch: {
-        "the replicas share the batch: one replica has batch / dp sequences.": (
+        "batch one replica has batch": (
             batch / micro_batch,
             (pp - 1) / (batch / micro_batch + pp - 1),
         ),
-        "the replicas share the batch; and the share is of the whole step, idle time included.": (
-            batch / micro_batch,
-            (pp - 1) / (batch / micro_batch),
-        ),
-        "that is the bubble over the busy time; its share of the step has m + pp - 1 below.": (
+        "batch and the share": (batch / micro_batch, (pp - 1) / (batch / micro_batch)),
+        "that is the bubble over": (
             batch / dp / micro_batch,
             (pp - 1) / (batch / dp / micro_batch),
         ),
-        "the first microbatch passes pp - 1 stages before the last one, not pp.": (
+        "first microbatch passes pp": (
             batch / dp / micro_batch,
             pp / (batch / dp / micro_batch + pp),
         ),
-        "microbatches are counted, not their sequences.": (
+        "microbatches are counted not their sequences": (
             batch / dp,
             (pp - 1) / (batch / dp + pp - 1),
         ),
-        "the pipeline fills and drains in pp - 1 slots together, not pp - 1 each.": (
+        "pipeline fills and drains": (
             ...,
             2 * (pp - 1) / (batch / dp / micro_batch + 2 * (pp - 1)),
         ),
-        "the idle slots of a stage are pp - 1, of m + pp - 1; not pp.": (
-            ...,
-            pp / (batch / dp / micro_batch + pp - 1),
-        ),
+        "idle slots of a stage": (..., pp / (batch / dp / micro_batch + pp - 1)),
     },
     parts=("number of microbatches", "bubble"),
 )
@@ -119,77 +98,27 @@ def _fits_mistakes(parameters, tp, pp, dp, zero, sequence, memory):
         return (..., max(0, floor(size)))
 
     return {
-        "tp and pp split the parameters: a GPU has 1/(tp*pp) of them.": (
-            parameters * (6 + 12 / by),
-            ...,
-        ),
-        "pp splits the parameters too: a GPU has 1/(tp*pp) of them.": (
-            share * pp * (6 + 12 / by),
-            ...,
-        ),
-        "tp splits the parameters too: a GPU has 1/(tp*pp) of them.": (
-            share * tp * (6 + 12 / by),
-            ...,
-        ),
-        "ZeRO-1 shards the 12 bytes of the optimizer's state alone.": (share * 18 / by, ...),
-        "ZeRO-1 shards the 12 bytes of the optimizer's state alone, not gradients.": (
-            share * (2 + 16 / by),
-            ...,
-        ),
-        "ZeRO-1 shards the 12 bytes of the optimizer's state over dp.": (share * 18, ...),
-        "without ZeRO every replica has the whole optimizer state.": (share * (6 + 12 / dp), ...),
-        "a parameter has 2 bytes, its gradient 4, the optimizer's state 12.": (
-            share * (4 + 12 / by),
-            ...,
-        ),
-        "a parameter has 2 bytes, its gradient 4, the optimizer's state 12; you counted 8 for the "
-        "state.": (share * (6 + 8 / by), ...),
-        "the states are right, and more than the memory: nothing fits, so the micro batch is 0, "
-        "not negative.": (..., floor(left / (pp * sequence))) if left < 0 else None,
-        "the states are right, and more than the memory: nothing fits, not one sequence.": (
-            (..., 1) if left < 0 else None
-        ),
-        f"the states are right; the first stage of 1F1B holds pp={pp} microbatches.": (
-            whole(left / sequence)
-        ),
-        "the states are right; a micro batch is a whole number of sequences.": (
-            ...,
-            max(0.0, left / (pp * sequence)),
-        ),
-        "the states are right; the micro batch is rounded down: the larger one does not fit.": (
-            ...,
-            max(0, most + 1),
-        ),
-        "the states are right, but take memory too: activations have what they leave.": whole(
-            memory / (pp * sequence)
-        ),
-        "the states are right; `sequence` is bytes on one GPU already: tp does not divide it.": (
-            whole(left * tp / (pp * sequence))
-        ),
+        "tp and pp split the parameters": (parameters * (6 + 12 / by), ...),
+        "pp splits the parameters too": (share * pp * (6 + 12 / by), ...),
+        "tp splits the parameters too": (share * tp * (6 + 12 / by), ...),
+        "state alone": (share * 18 / by, ...),
+        "alone not gradients": (share * (2 + 16 / by), ...),
+        "state over dp": (share * 18, ...),
+        "without zero every replica": (share * (6 + 12 / dp), ...),
+        "state 12": (share * (4 + 12 / by), ...),
+        "12 you counted 8": (share * (6 + 8 / by), ...),
+        "fits so the micro batch": (..., floor(left / (pp * sequence))) if left < 0 else None,
+        "fits not one sequence": (..., 1) if left < 0 else None,
+        "first stage of 1f1b holds": whole(left / sequence),
+        "micro batch is a whole": (..., max(0.0, left / (pp * sequence))),
+        "micro batch is rounded down": (..., max(0, most + 1)),
+        "take memory too": whole(memory / (pp * sequence)),
+        "sequence is bytes on one gpu": whole(left * tp / (pp * sequence)),
     }
 
 
 FITS = Formula(
-    title="Does it fit?",
-    prompt="Mixed precision with Adam takes 2 bytes for a parameter, 4 for its gradient, and 12 "
-    "for its optimizer state, which ZeRO-1 (`zero` = 1) shards over the `dp` replicas; `zero` = 0 "
-    "shards nothing. The model's `parameters` are split over `tp` x `pp` GPUs. One sequence's "
-    "activations take `sequence` bytes on a GPU; the first stage of a 1F1B pipeline holds `pp` "
-    "microbatches at once. Return (bytes of a GPU's states, the largest micro batch that fits "
-    "into `memory` bytes; 0 where the states alone do not fit).",
-    starter="""def beat_fits(parameters, tp, pp, dp, zero, sequence, memory):
-    states = parameters * (2 + 4 + 12)
-    return states, (memory - states) // sequence""",
-    concept="What of the states does each axis split? How many microbatches wait for their "
-    "backward pass?",
-    principle="tp and pp split everything, dp only what ZeRO shards. What is left holds pp "
-    "microbatches of activations.",
-    shape="Two numbers: a GPU's share of the parameters times a sum of two terms (bytes that "
-    "every replica keeps, bytes that may be sharded); then the bytes left, divided by "
-    "the activations of all microbatches that a stage holds, rounded down.",
-    success="So the layouts that fit are few, and the largest micro batch is not free to choose. "
-    "In the published grid many configurations failed; the source does not tell lack of memory "
-    "from crashes.",
+    **told("beat_fits"),
     draw=_draw_fits,
     parts=("states", "largest micro batch"),
     solution=fits,
@@ -232,18 +161,10 @@ def _draw_between(rng):
 
 
 _BETWEEN = {
-    "You seem to have taken half of the bytes over dp (gradients have 4 bytes, and a ring of 2 "
-    "ranks sends its tensor once), or twice those over pp (a GPU sends activations or their "
-    "gradients, not both).": {"dp": 0.5},
-    "You seem to have taken twice the bytes over dp (tp and pp leave a GPU a quarter of the "
-    "parameters, and a ring of 2 ranks sends its tensor once), or half of those over pp (they "
-    "have [tokens, hidden] numbers of 2 bytes on each rank of tp).": {"dp": 2},
-    "You seem to have taken a quarter of the bytes over dp: its gradients have 4 bytes.": {
-        "dp": 0.25
-    },
-    "You seem to have taken four times the bytes over dp: a GPU has a quarter of the parameters.": {
-        "dp": 4
-    },
+    "you seem to have taken half": {"dp": 0.5},
+    "you seem to have taken twice": {"dp": 2},
+    "you seem to have taken": {"dp": 0.25},
+    "you seem to have taken four": {"dp": 4},
 }
 """{words: {axis: by how much its bytes are wrong}}."""
 
@@ -254,13 +175,8 @@ def _between_mistakes(layers, hidden, tokens, microbatches, inside, between):
         words: sends | {axis: sends[axis] * by[axis] for axis in by}
         for words, by in _BETWEEN.items()
     }
-    wrong[
-        "You seem to have counted one microbatch over pp (the stages send in each), or gradients "
-        "in each microbatch (they are sent once a step)."
-    ] = sends | {"pp": sends["pp"] / microbatches}
-    wrong["The axis that sends most is the one to keep inside."] = {
-        axis: -size for axis, size in sends.items()
-    }
+    wrong[BETWEEN.say("you seem to have counted")] = sends | {"pp": sends["pp"] / microbatches}
+    wrong[BETWEEN.say("axis that sends most")] = {axis: -size for axis, size in sends.items()}
     return wrong
 
 
@@ -271,24 +187,7 @@ def _between_wrong(question, got):
 
 
 BETWEEN = ChoiceQuestion(
-    title="Which axis goes between the nodes?",
-    prompt='Two nodes of four GPUs; "tp", "pp" and "dp" are 2 each, so one of them crosses the '
-    "slow links between the nodes and two stay inside. Each GPU sends over `inside` bytes/s in "
-    "its node, and `between` bytes/s between nodes; nothing overlaps, and latency is left out. "
-    "The model has `layers` layers of 12 `hidden`^2 parameters, half of them in each stage; a "
-    "replica trains `microbatches` microbatches of `tokens` tokens. Activations have 2 bytes a "
-    "number, gradients 4. A layer has 4 all-reduces over tp in forward and backward together, of "
-    "[tokens, hidden]; an all-reduce over 2 ranks sends its tensor once. Return the axis that "
-    "should cross.",
-    starter="""def beat_between(layers, hidden, tokens, microbatches, inside, between):
-    return "tp\"""",
-    concept="Which axis sends how many bytes? Only the axis that crosses has the slow link.",
-    principle="tp sends in every layer, pp once a microbatch (forward its activations, or backward "
-    "their gradients), dp the gradients of a quarter of the parameters, once a step.",
-    shape="Three numbers of bytes a step, one for each axis, and the name of the axis that a "
-    "comparison of them selects.",
-    success="tp never crosses here: it sends in every layer. Whether dp or pp crosses depends on "
-    "the batch: gradients do not grow with it, and overlap with backward, which this leaves out.",
+    **told("beat_between"),
     draw=_draw_between,
     solution=between_nodes,
     mistakes=_between_mistakes,
@@ -336,7 +235,7 @@ def _rule_verdict(question, got):
     steps: dict[Any, float] = question.known
     picked = chosen(steps, got)
     if picked not in steps:
-        return f"for {question}: your function returned {got!r}, which is none of the layouts."
+        return RULE.say("your function returned which is none", question=question, got=got)
     fastest = min(steps.values())
     mine, least = steps[picked] / fastest - 1, (median(steps.values()) / fastest - 1) / 2
     if mine <= least:
@@ -344,44 +243,33 @@ def _rule_verdict(question, got):
     tp, pp, dp, micro_batch, _ = picked
     batch, node = question.arguments["batch"], question.arguments["node"]
     microbatches = batch // (dp * micro_batch)
-    why = "What does it send, and how large are its GEMMs?"
+    why = RULE.say("what does it send and how")
     if tp > node:
-        why = f"tp={tp} is more than the {node} GPUs of a node: every layer waits for slow links."
+        why = RULE.say("tp is more than the gpus", tp=tp, node=node)
     elif pp > 1 and pp > microbatches:
-        why = f"{microbatches} microbatches cannot fill a pipeline of {pp} stages."
+        why = RULE.say("microbatches cannot fill a pipeline", microbatches=microbatches, pp=pp)
     elif pp > 1:
-        why = f"Its pipeline of {pp} stages sends messages and idles."
+        why = RULE.say("its pipeline of stages sends messages", pp=pp)
     elif tp > 1:
-        why = f"Every layer waits for all-reduces over tp={tp}."
+        why = RULE.say("every layer waits for all-reduces over", tp=tp)
     usual = most_replicas(list(steps), batch, node)
-    return (
-        f"for {question}: your rule picked (tp, pp, dp, micro batch, zero) = {picked}. It took "
-        f"{show_seconds(steps[picked])}, {100 * mine:.0f} % more than the fastest: its regret. At "
-        f"most {100 * least:.0f} % is asked for, half of the median layout's. {why} The baseline, "
-        f"most data parallelism, picks {usual}, with a regret of "
-        f"{100 * (steps[usual] / fastest - 1):.0f} %."
+    return RULE.say(
+        "your rule picked tp pp dp",
+        question=question,
+        picked=picked,
+        time=show_seconds(steps[picked]),
+        mine=100 * mine,
+        least=100 * least,
+        why=why,
+        usual=usual,
+        slower=100 * (steps[usual] / fastest - 1),
     )
 
 
 RULE = Formula(
-    title="Your own rule against the measured table",
-    prompt="Write a rule that picks a layout without any prediction. `layouts` is a list of tuples "
-    "(tp, pp, dp, micro_batch, zero) that all ran on the same GPUs, with `batch` sequences a step "
-    "and nodes of `node` GPUs. Return one of them. It is asked on published groups of Llama 1B and "
-    "3B on 32 to 256 GPUs; on each your pick's regret must be at most half of the median "
-    "layout's.",
-    starter="""def beat_rule(layouts, batch, node):
-    return max(layouts, key=lambda layout: layout[0])  # the most tensor parallelism""",
-    concept="Which axis sends the least for these small models: one that sends in every layer, at "
-    "every stage boundary, or once a step?",
-    principle="Models that fit one GPU need no tensor or pipeline parallelism; then gradients are "
-    "all that is sent. A larger micro batch has larger GEMMs.",
-    shape="The starter with another key: a tuple of two entries of a layout, the more "
-    "important one first.",
-    success="That is hard to beat for small models, and is the baseline beside our search. It has "
-    "no answer for models that do not fit, for small batches, and for how long a step takes.",
+    **told("beat_rule"),
     draw=_draw_rule,
     solution=most_replicas,
     verdict=_rule_verdict,
-    measured=lambda answers: f"Your rule holds on {len(answers)} published groups.",
+    measured=lambda answers: RULE.say("your rule holds on published groups", count=len(answers)),
 )

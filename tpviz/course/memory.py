@@ -9,6 +9,7 @@ import numpy as np
 
 from .checks import Case, RankProgram, right_numbers, right_shape, silent
 from .formula import Formula
+from .told import told
 
 # --- mem_states ---
 RECIPES = {
@@ -39,54 +40,32 @@ def _states_wrong(question, got):
     parameters, recipe, optimizer = question.arguments.values()
     if len(got) != 4 or 0 < max(got) < parameters:  # of one parameter
         return None
-    of = f"for {question}, bytes per parameter:"
+    of = STATES.say("bytes per parameter", question=question)
     for part, mine, right in zip(
         ("weight", "gradient", "master weight", "moments"), got, question.answer
     ):
         if mine != right:
-            words = f"{of} the {part} has {mine / parameters:g}, and should have"
+            words = STATES.say("has and should have", of=of, part=part, mine=mine / parameters)
             return f"{words} {right / parameters:g}. {_why(part, recipe, optimizer)}"
 
 
 def _why(part, recipe, optimizer):
     if part == "master weight":
         return (
-            "Mixed precision keeps a float32 copy that the optimizer updates."
+            STATES.say("mixed precision keeps a float32 copy")
             if recipe.startswith("mixed")
-            else "Only mixed precision has a second copy of the weights."
+            else STATES.say("only mixed precision has a second")
         )
     if part == "moments" and recipe.startswith("mixed"):
-        return (
-            f"{optimizer} has {MOMENTS[optimizer]}, each in the precision of the weights that it "
-            "updates, the master weights: 4 bytes, not the 2 of the working weights."
+        return STATES.say(
+            "updates the master weights", optimizer=optimizer, moments=MOMENTS[optimizer]
         )
     if part == "moments":
-        return (
-            f"{optimizer} has {MOMENTS[optimizer]}, each in the precision of the weights that it "
-            "updates."
-        )
-    return "The recipe gives its precision: 4 bytes in float32, 2 in half precision."
+        return STATES.say("it updates", optimizer=optimizer, moments=MOMENTS[optimizer])
+    return STATES.say("recipe gives its precision")
 
 
-STATES = Formula(
-    title="Model states by recipe",
-    prompt="Return the bytes of (weights, gradients, master weights, moments) of a model with "
-    '`parameters` parameters under one of four recipes: "float32" (all in float32); "mixed" '
-    '(weights and gradients of 2 bytes, master weights and moments in float32); "mixed, float32 '
-    'gradients"; "bfloat16" (all in bfloat16, no master weights). `optimizer` is "sgd" (no '
-    'moment), "momentum" (one) or "adam" (two).',
-    starter="""def mem_states(parameters, recipe, optimizer):
-    return 2 * parameters, 2 * parameters, 0, 0""",
-    concept="List what is kept for each parameter between two steps, and during one.",
-    principle="A weight, a gradient, a master weight where the recipe has one, and the moments of "
-    "the optimizer, which have the precision of the weights that it updates.",
-    shape="A table of four bytes by recipe, the number of moments by optimizer, and four products.",
-    success="Mixed precision with Adam takes 16 bytes, as float32 does. Frameworks that sum "
-    "gradients in float32 take 18.",
-    draw=_draw_states,
-    solution=states,
-    wrong=_states_wrong,
-)
+STATES = Formula(**told("mem_states"), draw=_draw_states, solution=states, wrong=_states_wrong)
 
 
 # --- mem_recompute ---
@@ -109,57 +88,27 @@ def _recompute_mistakes(layers, every, inputs, whole, f, b):
     peak, seconds = recomputed(layers, every, inputs, whole, f, b)
     kept = layers // every * inputs
     return {
-        "the seconds are those without recomputation: each forward runs once more.": (
-            peak,
-            layers * (f + b),
-        ),
-        "that is without recomputation.": (layers * whole, layers * (f + b)),
-        "nothing is recomputed twice: each layer has two forwards and a backward.": (
-            peak,
-            layers * (2 * f + 2 * b),
-        ),
-        "all segments but one are recomputed once more, you say; but the last one's activations "
-        "were not kept either.": (peak, layers * (2 * f + b) - every * f),
-        "bytes: during backward of a segment, the activations of its layers are whole.": (
-            kept,
-            seconds,
-        ),
-        "bytes: all layers of a segment are recomputed before its backward starts, not one.": (
+        "seconds are those without recomputation": (peak, layers * (f + b)),
+        "that is without recomputation": (layers * whole, layers * (f + b)),
+        "nothing is recomputed twice": (peak, layers * (2 * f + 2 * b)),
+        "all segments but one are recomputed": (peak, layers * (2 * f + b) - every * f),
+        "bytes during backward of a segment": (kept, seconds),
+        "bytes all layers of a segment": (
             ((layers // every - 1) * inputs + whole, seconds) if every > 1 else None
         ),
-        "bytes: only each segment's first input is kept, not that of each layer.": (
+        "bytes only each segment's first input": (
             ((layers - 1) * inputs + every * whole, seconds) if every > 1 else None
         ),
-        "bytes: `whole` includes the input of the segment in backward; you counted it twice.": (
-            kept + every * whole,
-            seconds,
-        ),
-        "bytes: every layer is whole only in the segment that is in backward.": (
-            layers * whole,
-            seconds,
-        ),
-        "bytes: `every` is the layers of a segment, not the number of segments.": (
+        "bytes whole includes the input": (kept + every * whole, seconds),
+        "bytes every layer is whole only": (layers * whole, seconds),
+        "bytes every is the layers": (
             ((every - 1) * inputs + layers // every * whole, seconds) if every > 1 else None
         ),
     }
 
 
 RECOMPUTE = Formula(
-    title="What recomputation saves and costs",
-    prompt="`layers` equal layers, in segments of `every` layers (it divides layers). Forward "
-    "keeps only the input of each segment, `inputs` bytes. Before the backward of a segment, all "
-    "its layers run forward again and keep what backward needs: `whole` bytes for each layer, its "
-    "input among them. Return (the peak bytes of activations, the seconds of the step), where a "
-    "layer's forward takes `f` and its backward `b`. The last segment is recomputed like the "
-    "others. Without recomputation it would be (layers * whole, layers * (f + b)).",
-    starter="""def mem_recompute(layers, every, inputs, whole, f, b):
-    return layers * whole, layers * (f + b)""",
-    concept="At the moment when most is held, which segments hold only their input?",
-    principle="The first backward is the worst moment: one segment is whole, all others hold their "
-    "input. And each layer runs forward twice.",
-    shape="Two numbers. The first is a sum of two products, the second a product.",
-    success="Longer segments keep fewer inputs and more of one segment: the best length is "
-    "the root of layers * inputs / whole. With b = 2 f the compute is 4/3, for any length.",
+    **told("mem_recompute"),
     draw=_draw_recompute,
     parts=("peak", "seconds"),
     solution=recomputed,
@@ -211,69 +160,28 @@ def _run_of(rng):
 def _scale_mistakes(gradients, scale, interval):
     weight, last, _ = scaled_run(gradients, scale, interval)
     return {
-        "you took the step although the gradient was not finite: skip it.": (
-            -sum(gradients),
-            last,
-            len(gradients),
-        ),
-        "the weight moved by the scaled gradient: divide it by the scale first.": scaled_run(
-            gradients, scale, interval, divide=False
-        ),
-        "the scale must be halved after an overflow.": scaled_run(
-            gradients, scale, interval, halve=False
-        ),
-        f"{interval} good steps in a row double the scale; an overflow restarts the count.": (
-            scaled_run(gradients, scale, interval, restart=False)
-        ),
-        "after the scale was doubled, the count starts again from 0.": scaled_run(
-            gradients, scale, interval, again=False
-        ),
-        "your scale doubles in every step from then on: the count starts again from 0 when it has "
-        "doubled.": scaled_run(gradients, scale, interval, each=True),
-        "the scale never grew: double it after `interval` good steps in a row.": scaled_run(
-            gradients, scale, 10**9
-        ),
-        "the steps counted are those that moved the weight.": (weight, last, len(gradients)),
-        "the scale never changes: halve it after an overflow, double it after `interval` good "
-        "steps in a row.": scaled_run(gradients, scale, 10**9, halve=False),
-        "gradient descent subtracts the gradient.": (-weight, ..., ...),
-        "what is counted are the steps that were taken, not those skipped.": (
+        "you took the step although": (-sum(gradients), last, len(gradients)),
+        "weight moved by the scaled": scaled_run(gradients, scale, interval, divide=False),
+        "scale must be halved after": scaled_run(gradients, scale, interval, halve=False),
+        "good steps in a row double": scaled_run(gradients, scale, interval, restart=False),
+        "after the scale was doubled": scaled_run(gradients, scale, interval, again=False),
+        "your scale doubles in every step": scaled_run(gradients, scale, interval, each=True),
+        "scale never grew": scaled_run(gradients, scale, 10**9),
+        "steps counted are those": (weight, last, len(gradients)),
+        "scale never changes": scaled_run(gradients, scale, 10**9, halve=False),
+        "gradient descent subtracts the gradient": (-weight, ..., ...),
+        "what is counted are the steps": (
             ...,
             ...,
             len(gradients) - scaled_run(gradients, scale, interval)[2],
         ),
-        "the scale doubles after `interval` good steps in a row, not after one more.": scaled_run(
-            gradients, scale, interval + 1
-        ),
-        "the scale doubles after `interval` good steps in a row, not after one less.": scaled_run(
-            gradients, scale, interval - 1
-        ),
+        "one more": scaled_run(gradients, scale, interval + 1),
+        "one less": scaled_run(gradients, scale, interval - 1),
     }
 
 
 SCALE = Formula(
-    title="Dynamic loss scaling",
-    prompt="Train one weight, which starts at 0, by gradient descent with learning rate 1. "
-    "`gradients` are its true gradients, one for each step. A step has the gradient of the scaled "
-    "loss, gradient * scale, in float16: above 65504 it is infinite. If it is not finite, skip the "
-    "step and halve the scale. Otherwise divide by the scale, update the weight, and after "
-    "`interval` good steps in a row double the scale. Return (weight, scale, number of steps "
-    "taken). No gradient here underflows, and none needs rounding.",
-    starter="""def loss_scale(gradients, scale, interval):
-    weight, taken = 0.0, 0
-    for gradient in gradients:
-        scaled = torch.tensor(gradient * scale, dtype=torch.float16).item()
-        weight -= scaled / scale
-        taken += 1
-    return weight, scale, taken""",
-    concept="Which state is kept from step to step? What happens to each part of it after an "
-    "overflow, and after a good step?",
-    principle="Three things are kept: the weight, the scale, and how many good steps there were "
-    "since the scale last changed or a step was skipped.",
-    shape="A loop with two branches. One of them skips the rest of the step; the other ends in a "
-    "comparison of a counter with `interval`.",
-    success="This is what `torch.amp.GradScaler` does, with an interval of 2000 steps. The "
-    "scale grows until it overflows, so a skipped step now and then is normal.",
+    **told("loss_scale"),
     draw=_draw_scale,
     parts=("weight", "scale", "number of steps"),
     solution=scaled_run,
@@ -340,58 +248,46 @@ def _by_update(attempt):
     if not all(np.isfinite(got).all() for got in attempt.outputs):
         return _not_finite(attempt, everyone)
     if are(_results(inputs, own)):
-        return (
-            "each rank skipped the steps in which its own shard overflowed. The others took them, "
-            "so the shards are of different steps: all ranks must know of each overflow."
-        )
+        return MASTER.say("each rank skipped the steps")
     for skipped in (None, own):
         if are(_results(inputs, skipped, dtype=np.float16)):
-            return (
-                "the updates were rounded away: next to 2 the step of float16 is 2^-9, an update "
-                "here 2^-11. Update in float32."
-            )
+            return MASTER.say("updates were rounded away")
     if are(_results(inputs, lambda rank: range(10**3))):
-        return "nothing was updated: skip only the steps with an overflow on some rank."
+        return MASTER.say("nothing was updated")
     masked = [(master, np.where(np.isfinite(grads), grads, 0)) for master, grads in inputs]
     if are(_results(masked, lambda rank: ())):
-        return (
-            "the infinite numbers were replaced, and the step was taken: skip all of it, on every "
-            "rank."
-        )
+        return MASTER.say("infinite numbers were replaced")
     if are(_results(inputs, by=-1 / SCALE_UP)):
-        return "the gradients were added: gradient descent subtracts them."
+        return MASTER.say("gradients were added")
     n = len(inputs)
     for by, words in (
-        (1 / SCALE_UP / n, "each rank's gradient is of its own shard: do not divide by the ranks."),
-        (SCALE_UP, "the gradients are divided by the scale, 1024, not multiplied by it."),
-        (1 / SCALE_UP**2, "the gradients are divided by the scale twice."),
-        (1 / 2 / SCALE_UP, "the scale is 1024: the updates are half of what they should be."),
-        (2 / SCALE_UP, "the scale is 1024: the updates are twice what they should be."),
+        (1 / SCALE_UP / n, MASTER.say("each rank's gradient is of its")),
+        (SCALE_UP, MASTER.say("scale 1024 not multiplied")),
+        (1 / SCALE_UP**2, MASTER.say("scale twice")),
+        (1 / 2 / SCALE_UP, MASTER.say("are half of what they should")),
+        (2 / SCALE_UP, MASTER.say("are twice what they should be")),
         (1 / 1000, "the scale is 1024, not 1000."),
     ):
         if are(_results(inputs, by=by)):
             return words
     for keep, words in (
-        (slice(1, None), "the first step is missing: look at the ends of your loop."),
-        (slice(0, -1), "the last step is missing: look at the ends of your loop."),
+        (slice(1, None), MASTER.say("first step is missing")),
+        (slice(0, -1), MASTER.say("last step is missing")),
     ):
         if are(_results(inputs, keep=keep)):
             return words
     lost = _overflows(inputs)
     if are(_results(inputs, lambda rank: lost | {step + 1 for step in lost})):
-        return "also the step after an overflow was skipped: each step's flag is its own."
+        return MASTER.say("also the step after an overflow")
     if are(_results(inputs, lambda rank: {step + 1 for step in lost} | own(rank))):
-        return "a step was skipped by the flag of the step before: each has its own."
+        return MASTER.say("step was skipped")
     for other in range(n):
         if are(_results(inputs, lambda rank, other=other: own(other) | own(rank))):
-            return (
-                f"only rank {other} is heard: all ranks skip its overflows, and their own. Reduce "
-                "the flags of all ranks."
-            )
+            return MASTER.say("only rank is heard", other=other)
     if are(_results(inputs, by=1.0)):
-        return "the gradients are of a scaled loss: divide them by `scale`, 1024."
+        return MASTER.say("gradients are of a scaled")
     if are(_results(inputs, keep=slice(0, first))):
-        return "after the first overflow nothing was updated any more: skip that step alone."
+        return MASTER.say("after the first overflow nothing")
     return None
 
 
@@ -399,25 +295,14 @@ def _not_finite(attempt, everyone):
     """What the weights say of the steps that were taken; everyone: those in which all overflow."""
     inputs = attempt.case.inputs
     for skipped, words in (
-        (set(), "no step was skipped, whatever the ranks told each other"),
-        (
-            everyone,
-            "only the step in which every rank overflows was skipped. One rank's overflow is "
-            "enough: combine the flags so that a single one counts",
-        ),
-        (
-            {*range(len(inputs[0][1]))} - everyone,
-            "the one step that was taken is that in which every rank overflows. Your flag says "
-            "that a gradient is finite, and the ranks skip where it is set: turn it round",
-        ),
+        (set(), MASTER.say("no step was skipped whatever")),
+        (everyone, MASTER.say("only the step in which every")),
+        ({*range(len(inputs[0][1]))} - everyone, MASTER.say("one step that was taken")),
     ):
         found = _results(inputs, lambda rank, skipped=skipped: skipped)
         if all(np.array_equal(*two, equal_nan=True) for two in zip(attempt.outputs, found)):
-            return f"a weight is not finite: {words}."
-    return (
-        "a weight is not finite: a step with an infinite gradient was taken. Skip it on every "
-        "rank, if any rank has one."
-    )
+            return MASTER.say("finite", words=words)
+    return MASTER.say("step with an infinite gradient")
 
 
 def _divided_in_half(attempt):
@@ -425,12 +310,7 @@ def _divided_in_half(attempt):
     for got, want in zip(attempt.outputs, attempt.case.expected):
         wrong = ~np.isclose(got, want, rtol=1e-5, atol=0)
         if attempt.all_right and wrong.any():
-            return (
-                f"a weight that began at 0 is {got[wrong][0]:.3g}; it should be "
-                f"{want[wrong][0]:.3g}. Its gradients are multiples of 2^-16, and 2^-16 / 1024 is "
-                "2^-26. The smallest number of float16 is 2^-24: convert the gradient to float32 "
-                "**before** you divide."
-            )
+            return MASTER.say("weight that began at 0", mine=got[wrong][0], right=want[wrong][0])
     return None
 
 
@@ -440,10 +320,7 @@ def _flags_alone(attempt):
     limit = 8 * steps * attempt.size  # a number of 8 bytes from each rank
     large = [row for row in attempt.ledger if row.payload_bytes > limit]
     if large:
-        return (
-            f"{large[0].collective} sent {large[0].payload_bytes:g} bytes. Ranks need to know of "
-            "each other's overflows alone, one number for each step."
-        )
+        return MASTER.say("sent bytes ranks need to know", large=large)
 
 
 def _summed(attempt):
@@ -453,43 +330,17 @@ def _summed(attempt):
     total = sum(np.where(np.isfinite(grads), grads, 0).astype(np.float32) for _, grads in inputs)
     found = _results([(master, total) for master, _ in inputs], lambda rank: lost)
     if attempt.equals(lambda rank: found[rank]):
-        return (
-            "you reduced the gradients over the ranks. Each rank has the gradient of its own "
-            "shard, of other weights: only the flag is reduced."
-        )
+        return MASTER.say("you reduced the gradients over")
 
 
 MASTER = RankProgram(
-    title="Master weights, and steps that all ranks skip",
-    prompt="Each rank has the float32 master weights of its own shard, `master[N]`, "
-    "and that shard's gradients of some steps, `grads[steps, N]`, in float16, of a "
-    "loss that was multiplied by 1024. In each step: if **any** rank's gradient is not finite, no "
-    "rank updates. Otherwise subtract the gradient, divided by 1024, from the weights, in float32 "
-    "(learning rate 1). Return the new master weights. Gradients are not sent: ranks tell each "
-    "other only whether there was an overflow.",
-    starter="""def master_weights(master, grads):
-    # master: [N], float32; grads: [steps, N], float16
-    weights = master.half()
-    for grad in grads:
-        if grad.isfinite().all():
-            weights -= grad / 1024
-    return weights.float()""",
-    concept="Can a rank see from its own gradients that another rank overflowed?",
-    principle="Each rank turns its check into a number, and the largest of all ranks' numbers says "
-    "whether to skip. The update is computed in the precision of the master weights.",
-    shape="In the loop: one line that computes a flag, a tensor; one collective with "
-    "`op=dist.ReduceOp.MAX` (or a sum); one condition; one line that updates.",
-    success="ZeRO and tensor parallelism need this flag. Plain data parallelism does not: after "
-    "its all-reduce every rank has the same gradients, infinite ones included.",
+    **told("master_weights"),
     make=_make_master,
     sends=lambda axes, case: [("world", "all_reduce", len(case.inputs[0][1]), 4)],
     judges=(
         right_shape,
         _by_update,
-        silent(
-            "the trace shows no collective: each rank decided by its own gradients alone, so ranks "
-            "skip different steps."
-        ),
+        silent,
         _summed,
         right_numbers,
         _divided_in_half,

@@ -10,6 +10,7 @@ from tpviz.schemes.merak.strategy import Merak
 
 from .causes import same
 from .formula import Formula
+from .told import told
 
 SCP = "shifted_critical_path"
 
@@ -38,52 +39,29 @@ def _draw_in_flight(rng):
 
 def _in_flight_wrong(question, got):
     name, p, _, s = question.arguments.values()
-    words = f"for {question} it is {question.answer}, you returned {got}."
+    words = IN_FLIGHT.say("it is you returned", question=question, got=got)
     if name == SCP and s == p - 2:
-        return (
-            f"{words} Look at rank p-2 of the shifted critical path: it runs one more forward "
-            "before its first backward."
-        )
+        return IN_FLIGHT.say("look at rank p-2", words=words)
     if name == SCP and same(got, p - s + 1):
-        return (
-            f"{words} The shifted critical path has one more in flight on rank p-2 alone: rank "
-            f"{s} holds as many as in 1F1B, p - s."
-        )
+        return IN_FLIGHT.say("shifted critical path", words=words, s=s)
     if name == SCP and s == p - 1:
-        return f"{words} The last rank runs each backward right after its forward: it holds one."
+        return IN_FLIGHT.say("last rank runs each backward", words=words)
     if same(got, p - s - 1):
-        return f"{words} Ranks are counted from 0: the last, p-1, starts backward after one."
+        return IN_FLIGHT.say("ranks are counted from 0", words=words)
     if same(got, p - s + 1):
-        return f"{words} That is one more: the last rank, p-1, holds one, each before it one more."
+        return IN_FLIGHT.say("that is one more", words=words)
     if same(got, s + 1):
-        return (
-            f"{words} You counted from the other end: rank 0 holds most, and the last holds one, "
-            "since it runs a backward right after its first forward."
-        )
+        return IN_FLIGHT.say("you counted from the other end", words=words)
     return None
 
 
 IN_FLIGHT = Formula(
-    title="How many microbatches does a rank hold?",
-    prompt="A microbatch is in flight on a rank from its forward to the end of its backward; its "
-    "activations, or its checkpoint, are held for that time. Return the peak number that rank `s` "
-    f'of `p` holds, of `m` microbatches, under `name`: "1f1b" or "{SCP}". Your number is '
-    "compared with the simulated schedule.",
-    starter="""def merak_in_flight(name, p, m, s):
-    return m  # all of them?""",
-    concept="Count the forwards that a rank runs before its first backward; after that, forwards "
-    "and backwards alternate.",
-    principle="In 1F1B the last rank holds one, and each rank before it one more. The shifted "
-    "critical path has one more forward before the first backward, on one rank.",
-    shape="A minimum of two numbers; one rank has a number of its own under the second name.",
-    success="The first rank holds most, so it needs recomputation; Merak lets later ranks keep "
-    "more.",
+    **told("merak_in_flight", SCP=SCP),
     draw=_draw_in_flight,
     solution=in_flight,
     mistakes=lambda name, p, m, s: {
-        f"GPipe holds all {m}, since it runs backwards at the end. Here a rank runs a backward as "
-        "soon as it can.": m if m > p else None,
-        f"there are only {m} microbatches.": p - s if p - s > m else None,
+        "gpipe holds all since it runs": m if m > p else None,
+        "there are only microbatches": p - s if p - s > m else None,
     },
     wrong=_in_flight_wrong,
 )
@@ -113,49 +91,29 @@ def _bubble_wrong(question, got):
         return None
     number = next(i for i in range(3) if not same(got[i], right[i]))
     mine, want = got[number], right[number]
-    words = f"for {question}: {THREE[number]} takes {want:g} on the clock, your {mine:g}"
+    words = BUBBLE.say(
+        "takes on the clock your", question=question, schedule=THREE[number], want=want, mine=mine
+    )
     if number == 1 and same(mine, right[0] - r) and p > 2:
-        return (
-            f"{words}. The last backward has to pass p - 1 = {p - 1} ranks, and each of them has "
-            "recomputed while it waited: p - 1 recomputations less, not one."
-        )
+        return BUBBLE.say("last backward has to pass", words=words, others=p - 1)
     if number == 1 and same(mine, right[0]):
-        return (
-            f"{words}, as without early recomputation. The last backwards recompute while their "
-            "rank waits: the path back over p - 1 ranks has p - 1 recomputations less."
-        )
+        return BUBBLE.say("as without early recomputation", words=words)
     if number == 2 and same(mine, right[1]):
-        return (
-            f"{words}, as if the last rank recomputed. It does not, and rank p-2, which does, is "
-            "the busy one now."
-        )
+        return BUBBLE.say("as if the last rank recomputed", words=words)
     if number == 2 and same(mine, right[1] - r):
-        return f"{words}. All m recomputations of the last rank are gone, not one."
+        return BUBBLE.say("all m recomputations of the last", words=words)
     if same(mine, (m + p - 1) * (f + b)) or same(mine, m * (f + b) + (p - 1) * each):
-        return f"{words}. It lacks the recomputation of all m microbatches on a rank."
+        return BUBBLE.say("it lacks the recomputation of all", words=words)
     if number == 0 and same(mine, right[1]):
-        return (
-            f"{words} is that of early recomputation. In plain 1F1B a rank recomputes after the "
-            "gradient arrives, so each rank adds r to the last backward's path."
-        )
+        return BUBBLE.say("is that of early recomputation", words=words)
     if number == 1 and same(mine, m * (f + b) + (p - 1) * (f + b) + r):
-        return f"{words}. Early recomputation is hidden in waits; the steady phase has none."
+        return BUBBLE.say("early recomputation is hidden in waits", words=words)
     if number == 2 and same(mine, right[1] - r * m):
-        return (
-            f"{words}. The last rank has no recomputations, but the one before has m, and now all "
-            "wait for that one."
-        )
+        return BUBBLE.say("last rank has no recomputations", words=words)
     if number == 2 and same(mine, m * each + (p - 2) * (f + b)):
-        return (
-            f"{words}, which is {want - mine:g} short. Rank p-2 waits twice: for its first "
-            "gradient, and for its last."
-        )
+        return BUBBLE.say("p-2 waits twice", words=words, short=want - mine)
     if number == 2 and same(mine, m * each + (p - 2) * (f + b) + b - r):
-        return (
-            f"{words}, which is {want - mine:g} short. Rank p-2 runs its last two backwards in a "
-            "row; the last rank's forward and backward of microbatch m-1 take longer than the "
-            "first of them."
-        )
+        return BUBBLE.say("p-2 runs its last two backwards", words=words, short=want - mine)
     return _off_by_times(question, words, mine - want)
 
 
@@ -173,31 +131,13 @@ def _off_by_times(question, words, more):
         return None
     [(count, name)] = found
     one = f"{abs(count)} {name}{'s' * (abs(count) > 1)}"
-    return f"{words}: {one} too {'many' if count > 0 else 'few'} on the longest path."
+    return BUBBLE.say(
+        "too on the longest path", words=words, one=one, much="many" if count > 0 else "few"
+    )
 
 
 BUBBLE = Formula(
-    title="How long does a schedule take?",
-    prompt="`p` ranks and `m` >= max(p, 4) microbatches; forward `f`, recomputation `r` and "
-    "backward `b` of one microbatch on one rank (r <= f <= b: some layers may be kept), messages "
-    "take no time. Return the makespans of three schedules: 1F1B where each backward first "
-    "recomputes; with early recomputation (the last p-1-s backwards of rank s recompute while "
-    "they wait); and where also the last rank does not recompute. Your formulas are compared with "
-    "the simulation.",
-    starter="""def merak_bubble(p, m, f, r, b):
-    plain = (m + p - 1) * (f + b)
-    return plain, plain, plain  # without recomputation""",
-    concept="Find the rank that is always busy, and add the time before its first action and "
-    "after its last.",
-    principle="1F1B: the last rank runs m times f + r + b, after the forwards and before the "
-    "backwards of p-1 ranks. Early: each of these last backwards takes only b. Without "
-    "recomputation on the last rank the busy one is p-2: it waits for p-2 ranks before and after, "
-    "and it waits b - r before its first backward and f - r before its last.",
-    shape="Three sums. Each has a number of microbatches times the time of one; the last two "
-    "have other terms for the beginning and end of the step.",
-    success="Merak's shifted critical path fills rank p-2's first wait with one more forward: "
-    "with r = f and b = 2 f it takes m (f + r + b) + (p - 2)(f + b). The gain is the same for any "
-    "m, so it is small for many microbatches.",
+    **told("merak_bubble"),
     draw=_draw_bubble,
     parts=tuple(f"makespan of {name}" for name in THREE),
     solution=makespans,
@@ -254,28 +194,25 @@ def _keep_mistakes(name, p, layers, keep):
     corrected = name == SCP
     other = by_rule(p, layers, keep, not corrected)
     return {
-        f"stage {p - 2} is wrong. Under the shifted critical path it has as many microbatches in "
-        f"flight as stage {p - 3}, so it can keep no larger part.": other if corrected else None,
-        f"stage {p - 2} is wrong. It has one more microbatch in flight only under the shifted "
-        "critical path; this is 1F1B.": other,
-        "every stage keeps the same fraction, though later ones have fewer microbatches in "
-        "flight, and free memory.": (by_rule(p, layers, keep, False, lambda s: keep)),
-        "the microbatch in backward is held in full on every stage. The others share the rest of "
-        "the memory: p - 1 - s of them, not p - s.": (
+        KEEP.say("under the shifted critical path", stage=p - 2, before=p - 3): other
+        if corrected
+        else None,
+        KEEP.say("it has one more microbatch", stage=p - 2): other,
+        "every stage keeps the same fraction": by_rule(p, layers, keep, False, lambda s: keep),
+        "microbatch in backward is held": (
             by_rule(p, layers, keep, corrected, lambda s: keep * p / (p - s))
         ),
         **{
-            f"you rounded {how}; the released code rounds down what it recomputes.": (
+            KEEP.say("you rounded the released code rounds", how=how): (
                 by_rule(p, layers, keep, corrected, counted=counted)
             )
             for counted, how in ((ceil, "up"), (round, "to the nearest"))
         },
-        "asked for are the layers that a stage recomputes, not those that it keeps.": tuple(
+        "asked for are the layers": tuple(
             layers - count for count in by_rule(p, layers, keep, corrected)
         ),
-        "the first stage has most microbatches in flight, and recomputes most: your list begins "
-        "with the last one.": by_rule(p, layers, keep, corrected)[::-1],
-        "the last stage recomputes nothing: k = 1.": (
+        "first stage has most microbatches": by_rule(p, layers, keep, corrected)[::-1],
+        "last stage recomputes nothing": (
             *by_rule(p, layers, keep, corrected)[:-1],
             floor(layers * (1 - keep)),
         ),
@@ -284,33 +221,13 @@ def _keep_mistakes(name, p, layers, keep):
 
 def _keep_wrong(question, got):
     if any(x < 0 for x in got):
-        return f"for {question}: k above 1 means all layers: then the stage recomputes none."
+        return KEEP.say("k above 1 means all layers", question=question)
     if same(got[:-1], question.answer[:-1]):
-        return (
-            f"for {question}: the last stage runs backward right after its forward: it keeps "
-            "everything."
-        )
+        return KEEP.say("last stage runs backward right", question=question)
 
 
 KEEP = Formula(
-    title="Which layers does each stage recompute?",
-    prompt="Stage-aware recomputation: stage 0 keeps the activations of a fraction `keep` of its "
-    "layers, and recomputes the others. Later stages have fewer microbatches in flight. While one "
-    "of n_s microbatches is in backward, the n_s - 1 others hold a fraction k_s: (n_s - 1) k_s "
-    "must be the same on all stages but the last, which keeps all (k = 1). No k is above 1. Under "
-    "1F1B n_s = p - s; under the shifted critical path stage p-2 has as many in flight as p-3, "
-    "and gets the same k (if there is a p-3). Return how many of its `layers` each of the `p` "
-    f'stages recomputes, p numbers, rounded down; `name` is "1f1b" or "{SCP}".',
-    starter="""def merak_keep(name, p, layers, keep):
-    return [int(layers * (1 - keep)) for stage in range(p)]  # the same fraction everywhere?""",
-    concept="Find n_s of each stage first. Which k makes (n_s - 1) k the same as on stage 0?",
-    principle="Stage 0 has (p - 1) keep, in place of (n_s - 1) k_s. Solve that for the k of "
-    "another stage, at most 1. The last stage keeps everything; under the shifted "
-    "critical path k of p-2 is that of p-3.",
-    shape="A list of p fractions, the last 1 and perhaps one copied from its neighbour; from "
-    "it p whole numbers (add 1e-9 before you round down: 3 may be 2.9999999).",
-    success="The released code sets k of stage 0 by hand; it can be computed from the memory of "
-    "stage 0.",
+    **told("merak_keep", SCP=SCP),
     draw=_draw_keep,
     solution=dropped,
     mistakes=_keep_mistakes,
@@ -341,49 +258,25 @@ def _memory_mistakes(name, p, m, s, whole, inputs, keep):
         """By the formula, with mistakes."""
         return whole * (backward + (n - 1) * keep) + ends * inputs * (n - behind)
 
-    few = "" if name != SCP else ": count the forwards before the first backward"
+    few = "" if name != SCP else MEMORY.say("count the forwards before the first")
     others = (
         (n - 1, f"one too few{few}"),
         (max(m, p - s), f"but there are only {m}" if p - s > m else "all of them"),
     )
     return {
-        f"that is without recomputation: all {n} microbatches whole.": whole * n,
-        f"you counted {n} microbatches as they are kept. The one in backward also holds its "
-        "recomputed activations.": by(n, keep),
-        "recomputed layers need their inputs, which each microbatch holds.": by(n, ends=0.0),
-        f"inputs are held only of the recomputed fraction of the layers: {drop:g} of `inputs`.": by(
-            n, ends=1.0
-        ),
-        "the microbatch in backward holds its inputs as well.": by(n, behind=1),
+        MEMORY.say("that is without recomputation", n=n): whole * n,
+        MEMORY.say("you counted microbatches as they", n=n): by(n, keep),
+        "recomputed layers need their inputs which": by(n, ends=0.0),
+        MEMORY.say("inputs are held only", drop=drop): by(n, ends=1.0),
+        "microbatch in backward holds its": by(n, behind=1),
         **{
-            f"you counted {other} microbatches in flight, {why}; there are {n}.": by(other)
+            MEMORY.say("you counted microbatches in flight", other=other, why=why, n=n): by(other)
             for other, why in others
         },
-        "`keep` is what is kept; you have it the other way round.": (
-            whole * (1 + (n - 1) * drop) + keep * inputs * n
-        ),
+        "keep is what is kept": whole * (1 + (n - 1) * drop) + keep * inputs * n,
     }
 
 
 MEMORY = Formula(
-    title="Peak activation memory of a stage",
-    prompt="`whole`: bytes of the activations of one microbatch on one stage. `inputs`: bytes of "
-    "the inputs of its layers, which is all that a recomputed layer keeps. A fraction `keep` of "
-    "the layers keeps everything, the others their input. Return the bytes of activations and "
-    'inputs that rank `s` of `p` holds at the peak, with `m` microbatches, under `name` ("1f1b" '
-    f'or "{SCP}"): one microbatch is in backward and held in full (with its inputs). Not the '
-    "last rank.",
-    starter="""def merak_memory(name, p, m, s, whole, inputs, keep):
-    return m * (keep * whole + (1 - keep) * inputs)  # as they are kept?""",
-    concept="How many microbatches are in flight (`merak_in_flight`), and how many of them are "
-    "held in full?",
-    principle="n of them; one is held in full, n - 1 hold `keep` of it, and all n the inputs of "
-    "the recomputed layers.",
-    shape="The number in flight, as in `merak_in_flight`, and a sum of two products: one with "
-    "`whole`, one with `inputs`.",
-    success="Parameters, gradients and the optimizer's state need memory too; the rest of the "
-    "device's memory decides how much stage 0 can keep.",
-    draw=_draw_memory,
-    solution=peak,
-    mistakes=_memory_mistakes,
+    **told("merak_memory", SCP=SCP), draw=_draw_memory, solution=peak, mistakes=_memory_mistakes
 )

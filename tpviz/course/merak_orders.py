@@ -10,6 +10,7 @@ from tpviz.core.workload import GPT
 from tpviz.schemes.merak.strategy import Merak
 
 from .formula import Asked, Formula, Question, listed
+from .told import told
 
 if TYPE_CHECKING:
     import torch
@@ -40,9 +41,9 @@ def order_errors(got: Any, ranks: int = RANKS, microbatches: int = MICROBATCHES)
     """What is wrong with a learner's lines, or None if they are as good as 1F1B's on the clock."""
     got = as_lines(got)
     if not listed(got, str):
-        return f"your function returned {got!r}, not a list of {ranks} lines of text."
+        return SCHEDULE.say("your function returned not a list", got=got, ranks=ranks)
     if len(got) != ranks:
-        return f"you wrote {len(got)} lines for {ranks} ranks: each rank has one."
+        return SCHEDULE.say("you wrote lines for ranks", count=len(got), ranks=ranks)
     try:
         mine = read(got, microbatches)
     except ValueError as error:
@@ -60,10 +61,7 @@ def _mirrored(lines):
     first, last = (line[: line.find("B")].count("F") for line in (lines[0], lines[-1]))
     if first >= last:
         return ""
-    return (
-        f" Before its first backward rank 0 runs {first} of the forwards, rank {len(lines) - 1} "
-        f"{last}: the other way round, as rank 0 waits longest for a gradient."
-    )
+    return " " + SCHEDULE.say("before its first backward rank 0", first=first, last=last)
 
 
 def _alike(lines):
@@ -71,10 +69,7 @@ def _alike(lines):
     first, *more = {line[: line.find("B")].count("F") for line in lines}
     if more:
         return ""
-    return (
-        f" Every rank, wherever it is, runs {first} of the forwards before its first backward: a "
-        "later rank gets its first gradient earlier."
-    )
+    return " " + SCHEDULE.say("every rank wherever it is runs", first=first)
 
 
 def _schedule_verdict(question, got):
@@ -85,10 +80,8 @@ def _schedule_measured(answers):
     """The measurements of the learner's schedule."""
     lines = as_lines(answers[0])
     line, run = timeline(read(lines)), run_of(lines)
-    return (
-        f"Simulated: {line.makespan:g}, and {peaks(line)} microbatches in flight. Run on {RANKS} "
-        f"real ranks it differs from one process by at most {run.max_error:.0e}, and its messages "
-        "are as expected."
+    return SCHEDULE.say(
+        "simulated and microbatches in flight", line=line, peaks=peaks(line), RANKS=RANKS, run=run
     )
 
 
@@ -116,16 +109,13 @@ def _too_much(mine, best):
     """Why 1F1B, ``best``, is better, or None."""
     if mine.makespan > best.makespan:
         rank, gap, word, at = longest_gap(mine)
-        return (
-            f"it can run, and takes {mine.makespan:g}; 1F1B takes {best.makespan:g}. The longest "
-            f"gap: rank {rank} is idle for {gap:g} before {word} at {at:g}. Which action could "
-            "run there, or what does it wait for?"
+        return SCHEDULE.say(
+            "it can run and takes", mine=mine, best=best, rank=rank, gap=gap, word=word, at=at
         )
     for rank, (got, most) in enumerate(zip(mine.peak_in_flight, best.peak_in_flight)):
         if got > most:
-            return (
-                f"it takes {mine.makespan:g} like 1F1B, but rank {rank} holds {got} microbatches "
-                f"at once, where 1F1B holds {most}: run a backward once its gradient can arrive."
+            return SCHEDULE.say(
+                "it takes like 1f1b but rank", mine=mine, rank=rank, got=got, most=most
             )
     return None
 
@@ -153,26 +143,7 @@ def differs(run: "Verification") -> str | None:
 
 
 SCHEDULE = Formula(
-    title="Write a schedule",
-    prompt=f"{RANKS} ranks, one stage each, {MICROBATCHES} microbatches, no recomputation. Return "
-    f"{RANKS} lines, one for each rank, of actions in the order in which it runs them: F0 is the "
-    "forward of microbatch 0, B0 its backward. A forward (1) needs the activation of the previous "
-    "rank, a backward (2) the gradient of the next; gradients are accumulated in the order 0, 1, "
-    "2, 3. It must be as fast as 1F1B, and no rank may hold more microbatches in flight. Then "
-    "your lines run on real ranks.",
-    starter="""def merak_schedule():
-    return [
-        "F0 F1 F2 F3 B0 B1 B2 B3",  # all forwards, then all backwards?
-        "F0 F1 F2 F3 B0 B1 B2 B3",
-        "F0 F1 F2 F3 B0 B1 B2 B3",
-    ]""",
-    concept="The last rank can run a backward right after each forward. How many forwards does a "
-    "rank before it need, so that the last one never waits?",
-    principle="Rank s runs 3 - s forwards, then alternates one backward and one forward, and at "
-    "the end runs the remaining backwards.",
-    shape="Three lines of eight actions. One of them alternates from its start to its end; the "
-    "others begin with a run of forwards and end with a run of backwards.",
-    success="`tv.schedules` has eight more schedules in this form: one executor runs them all.",
+    **told("merak_schedule", RANKS=RANKS, MICROBATCHES=MICROBATCHES),
     draw=lambda rng: [Asked((), f"{RANKS} ranks and {MICROBATCHES} microbatches")],
     verdict=_schedule_verdict,
     measured=_schedule_measured,
@@ -222,18 +193,14 @@ def _early_verdict(question, got):
     """The error of a choice, or None if it is fast, without unneeded early recomputation."""
     p, m = question.known["ranks"], question.arguments["microbatches"]
     if not (listed(got) and len(got) == p and all(map(listed, got))):
-        return (
-            f"for {question} your function returned {got!r}, not a list of {p} lists: the "
-            "microbatches of each rank."
-        )
+        return EARLY.say("your function returned not a list", question=question, got=got, p=p)
     strange = [i for part in got for i in part if i not in range(m)]
     if strange:
-        return f"for {question}: there is no microbatch {strange[0]!r}, only 0 to {m - 1}."
-    if got[-1]:
-        return (
-            f"for {question}: the last rank runs backward right after its forward; it keeps its "
-            "activations, and recomputes nothing."
+        return EARLY.say(
+            "there is no microbatch only 0", question=question, strange=strange, last=m - 1
         )
+    if got[-1]:
+        return EARLY.say("last rank runs backward right", question=question)
     early = tuple(tuple(sorted(set(part))) for part in got)
     return _slow(question, early) or _spare(question, early)
 
@@ -244,16 +211,15 @@ def _slow(question, early):
     line, limit = clock(p, m, early), question.known["limit"]
     if line.makespan <= limit:
         return None
-    words = f"for {question} it takes {line.makespan:g}, and {limit:g} is possible."
+    words = EARLY.say("it takes and is possible", question=question, line=line, limit=limit)
     for rank, index in line.critical_path():
         action = line.schedule.of(rank)[index]
         idle = line.start[rank][index] - (line.end[rank][index - 1] if index else 0.0)
         if action.kind == "RB" and idle > 0:
-            return (
-                f"{words} On the critical path rank {rank} is idle for {idle:g}, and then begins "
-                f"RB{action.microbatch}, which recomputes."
+            return EARLY.say(
+                "on the critical path rank", words=words, rank=rank, idle=idle, action=action
             )
-    return f"{words} Find a recomputation that could run while its rank waits."
+    return EARLY.say("find a recomputation that could run", words=words)
 
 
 def _spare(question, early):
@@ -265,40 +231,11 @@ def _spare(question, early):
                 tuple(j for j in own if (r, j) != (rank, i)) for r, own in enumerate(early)
             )
             if clock(p, m, less).makespan <= question.known["limit"]:
-                return (
-                    f"for {question} it is optimal, but R{i} on rank {rank} is early without a "
-                    "gain: with RB it takes no longer."
-                )
+                return EARLY.say("it is optimal but r", question=question, i=i, rank=rank)
     return None
 
 
-EARLY = Formula(
-    title="Recompute while you wait",
-    prompt="All ranks but the last keep checkpoints only and recompute (1) before each backward "
-    "(2): RB4 first waits for the gradient of microbatch 4, then recomputes; R4 B4 recomputes "
-    "while it waits. `lines` is the order of Merak's shifted critical path, with forwards and "
-    "plain backwards. Return for each rank the list of microbatches that recompute early (the "
-    "last rank's is empty), so that it is as fast as possible: 30 for 4 ranks and 6 microbatches. "
-    "Early recomputation holds all activations before the gradient arrives, so none may be early "
-    "without a gain. Your function is called for 4, 3 and 2 ranks.",
-    starter="""def merak_early(lines, microbatches):
-    p = len(lines)
-    early = [[] for rank in range(p)]
-    early[0] = [microbatches - 1]  # the last backward of rank 0
-    return early""",
-    concept="Recomputation is free only where a rank would wait. When do ranks wait for "
-    "gradients: at the beginning, in the middle, or at the end?",
-    principle="At the end no forward is left between backwards: rank s waits before its last "
-    "p-1-s ones. At the beginning the ranks before the last wait for the first gradients; the "
-    "third forward of rank p-2 fills that gap. And rank p-2 is the critical one: it does not wait "
-    "at the end.",
-    shape="p lists, the last one empty: the rank before it, the one before that, and all "
-    "others in front each follow a rule of their own.",
-    success="This is Merak's idea: the last rank recomputes nothing, so the critical path shifts "
-    "to the previous rank, which no longer waits. With more ranks other choices are equally fast.",
-    draw=_draw_early,
-    verdict=_early_verdict,
-)
+EARLY = Formula(**told("merak_early"), draw=_draw_early, verdict=_early_verdict)
 
 
 # -- legal cuts of a graph -------------------------------------------------------------------------
@@ -395,7 +332,7 @@ def _graph(module, example):
     stop = max(k for k, node in enumerate(graph.body) if node.parameters) + 1
     operations = tuple((node.name, tuple(node.takes)) for node in graph.body[:stop])
     crossing = Crossing(graph)
-    assert not crossing.hot, "what may cross in any number is no part of the exercise"
+    assert not crossing.hot, CUTS.say("what may cross in any number")
     crosses = dict(zip(names, map(tuple, crossing.at(range(1, stop)))))
     return operations, crosses, frozenset(names[place - 1] for place in legal_cuts(graph))
 
@@ -421,9 +358,9 @@ def _draw_cuts(rng):
     )
     words = (
         "a transformer layer",
-        f"a chain with a skip from layer {start} to {stop}",
+        CUTS.say("chain with a skip", start=start, stop=stop),
         "two streams",
-        f"a chain that takes its input once more before layer {late}",
+        CUTS.say("chain that takes its input", late=late),
     )
     for what, called in zip(asked, words):
         operations, crosses, legal = graph_of(*what)
@@ -435,18 +372,23 @@ def _cuts_verdict(question, got):
     """The error of a list of cuts, or None."""
     crosses, legal = question.known["crosses"], question.known["legal"]
     if not listed(got, str):
-        return f"for {question} your function returned {got!r}, not a list of names."
+        return CUTS.say("your function returned not a list", question=question, got=got)
     last = question.arguments["operations"][-1][0]
     for name in got:
         if name == last:
-            return f"for {question}: after the last operation, {name}, there is nothing."
+            return CUTS.say("after the last operation there", question=question, name=name)
         if name not in crosses:
-            return f"for {question}: no operation is called {name!r}."
+            return CUTS.say("no operation is called", question=question, name=name)
         if name not in legal:
             made = [f"{n}, used by {_user(question, n, name)}" for n in crosses[name]]
             every = "you cut at every gap, but " * (set(got) == set(crosses))
-            return (
-                f"for {question}: {every}after {name} {len(made)} tensors cross: {'; '.join(made)}."
+            return CUTS.say(
+                "after tensors cross",
+                question=question,
+                every=every,
+                name=name,
+                count=len(made),
+                names="; ".join(made),
             )
     missing = [name for name in crosses if name in legal and name not in got]
     if missing:
@@ -454,10 +396,9 @@ def _cuts_verdict(question, got):
         made = dict(question.arguments["operations"])
         given = sorted({name for takes in made.values() for name in takes} - {*made})
         late = [name for name in given if _uses_after(question, name, missing[0])]
-        why = f" {late[0]} is an input of the model: each stage can load it." if late else ""
-        return (
-            f"for {question}: a cut after {missing[0]} is missing. There only {crossing} crosses."
-            f"{why}"
+        why = (" " + CUTS.say("is an input of the model", late=late)) if late else ""
+        return CUTS.say(
+            "cut after is missing", question=question, missing=missing, crossing=crossing, why=why
         )
     return None
 
@@ -474,25 +415,4 @@ def _uses_after(question, name, cut):
     return [op for op, takes in operations[behind:] if name in takes]
 
 
-CUTS = Formula(
-    title="Where may the graph be cut?",
-    prompt="The partitioner traces a model to a list of operations, and cuts it only where a "
-    "single tensor crosses. `operations` is such a list, (name, takes) in the order they run; "
-    "takes are the names of the operations whose results it uses (any other name is an input of "
-    "the model, which each stage can load itself). Return the names of all operations right after "
-    "which a cut is legal: later operations use exactly one result of earlier ones. There are "
-    "four traced modules: a transformer layer, a chain with a skip, two streams, and a chain that "
-    "takes its input once more.",
-    starter="""def merak_cuts(operations):
-    return [name for name, takes in operations[:-1]]  # everywhere?""",
-    concept="Draw the list as a line, with an arc from each result to its last use. How many arcs "
-    "pass over each gap?",
-    principle="Record for each name the position of the last operation that takes it. After "
-    "operation k those names cross that are made at or before k and last used after it.",
-    shape="A dict {name: position of its last use}; for each position the list of names that "
-    "later operations need; the names of the positions where it has one entry.",
-    success="In a transformer the legal cuts follow each residual add: any number of stages, and "
-    "one hidden state over each cut, without a rule per model.",
-    draw=_draw_cuts,
-    verdict=_cuts_verdict,
-)
+CUTS = Formula(**told("merak_cuts"), draw=_draw_cuts, verdict=_cuts_verdict)

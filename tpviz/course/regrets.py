@@ -8,6 +8,7 @@ from tpviz.evidence.published.scoreboard import regret, spearman
 from tpviz.verbs.ranking import kendall_tau
 
 from .formula import Formula
+from .told import told
 
 
 def _tables(rng):
@@ -34,75 +35,38 @@ def _pick(predicted, measured):
 
 
 REGRET = Formula(
-    title="Read a regret table",
-    prompt="Several layouts of one model were `predicted` and `measured`: two lists of seconds, in "
-    "the same order. The search picks the layout that is predicted fastest. Return (its regret, "
-    "the expected regret of a layout chosen at random): how much slower than the fastest measured "
-    "layout, as a share.",
-    starter="""def beat_regret(predicted, measured):
-    pick = min(predicted)
-    return pick / min(measured) - 1, 0.0""",
-    concept="A regret compares measured times only. What is the prediction used for?",
-    principle="Find where `predicted` is least, and take `measured` there; divide by the least "
-    "measured. A random layout takes the mean of all.",
-    shape="Two quotients with the same denominator, each minus 1.",
-    success="A model may be twice too fast everywhere and have no regret; it may be right on "
-    "average and pick badly. Errors and regret answer different questions.",
+    **told("beat_regret"),
     draw=_tables,
     solution=regrets,
     parts=("regret of the pick", "regret of a random layout"),
     mistakes=lambda predicted, measured: {
-        "you compare a predicted time with a measured one. The pick is judged by its own measured "
-        "step.": (min(predicted) / min(measured) - 1, 0.0),
-        "that is the ratio of the steps; regret is what it exceeds 1 by.": tuple(
-            1 + r for r in regrets(predicted, measured)
-        ),
-        "the search does not know what was measured: it picks where `predicted` is least.": (
-            0.0,
-            regrets(predicted, measured)[1],
-        ),
-        "the pick's step is above, the fastest below: regret says how much slower the pick is.": (
-            min(measured) / _pick(predicted, measured) - 1,
-            ...,
-        ),
-        "regret is relative to the fastest measured layout, not to the pick.": (
+        "you compare a predicted time": (min(predicted) / min(measured) - 1, 0.0),
+        "that is the ratio": tuple(1 + r for r in regrets(predicted, measured)),
+        "search does not know what": (0.0, regrets(predicted, measured)[1]),
+        "pick's step is above": (min(measured) / _pick(predicted, measured) - 1, ...),
+        "regret is relative to the fastest": (
             1 - min(measured) / _pick(predicted, measured),
             1 - min(measured) / mean(measured),
         ),
-        "regret is a share: divide the difference of the steps by the fastest measured one.": tuple(
-            r * min(measured) for r in regrets(predicted, measured)
-        ),
-        "the pick is where `predicted` is least; you took the layout predicted slowest.": (
+        "regret is a share": tuple(r * min(measured) for r in regrets(predicted, measured)),
+        "pick is where predicted": (
             measured[predicted.index(max(predicted))] / min(measured) - 1,
             ...,
         ),
-        "a random layout's regret is that of the mean measured step, not of the mean predicted "
-        "one.": (..., mean(predicted) / min(predicted) - 1),
-        "a random layout's regret is relative to the fastest measured layout too, not to the "
-        "pick.": (..., mean(measured) / _pick(predicted, measured) - 1),
-        "a random layout takes the mean of all measured steps, not their median.": (
+        "random layout's regret": (..., mean(predicted) / min(predicted) - 1),
+        "random layout's regret is relative": (
             ...,
-            median(measured) / min(measured) - 1,
+            mean(measured) / _pick(predicted, measured) - 1,
         ),
-        "a random layout takes the mean of all measured steps, not the slowest.": (
-            ...,
-            max(measured) / min(measured) - 1,
-        ),
-        "you divided the pick's measured step by its predicted one: that is the prediction's "
-        "error. Regret compares it with the fastest measured layout.": (
+        "not their median": (..., median(measured) / min(measured) - 1),
+        "not the slowest": (..., max(measured) / min(measured) - 1),
+        "you divided the pick's measured step": (
             _pick(predicted, measured) / min(predicted) - 1,
             ...,
         ),
-        "you divided the predicted step by the measured one of the pick: that is the prediction's "
-        "error. Regret compares measured steps.": (
-            min(predicted) / _pick(predicted, measured) - 1,
-            ...,
-        ),
-        "the pick's step is compared with the mean or the median, not with the fastest.": (
-            _pick(predicted, measured) / mean(measured) - 1,
-            ...,
-        ),
-        "both lists have the same layouts in the same order: do not sort them one by one.": (
+        "you divided the predicted step": (min(predicted) / _pick(predicted, measured) - 1, ...),
+        "pick's step is compared": (_pick(predicted, measured) / mean(measured) - 1, ...),
+        "both lists have the same layouts": (
             sorted(measured)[predicted.index(min(predicted))] / min(measured) - 1,
             ...,
         ),
@@ -121,53 +85,30 @@ def _rank_mistakes(predicted, measured):
 
     scale = n * (n**2 - 1)
     return {
-        "that correlates the indices that sort the lists: `argsort` says which layout is k-th. Its "
-        "own place is the inverse of that: argsort once more.": together(*orders),
-        "only one of the two lists is in places: the other is in seconds, or in indices.": together(
-            places[0], measured
-        ),
-        "one list is in places, the other in the indices that sort it.": together(
-            places[0], orders[1]
-        ),
-        "that is the square of the correlation.": spearman(predicted, measured) ** 2,
-        "in 1 - 6 sum(d^2) / (n (n^2 - 1)) the 6 is missing.": 1 - squares / scale,
-        "1 - 6 sum(d^2) / (n (n^2 - 1)) has n^2 - 1 below, not n^2 or n^3.": 1 - 6 * squares / n**3,
-        "1 - 6 sum(d^2) / (n (n^2 - 1)) has n^2 - 1 below, not n - 1.": (
-            1 - 6 * squares / (n * (n - 1))
-        ),
-        "the differences of places are squared in 1 - 6 sum(d^2) / (n (n^2 - 1)).": (
+        "that correlates the indices that sort": together(*orders),
+        "only one of the two lists": together(places[0], measured),
+        "one list is in places": together(places[0], orders[1]),
+        "that is the square": spearman(predicted, measured) ** 2,
+        "in 1 - 6 sum d^2": 1 - squares / scale,
+        "not n^2 or n^3": 1 - 6 * squares / n**3,
+        "not n - 1": 1 - 6 * squares / (n * (n - 1)),
+        "differences of places are squared": (
             1 - 6 * float(abs(places[0] - places[1]).sum()) / scale
         ),
-        "that is the share of pairs in the same order; a correlation of ranks is from -1 to 1.": (
+        "that is the share of pairs": (
             (kendall_tau(predicted.tolist(), measured.tolist()) + 1) / 2
         ),
     }
 
 
 RANK = Formula(
-    title="Does the model rank well?",
-    prompt="Spearman's rank correlation of `predicted` and `measured` steps (lists of seconds, no "
-    "two equal): the correlation of their ranks, 1 for the same order, -1 for the reverse. Return "
-    "it.",
-    starter="""import numpy as np
-
-
-def beat_rank(predicted, measured):
-    return float(np.corrcoef(predicted, measured)[0, 1])""",
-    concept="Replace each time by its place in the sorted list.",
-    principle="It is the starter's correlation, of places in place of seconds.",
-    shape="A helper that turns a list of times into a list of places, and the starter's last "
-    "line on what it returns.",
-    success="A constant factor changes no rank, so the correlation says nothing of errors; and "
-    "most of it is about slow layouts that nobody would choose. Therefore we show regret too.",
+    **told("beat_rank"),
     draw=_tables,
     solution=lambda predicted, measured: spearman(predicted, measured),
     mistakes=lambda predicted, measured: {
-        "that is Pearson's correlation of the seconds: one very slow layout decides it. Take ranks "
-        "first.": float(np.corrcoef(predicted, measured)[0, 1]),
-        "that is Kendall's tau, of pairs in the same order; Spearman's is the correlation of "
-        "ranks.": kendall_tau(predicted, measured),
-        "the sign is wrong: equal orders have 1.": -spearman(predicted, measured),
+        "that is pearson's correlation": float(np.corrcoef(predicted, measured)[0, 1]),
+        "that is kendall's tau of pairs": kendall_tau(predicted, measured),
+        "sign is wrong": -spearman(predicted, measured),
         **_rank_mistakes(np.array(predicted), np.array(measured)),
     },
 )

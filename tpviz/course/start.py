@@ -6,6 +6,7 @@ import numpy as np
 from tpviz.core.mesh import Mesh
 
 from .checks import GENERAL, Case, Mistake, RankProgram, silent, wasteful, whole_numbers
+from .told import told
 from .variants import Terms
 
 
@@ -23,43 +24,19 @@ def _make_mean(rng, axes):
 
 
 MEAN = RankProgram(
-    title="Mean over the ranks",
-    prompt="Every rank gets its own tensor `x`, all of one shape. Return, on **every** rank, the "
-    "mean of these tensors over the ranks. Send as few bytes as possible, for any number of ranks.",
-    starter="""def mean_over_ranks(x):
-    # x is this rank's tensor; dist.get_world_size() is the number of ranks
-    return x / dist.get_world_size()""",
-    concept="A mean is a sum divided by a count. Each rank has one term of the sum.",
-    principle="An all-reduce sends 2(n-1)/n times the tensor; an all-gather of all tensors sends "
-    "(n-1) times the tensor.",
-    shape="Two lines: one collective that changes `x` in place, then an expression of `x` and "
-    "the number of ranks.",
-    success="This is what data parallelism does with every gradient.",
+    **told("mean_over_ranks"),
     make=_make_mean,
     sends=_one_all_reduce,
     judges=(
-        silent(
-            "the trace shows no collective at all. Each rank has only its own tensor, so no rank "
-            "can compute the answer without communication."
-        ),
+        silent,
+        Mistake("you have the sum over", lambda a: a.matches(lambda mean: mean * a.size)),
         Mistake(
-            lambda a: a.matches(lambda mean: mean * a.size),
-            "you have the sum over the ranks, not the mean: divide by the number of ranks.",
+            "you divided by 4", lambda a: a.size != 4 and a.matches(lambda mean: mean * a.size / 4)
         ),
+        Mistake("only rank 0 has the mean", lambda a: a.right == [0] and "reduce" in a.names()),
         Mistake(
-            lambda a: a.size != 4 and a.matches(lambda mean: mean * a.size / 4),
-            "you divided by 4, but this world is smaller: use `dist.get_world_size()`.",
-        ),
-        Mistake(
-            lambda a: a.right == [0] and "reduce" in a.names(),
-            "only rank 0 has the mean: `dist.reduce` leaves the result on one rank. Which "
-            "collective leaves it on all of them?",
-        ),
-        Mistake(
+            "you sent the bytes needed",
             lambda a: "all_gather" in a.names() and a.sent > a.least and a.all_right,
-            "the numbers are right, but you sent {a.excess:.2g}x the bytes needed: all_gather "
-            "brings every rank all {a.size} tensors ({a.sent:g} bytes sent per rank, {a.least:g} "
-            "would do). Use a collective that reduces.",
         ),
         *GENERAL,
     ),
@@ -91,43 +68,19 @@ def _summed_too_early(attempt):
 
 
 ROWS = RankProgram(
-    title="A matrix product sharded along its inner dimension",
-    prompt="Y = X W, too big for one rank, so the **inner** dimension is sharded over the ranks: "
-    "each rank gets its columns of X (`x`) and the same rows of W (`w`), in the notation of the "
-    "figures `X[B, F_tp]` and `W[F_tp, D]`. Return the whole Y on every rank: one local product, "
-    "as few bytes as possible.",
-    starter="""def row_parallel(x, w):
-    # x: [B, F / n], this rank's columns of X; w: [F / n, D], this rank's rows of W
-    return x @ w""",
-    concept="Write X W as a sum over the inner index f, and look at which f a rank holds.",
-    principle="Each rank can compute one partial sum of the shape of Y. These must still be added "
-    "over the ranks.",
-    shape="Three lines: the local product, one collective on it, and the return of the same "
-    "tensor.",
-    success="A row-parallel layer with its one all-reduce ends each part of a Megatron block.",
+    **told("row_parallel"),
     make=_make_rows,
     sends=_one_all_reduce,
     judges=(
         Mistake(
+            "each rank returned only its partial",
             lambda a: not a.ledger and a.matches(lambda want: np.matmul(*a.case.inputs[0])),
-            "each rank returned only its partial sum. The inner dimension is sharded over the "
-            "ranks, so X W = X0 W0 + X1 W1 + ...: the partial sums must still be added over the "
-            "ranks.",
         ),
+        Mistake("you averaged the partial sums", lambda a: a.matches(lambda want: want / a.size)),
+        Mistake("you added over the ranks before", _summed_too_early),
         Mistake(
-            lambda a: a.matches(lambda want: want / a.size),
-            "you averaged the partial sums; a matrix product adds them: do not divide.",
-        ),
-        Mistake(
-            _summed_too_early,
-            "you added {it} over the ranks before multiplying. The slices belong to "
-            "different columns of X and rows of W: multiply first, then add the products.",
-        ),
-        Mistake(
+            "you gathered whole matrices and multiplied",
             lambda a: "all_gather" in a.names() and a.flops > a.case.flops,
-            "you gathered whole matrices and multiplied them on every rank: each rank did "
-            "{a.extra_work:.2g}x its share of the multiplications and sent {a.sent:g} bytes "
-            "({a.least:g} would do). Multiply the local slices, then all-reduce the results.",
         ),
         *GENERAL,
     ),
@@ -154,61 +107,41 @@ def _half_way(attempt):
         and "all_gather" not in attempt.names()
         and getattr(attempt.outputs[0], "shape", None) == part
     ):
-        return (
-            f"half way: after reduce_scatter each rank holds 1/{attempt.size} of the sum, "
-            f"{list(part)} of {list(want.shape)}. Now every rank needs the other blocks."
+        return IN_TWO.say(
+            "half way after reduce_scatter each rank",
+            attempt=attempt,
+            shape=list(part),
+            whole=list(want.shape),
         )
 
 
 IN_TWO = RankProgram(
-    title="All-reduce from its two halves",
-    prompt="Return the sum of `x` over all ranks, on every rank, **without** `all_reduce`: build "
-    "it from one reduce-scatter and one all-gather. It sends exactly the bytes of the ring "
-    "all-reduce. The rows of `x` divide by the number of ranks.",
-    starter="""def all_reduce_in_two(x):
-    # x: [R, C] on every rank; the rows divide by the number of ranks n
-    blocks = list(x.chunk(dist.get_world_size()))  # n tensors of R / n rows
-    return torch.cat(blocks)""",
-    concept="In a ring all-reduce every rank first owns one reduced block of the result.",
-    principle="reduce_scatter leaves reduced block r on rank r and sends (n-1)/n of the tensor; "
-    "all_gather sends the blocks to all ranks, (n-1)/n again.",
-    shape="Two collectives. The first takes the list `blocks` and fills one new tensor of a "
-    "block's shape; the second takes that tensor and fills the list.",
-    success="ZeRO and sequence parallelism do this, with computation between the halves.",
+    **told("all_reduce_in_two"),
     make=_make_two,
     sends=lambda axes, case: [
         ("world", half, 1, case.expected[0].nbytes) for half in ("reduce_scatter", "all_gather")
     ],
     judges=(
-        silent("the trace shows no collective: every rank still has only its own tensor."),
-        Mistake(
-            lambda a: "all_reduce" in a.names(),
-            "this exercise builds `all_reduce`: do not call it, use `dist.reduce_scatter` and "
-            "`dist.all_gather`.",
-        ),
+        silent,
+        Mistake("this exercise builds all_reduce", lambda a: "all_reduce" in a.names()),
         _half_way,
         Mistake(
+            "gathering everything and adding locally sent",
             lambda a: a.names() == {"all_gather"} and a.all_right and a.sent > a.least,
-            "the numbers are right, but gathering everything and adding locally sent "
-            "{a.excess:.2g}x the bytes needed ({a.sent:g} instead of {a.least:g} per rank). Use "
-            "reduce_scatter.",
         ),
         Mistake(
+            "every number is too large",
             lambda a: (
                 {"all_gather", "reduce_scatter"} <= a.names()
                 and not a.right
                 and a.matches(lambda want: want * a.size)
             ),
-            "every number is {a.size}x too large: you added tensors that were already reduced. "
-            "Reduce-scatter first, then all-gather the blocks.",
         ),
         Mistake(
+            "reduce broadcast send everything through rank",
             lambda a: (
                 a.names() == {"reduce", "broadcast"} and a.all_right and a.count("reduce") == 1
             ),
-            "the numbers are right, but reduce + broadcast send everything through rank 0: its "
-            "link carries the whole tensor while the others wait. Let each rank reduce one block: "
-            "reduce_scatter.",
         ),
         *GENERAL,
     ),
@@ -267,78 +200,29 @@ def _mixed_over_dp(attempt, by=1):
 
 
 MLP = RankProgram(
-    title="An MLP on a 2 x 2 mesh with one all-reduce",
-    prompt="Y = relu(X W1) W2 on a mesh with axes dp and tp. Data: `X[B_dp, D]`. Weights: `W1[D, "
-    "F_tp]` is sharded by columns and `W2[F_tp, D]` by rows. Return this rank's `Y[B_dp, D]` with "
-    '**one** collective, on axis tp only. `mesh.get_group("tp")` is this rank\'s group along tp.',
-    starter="""def mlp_on_mesh(x, w1, w2, mesh):
-    # x: [B / dp, D]; w1: [D, F / tp], columns of W1; w2: [F / tp, D], rows of W2
-    h = torch.relu(x @ w1)
-    return h @ w2""",
-    concept="Which of the two products has its inner dimension sharded? Only that one gives "
-    "partial sums.",
-    principle="Ranks with the same dp coordinate share the data and hold partial sums of one "
-    "result; ranks with another dp coordinate hold other data, and adding theirs would be wrong.",
-    shape="The two products of the starter stay. Between the last product and the return "
-    "stands one collective, with a `group`.",
-    success="Column-parallel, then row-parallel: the pair of layers in Megatron's 1D tensor "
-    "parallelism.",
+    **told("mlp_on_mesh"),
     make=_make_mlp,
     sends=lambda axes, case: [("tp", "all_reduce", 1, case.expected[0].nbytes)],
     judges=(
+        Mistake("each rank returned a partial sum", lambda a: not a.ledger and not a.right),
+        Mistake("you added the hidden activations over", lambda a: _summed_hidden(a, total=True)),
+        Mistake("you added over the ranks", lambda a: _summed_hidden(a, total=False)),
+        Mistake("relu is missing", lambda a: a.equals(lambda rank: _linear(a, rank))),
         Mistake(
-            lambda a: not a.ledger and not a.right,
-            "each rank returned a partial sum: `w2` holds only some rows of W2, "
-            "so the products must still be added along axis tp.",
-        ),
-        Mistake(
-            lambda a: _summed_hidden(a, total=True),
-            "you added the hidden activations over the ranks, but each rank holds other columns "
-            "of H[B, F_tp], not partial sums. Do not add them: relu works on each column "
-            "separately.",
-        ),
-        Mistake(
-            lambda a: _summed_hidden(a, total=False),
-            "you added over the ranks at the wrong product: H[B, F_tp] has other columns on each "
-            "rank, which are no partial sums, while the product with your rows of W2 is one and "
-            "was not added.",
-        ),
-        Mistake(
-            lambda a: a.equals(lambda rank: _linear(a, rank)),
-            "relu is missing: Y = relu(X W1) W2.",
-        ),
-        Mistake(
+            "relu is in the wrong place",
             lambda a: a.equals(lambda rank: np.maximum(_linear(a, rank), 0)),
-            "relu is in the wrong place: it belongs between the two products, on the hidden "
-            "activations, not on Y.",
         ),
         Mistake(
+            "you applied relu twice the second",
             lambda a: a.equals(lambda rank: np.maximum(a.case.expected[rank], 0)),
-            "you applied relu twice, the second time to Y: it applies only to the hidden "
-            "activations.",
         ),
         Mistake(
+            "you added over all ranks",
             lambda a: "world" in a.axes_of("all_reduce") and _mixed_over_dp(a),
-            "you added over all ranks at once. Those with another dp coordinate have other rows of "
-            "X: their terms belong to the Y of other data. Which group has the terms of your sum?",
         ),
-        Mistake(
-            _mixed_over_dp,
-            "the all-reduce over tp is right, but then you added the results over dp. Ranks with "
-            "another dp coordinate have other rows of X, and a whole Y of those.",
-        ),
-        Mistake(
-            lambda a: _mixed_over_dp(a, by=a.axes["dp"]),
-            "the all-reduce over tp is right, but then you averaged the results over dp. Data "
-            "parallelism averages the gradients of weights; each replica's Y is of its own rows of "
-            "X.",
-        ),
-        wasteful(
-            lambda a: "all_gather" in a.names(),
-            "the numbers are right, but nothing has to be gathered: relu works on each column of "
-            "H separately, and your rows of W2 match your columns of H. You sent {a.sent:g} bytes "
-            "per rank, {a.least:g} will do.",
-        ),
+        Mistake("you added the results over dp", _mixed_over_dp),
+        Mistake("you averaged the results over dp", lambda a: _mixed_over_dp(a, by=a.axes["dp"])),
+        wasteful("nothing has to be gathered", lambda a: "all_gather" in a.names()),
         *GENERAL,
     ),
     worlds=({"dp": 2, "tp": 2},),

@@ -9,6 +9,7 @@ import numpy as np
 from tpviz.evidence.t3_hardware import Dma, Gemm, Local, Machine, Remote, check, maps, simulate
 
 from .formula import Asked, Formula, NoAnswer, listed
+from .told import told
 
 if TYPE_CHECKING:
     from tpviz.evidence.t3_hardware import SimResult
@@ -65,18 +66,15 @@ def read(got: Any) -> tuple[list[list[tuple[int, Dma | Local | Remote]]] | None,
     """The maps that a function returned, with rules instead of tuples, or the error."""
     if not listed(got):
         name = got.type if isinstance(got, NoAnswer) else type(got).__name__
-        return None, f"your function returned {name}, not a list with one map for each rank."
+        return None, RING.say("your function returned not a list", name=name)
     rows = []
     for rank, row in enumerate(got):
         if not listed(row):
-            return None, f"the map of rank {rank} is {row!r}, not a list of (chunk, rule)."
+            return None, RING.say("map of rank is not", rank=rank, row=row)
         for entry in row:
             rule = entry[1] if isinstance(entry, tuple) and len(entry) == 2 else None
             if not (isinstance(rule, tuple) and type(rule) is tuple and len(rule) in RULES):
-                return None, (
-                    f"in the map of rank {rank} is {entry!r}, not (chunk, rule), as in "
-                    '(2, Dma(1, "update", 2)), (2, Remote(1)) or (2, Local(2)).'
-                )
+                return None, (RING.say("in the map of rank", rank=rank, entry=entry))
         rows.append([(chunk, RULES[len(rule)](*rule)) for chunk, rule in row])
     return rows, None
 
@@ -86,7 +84,7 @@ def _maps_verdict(question, got):
     ranks, goal = question.arguments["ranks"], question.known["collective"]
     mine, problem = read(got)
     if problem is None and len(mine) != ranks:  # pyright: ignore[reportArgumentType]
-        problem = f"you returned {len(mine)} maps for {ranks} ranks: each rank has one."  # pyright: ignore[reportArgumentType]
+        problem = RING.say("you returned maps for ranks", count=len(mine), ranks=ranks)  # pyright: ignore[reportArgumentType]
     if problem is None and (wrong := check(mine, goal)):  # pyright: ignore[reportArgumentType]
         more = f" (and {len(wrong) - FAULTS} more)" if len(wrong) > FAULTS else ""
         idea = next((f" {idea}" for words, idea in IDEAS.items() if words in wrong[0]), "")
@@ -102,15 +100,12 @@ def _came_back(mine):
     for rank, row in enumerate(mine):
         for chunk, rule in row:
             if not isinstance(rule, Local) and rule.to == chunk:
-                return (
-                    f"rank {rank} sends chunk {chunk} to rank {chunk}, whose GEMM computed it. The "
-                    "last rank that gets a chunk keeps it and sends it no further: Local."
-                )
+                return RING.say("rank sends chunk to rank whose", rank=rank, chunk=chunk)
 
 
 def _played_words(answers):
     """The remark on right answers."""
-    return f"Right on {len(answers)} questions: on the simulated hardware each result is bit-exact."
+    return RING.say("right on questions", count=len(answers))
 
 
 def _links(mine, goal):
@@ -120,10 +115,8 @@ def _links(mine, goal):
             for chunk, rule in row:
                 below = (rank - 1) % len(mine)
                 if not isinstance(rule, Local) and rule.to != below:
-                    return (
-                        f"rank {rank} sends chunk {chunk} to rank {rule.to}, but in this ring "
-                        f"its only link is to rank {below}. A chunk of any other rank goes around "
-                        "the ring, and each rank on its way forwards it."
+                    return RING.say(
+                        "rank sends chunk to rank", rank=rank, chunk=chunk, rule=rule, below=below
                     )
 
 
@@ -136,27 +129,20 @@ def _played(mine, goal):
         for rules in (mine, maps(goal, ranks))
     ]
     if not np.array_equal(runs[0].values, result(parts, runs[0])):  # pyright: ignore[reportArgumentType]
-        return "simulated with whole numbers, the result differs from one process."
+        return RING.say("simulated with whole numbers the result")
     for rank in range(ranks):
         sent, least = (sum(row[3] for row in run.logs[rank]["sent"]) for run in runs)
         if sent > least:
-            return f"the result is right, but rank {rank} sends {sent} bytes where {least} will do."
+            return RING.say("result is right but rank", rank=rank, sent=sent, least=least)
         moved, least = (
             sum(run.drams[rank].values()) - run.drams[rank]["gemm_read"] for run in runs
         )
         if moved > least:
-            return (
-                f"the result is right, but {moved} bytes of results go through the memory of rank "
-                f"{rank} where {least} will do. A chunk that needs no update need not stay."
-            )
+            return RING.say("result is right but bytes", moved=moved, rank=rank, least=least)
     mine_s, best = (run.rs_end for run in runs)
     if mine_s > SLOWER * best:
         first = next(row[0][0] for row in mine)
-        return (
-            f"the result is right, but takes {mine_s / best:.2f} times as long as possible "
-            "(simulated). The order of a map is the order of computing: rank 0 begins with chunk "
-            f"{first}. Which chunk can be sent at once, and which does the next rank wait for?"
-        )
+        return RING.say("result is right but takes", ratio=mine_s / best, first=first)
 
 
 RING_STARTER = """from tpviz.evidence.t3_hardware import Dma, Local, Remote
@@ -175,26 +161,7 @@ def _draw_ring(rng):
 
 
 RING = Formula(
-    title="Program the ring: the destination of each store",
-    prompt="Address maps redirect a GEMM's stores; its code is unchanged. Write the address maps "
-    "of a ring reduce-scatter: rank r sends to r - 1 only, the reduced chunk c ends on rank c. "
-    "Return for each rank a list of (chunk, rule) in the order in which it computes. `Remote(to, "
-    '"update")`: the store goes to rank `to` and is added there. `Dma(to, "update", '
-    "updates)`: the store stays, and when each element has had so many stores and updates, it is "
-    "sent to `to` and added there. `Local(updates)`: it stays, and is complete after so many. "
-    "Your maps are checked, then run on the simulated hardware, and the result must be bit-exact.",
-    starter=RING_STARTER,
-    concept="Follow one chunk around the ring: which rank begins it, which forward it, which "
-    "keeps it? Each has a different rule for it.",
-    principle="The first chunk of a rank waits for no update: Remote. Those after it have one "
-    "store and one update: Dma with 2. The last is the rank's own: Local with 2.",
-    shape="For each rank `ranks` pairs (chunk, rule) in the order of `t3_order`. Three rules: "
-    "of the first pair, of those in the middle, of the last.",
-    success="T3 needs no more software: a library writes these maps once for each collective, and "
-    "GEMMs are unchanged.",
-    draw=_draw_ring,
-    verdict=_maps_verdict,
-    measured=_played_words,
+    **told("t3_ring_maps"), draw=_draw_ring, verdict=_maps_verdict, measured=_played_words
 )
 
 
@@ -208,31 +175,5 @@ def _draw_other(rng):
 
 
 OTHER = Formula(
-    title="Other collectives by the same rules",
-    prompt='Write maps for three others. "direct_rs": all ranks are linked to each other, the '
-    'reduced chunk c ends on rank c; nothing may be read and forwarded. "all_to_all": chunk c '
-    "of every rank ends on rank c, not reduced: each source has its own buffer there, written "
-    'once. "ring_ag": rank r\'s GEMM computes only chunk r, and all ranks must end with all '
-    'chunks; rank r sends to r - 1 only. Here op is "update" where chunks are reduced and '
-    '"store" elsewhere. Return the maps, as in `t3_ring_maps`.',
-    starter="""from tpviz.evidence.t3_hardware import Dma, Local, Remote
-
-
-def t3_other_maps(collective, ranks):
-    def own(rank):
-        others = [(rank + 1 + j) % ranks for j in range(ranks - 1)]
-        return [(c, Remote(c, "update")) for c in others] + [(rank, Local(1))]
-    return [own(rank) for rank in range(ranks)]""",
-    concept="How many stores and updates does an element of a chunk get on its owner? On a rank "
-    "that forwards it? That is the number to wait for.",
-    principle="Direct: every store but the own goes to its owner, who gets one from each rank. "
-    "All-to-all: the same, stored, and each buffer is written once. Gather: one store arrives and "
-    "is forwarded, except by the last rank.",
-    shape="A list of pairs (chunk, rule) for each rank of each collective. Two of the three "
-    "collectives need one rule for chunks of others and one for the own chunk.",
-    success="A direct reduce-scatter reads nothing back from memory, but owners add as many "
-    "numbers as there are ranks, in order of arrival: the last bits may vary between runs.",
-    draw=_draw_other,
-    verdict=_maps_verdict,
-    measured=_played_words,
+    **told("t3_other_maps"), draw=_draw_other, verdict=_maps_verdict, measured=_played_words
 )

@@ -10,6 +10,7 @@ from tpviz.schemes.t3.strategy import T3
 from tpviz.verbs.predict import predict
 
 from .formula import Asked, ChoiceQuestion, chosen
+from .told import told
 
 CHOICES = (("sequential", 0), ("chunk", 0), *(("tile", rows) for rows in (4, 8, 16, 32, 64)))
 
@@ -57,11 +58,16 @@ def _ran(answers):
             trace = run(s, workload(), cluster, steps=1, memory=False, progress=False)
             seconds += [predict(s, workload(), cluster).step_time, trace.step_time]
     before, ran_before, after, ran_after = (round(1e3 * t) for t in seconds)
-    busy = " This machine was too busy to keep the emulated times." if warned else ""
-    return (
-        f"Right on {len(answers)} clusters. On four real ranks, paced to the second of "
-        f"them, a step with {choice!r} takes {ran_after} ms and with sequential "
-        f"{ran_before} (emulated), predicted {after} and {before}.{busy}"
+    busy = (" " + TILE.say("this machine was too busy")) if warned else ""
+    return TILE.say(
+        "right on clusters",
+        count=len(answers),
+        choice=choice,
+        ran_after=ran_after,
+        ran_before=ran_before,
+        after=after,
+        before=before,
+        busy=busy,
     )
 
 
@@ -74,35 +80,14 @@ def _draw_tile(rng):
 def _tile_wrong(question, got):
     best, (mode, rows) = question.answer, got
     if mode == "sequential":
-        return "Nothing is hidden: kernels wait for the whole reduce-scatter."
+        return TILE.say("nothing is hidden")
     if mode == "chunk" or (best[0] == "tile" and rows > best[1]):
-        return (
-            "Smaller tiles are faster here: when the GEMM is done, the last tile is still in "
-            "flight."
-        )
-    return (
-        "Larger tiles are faster here: each message adds the latency, and a chunk of small tiles "
-        "adds it many times."
-    )
+        return TILE.say("smaller tiles are faster here")
+    return TILE.say("larger tiles are faster here")
 
 
 TILE = ChoiceQuestion(
-    title="Tiles or chunks?",
-    prompt="This is T3 in software: real ranks, messages, a tracker. Three clusters of 4 differ "
-    "in the latency of a message, in slow motion. For a `cluster` and a `workload` (4 chunks of "
-    "128 tokens) return (mode, tile) with which `tv.T3(tp=4, mode=mode, tile=tile)` takes least "
-    f"time, one of {', '.join(map(repr, CHOICES))} (rows of a tile; 0 where there are none). "
-    "`tv.predict(strategy, workload, cluster).step_time` says, within 1 % is right; your choice "
-    "and sequential then run on real ranks.",
-    starter="""def t3_tile(cluster, workload):
-    return "sequential", 0""",
-    concept="A tile can be sent once it is computed, and each message adds a latency. Which of "
-    "the two effects is larger, for each cluster?",
-    principle="Without latency the smallest tiles are best; if the latency is longer than the "
-    "transfer of a tile, each halving costs time. A chunk is the largest tile.",
-    shape="A minimum over the seven pairs of the task by a predicted time.",
-    success="Hardware triggers have no such latency, so T3 can use tiles of kilobytes, while "
-    "software mostly sends chunks.",
+    **told("t3_tile", choices=", ".join(map(repr, CHOICES))),
     kind="a mode with its tile",
     draw=_draw_tile,
     solution=lambda cluster, workload: times(cluster),

@@ -8,8 +8,12 @@ follows GPU-Puzzles.)
 """
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
+
+from .told import Words
 
 HINT_KINDS = {
     "concept": "where to look",
@@ -21,11 +25,12 @@ HINT_KINDS = {
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Exercise:
-    """The texts of one exercise.
+    """The texts of one exercise, by `told` from its Markdown file.
 
     starter: code whose last function, which gives the exercise its name, is the one to complete.
-    concept, principle, shape: the hints. success: the message for a right answer. notebook, topic,
-    difficulty (1 to 3), minutes: by `catalogue.COURSE`.
+    concept, principle, shape: the hints. success: the message for a right answer. messages: those
+    for wrong ones by key, with ``{...}`` for what is filled in. notebook, topic, difficulty (1 to
+    3), minutes: by `catalogue.COURSE`.
     """
 
     title: str
@@ -35,6 +40,7 @@ class Exercise:
     principle: str
     shape: str
     success: str
+    messages: Mapping[str, str] = field(default_factory=dict, repr=False)
     notebook: str = ""
     topic: str = ""
     difficulty: int = 1
@@ -50,6 +56,10 @@ class Exercise:
         """The function to complete, as the starter has it."""
         functions = [n for n in ast.parse(self.starter).body if isinstance(n, ast.FunctionDef)]
         return functions[-1]
+
+    def say(self, key: str, /, **facts: Any) -> Words:
+        """The message of this key, filled in. Raises KeyError where there is none."""
+        return Words(self.messages[key].format(**facts))
 
     @property
     def name(self) -> str:

@@ -370,16 +370,15 @@ class Diagnosis(Formula):
     """An exercise whose answers are (place, cause).
 
     zoo : the module with the faults. shows : {cause: its evidence}. outside : {place outside of the
-    layers: its evidence}. unknown : the answer to a ``{place}`` that does not exist. blocks :
-    whether a whole block may be the place. unsure : the question if all layers are right.
+    layers: its evidence}. blocks : whether a whole block may be the place. Of its messages
+    "unknown" is the answer to a place that does not exist, "unsure" the question if all layers are
+    right.
     """
 
     zoo: str
     shows: dict[str, str]
     outside: dict[str, str]
-    unknown: str
     blocks: bool = False
-    unsure: str = ""
 
     def make(self, rng: np.random.Generator) -> list[Question]:
         """`CASES` programs with one fault each."""
@@ -415,7 +414,7 @@ class Diagnosis(Formula):
         """Why the fault is not in ``place``."""
         blocks = {".".join(name.split(".")[:2]) for name in evidence.forward if "blocks" in name}
         if place not in {*evidence.forward, *self.outside, *(blocks if self.blocks else ())}:
-            return self.unknown.format(place=place)
+            return self.say("unknown", place=place)
         if self.outside.get(right):
             return f"{place} is not at fault: {self.outside[right]}"
         if _wrong(evidence.recomputed) and not _wrong(evidence.forward):
@@ -427,7 +426,7 @@ class Diagnosis(Formula):
             return _not_first(evidence, place, right)
         return (
             f"{place} is not at fault: forward and backward are right in all layers. Whose "
-            f"{self.unsure}"
+            f"{self.messages['unsure']}"
         )
 
 
