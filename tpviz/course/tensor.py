@@ -320,7 +320,7 @@ _BETWEEN = {
 _COUNTED = {
     8: "you have eight units between",
     8.5: "mlp keeps eight units four",
-    9: "q, k and v are three tensors, not one.",
+    9: "q, k and v are three tensors",
     10: "mlp's two tensors are four",
     11: "q k v and the output",
     16: "before and after gelu are two",
