@@ -144,7 +144,7 @@ def _chunks_wrong(question, got):
         if got < best
         else CHUNKS.say("each chunk adds one more latency")
     )
-    known = [words for words, root in _roots(*sizes).items() if root == got]
+    known = [CHUNKS.say(key) for key, root in _roots(*sizes).items() if root == got]
     payload, links, latency, bandwidth = sizes
     of_all = (links * payload / latency / bandwidth) ** 0.5
     if not known and got in (floor(of_all), ceil(of_all)):

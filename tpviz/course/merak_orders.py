@@ -61,7 +61,9 @@ def _mirrored(lines):
     first, last = (line[: line.find("B")].count("F") for line in (lines[0], lines[-1]))
     if first >= last:
         return ""
-    return " " + SCHEDULE.say("before its first backward rank 0", first=first, last=last)
+    return " " + SCHEDULE.say(
+        "before its first backward rank 0", first=first, rank=len(lines) - 1, last=last
+    )
 
 
 def _alike(lines):
