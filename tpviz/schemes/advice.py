@@ -25,8 +25,8 @@ _wanted = ContextVar("wanted", default=True)
 
 @contextmanager
 def unadvised() -> Iterator[None]:
-    """While inside, errors of checks are those of the first clash: of them many are made, for
-    nobody to read."""
+    """While inside, errors of checks name the first clash without advice: quick, for trying
+    many."""
     before = _wanted.set(False)
     try:
         yield

@@ -19,15 +19,15 @@ _reduce_scatter: Callable[..., Any] = (
 
 
 class Group(Protocol):
-    """What schemes ask of a group: a ``ProcessGroup``, or what stands for that of one rank."""
+    """What schemes use of a process group: a ``ProcessGroup``, or `Alone` for one rank."""
 
     def size(self) -> int: ...
     def rank(self) -> int: ...
 
 
 class Alone:
-    """The group of an axis of one rank: it is asked what a group of one rank would be asked, and
-    nothing else, since there is nothing to send."""
+    """Stands for the process group of an axis of size 1, without creating one: it has only the size
+    and the rank, since there is nothing to send."""
 
     def size(self) -> int:
         """1"""
@@ -39,7 +39,7 @@ class Alone:
 
 
 class GroupsByAxis(Protocol):
-    """What schemes ask of a mesh: a ``DeviceMesh``, or its groups alone."""
+    """What schemes use of a mesh: a ``DeviceMesh``, or just its process groups."""
 
     def get_group(self, axis: str, /) -> Group: ...
 
@@ -67,8 +67,8 @@ def sum_together(
     group: Group,
     start_sum: Callable[..., dist.Work] | None = None,
 ) -> list[torch.Tensor]:
-    """Views of the all-reduced tensors, in their shapes; one all-reduce for all. start_sum : what
-    sends instead, as `DataParallel.start_sum`."""
+    """Views of the all-reduced tensors, in their shapes; one all-reduce for all. start_sum : the
+    collective in its place, such as `DataParallel.start_sum`."""
     flat = torch.cat([t.flatten() for t in tensors])
     if start_sum:
         start_sum(flat, group).wait()
@@ -78,11 +78,11 @@ def sum_together(
 
 
 def own_of(x: torch.Tensor, group: Group, dim: int = 0) -> torch.Tensor:
-    """This rank's of equal parts along a dim that lie over a group, a view."""
+    """This rank's part of x, a view, if x is cut along ``dim`` into equal parts, one per rank."""
     return part_of(x, group.rank(), group.size(), dim)
 
 
 def part_of(x: torch.Tensor, number: int, count: int, dim: int = 0) -> torch.Tensor:
-    """Part ``number`` of ``count`` equal ones along a dim, a view; no others are made."""
+    """A view of part ``number`` of ``count`` equal parts of x along ``dim``."""
     size = x.shape[dim] // count
     return x.narrow(dim, number * size, size)

@@ -94,7 +94,7 @@ class Custom(Strategy):
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """The name of the user's function."""
         function = getattr(self.program, "func", self.program)  # of a functools.partial
         return getattr(function, "__name__", type(function).__name__)
 
@@ -111,7 +111,7 @@ class Custom(Strategy):
         return " ".join([self.name, *(f"{axis} {n}" for axis, n in self.axes.items())])
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
-        """Only its ranks know."""
+        """Empty: only the ranks' programs know how parameters are split."""
         raise NotImplementedError(f"{self.short} does not say which parameters it splits")
 
     def ledger(self, workload: "GPT") -> Ledger:

@@ -29,7 +29,7 @@ class Factor:
 
     @property
     def factors(self) -> "tuple[Any, ...]":
-        """What is multiplied, from the inside out."""
+        """The factors of the product, innermost first."""
         inner, around = getattr(self, "inner", None), getattr(self, "data", None)
         outer = (around,) if isinstance(around, Factor) else ()
         return (*((inner,) if inner else ()), self, *outer)
@@ -83,7 +83,7 @@ class Factor:
         return f"{self.caption}: {' '.join(' '.join(texts).replace('``', '').split())}"
 
     def takes(self, other: "Strategy") -> "Strategy | None":
-        """The product with another factor where it is this one's part; None where it is not."""
+        """The product of this factor around ``other``; None if the two do not nest."""
         return None
 
     def __mul__(self, other: Any) -> "Strategy":
@@ -100,7 +100,7 @@ class Factor:
 
     def with_order(self, order: str) -> Self:
         """The product with its axes in another order of ranks, innermost first as Megatron-LM
-        writes it: "tp-dp-pp". Words of axes that it does not have mean nothing."""
+        writes it: "tp-dp-pp". Axes that it does not have are ignored."""
         if "placement" not in self.__dataclass_fields__:
             raise ValueError(
                 f"{self.short} is one factor, whose own knobs order its axes "

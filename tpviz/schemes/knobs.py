@@ -33,7 +33,7 @@ def knob(
 
 
 def accumulation_knob() -> Any:
-    """The microbatches of a step, one after another on the same ranks."""
+    """The knob ``accumulation``: a step's microbatches, run one after another on each rank."""
     return knob(1, help="microbatches of which gradients add up", low=1, high=1024)
 
 
@@ -43,7 +43,7 @@ MICRO = 8
 
 
 def microbatches(rows: int) -> list[int]:
-    """Into how many microbatches of 1 to `MICRO` rows a rank's rows can be cut; or into one.
+    """The numbers of microbatches that give 1 to `MICRO` of a rank's ``rows`` each; and 1.
 
     >>> microbatches(12)
     [1, 2, 3, 4, 6, 12]
@@ -52,7 +52,7 @@ def microbatches(rows: int) -> list[int]:
 
 
 def recompute_knob() -> Any:
-    """What backward computes anew: the scores of attention ("selective"), or whole blocks.
+    """The knob ``recompute``: backward repeats attention's core ("selective"), or whole blocks.
 
     Korthikanti et al. 2022 (arXiv 2205.05198), sections 4.1 and 5. "selective" drops what lies
     between the features of queries, keys and values and attention's output. Our attention is fused

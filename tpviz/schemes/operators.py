@@ -20,8 +20,7 @@ from .collectives import Group, gather_first, own_of, scatter_first
 def linear_gradients(
     x: torch.Tensor, grad: torch.Tensor, bias: bool, turned: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A linear layer's gradients of weight (out, in), or (in, out) if it is ``turned``, and bias
-    (out,), None if there is none."""
+    """A linear layer's gradients of weight, (out, in) or ``turned`` (in, out), and bias or None."""
     x_2d, grad_2d = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
     found = x_2d.t() @ grad_2d if turned else grad_2d.t() @ x_2d
     return found, grad_2d.sum(0) if bias else None
@@ -33,8 +32,8 @@ _later: "list[WgradStash] | None" = None
 
 @contextmanager
 def deferred_wgrad(later: "list[WgradStash] | None") -> Iterator[None]:
-    """Of layers that run inside, backward computes the gradients of inputs, and notes in the list
-    ``later`` what `make_gradients` needs for those of weights.
+    """Layers that run inside compute only input gradients in backward. For their weight gradients
+    they append to ``later`` what `make_gradients` needs.
 
     Qi et al. 2023 (zero bubble, arXiv 2401.10241).
     """
@@ -52,8 +51,8 @@ def later() -> "list[WgradStash] | None":
 
 
 class WgradStash(NamedTuple):
-    """What a linear layer's weights' gradients need: its input, its output's gradient, its
-    parameters. turned : whether the weight is (in, out) and not (out, in)."""
+    """What a linear layer's deferred weight gradient needs: input, output gradient, parameters.
+    turned : whether the weight is (in, out) and not (out, in)."""
 
     x: torch.Tensor
     grad: torch.Tensor
@@ -63,10 +62,9 @@ class WgradStash(NamedTuple):
 
 
 def make_gradients(later: list[WgradStash], paths: Mapping[int, str]) -> None:
-    """Add the gradients noted to ``.grad``, in their order; the list is empty afterwards.
+    """Compute the deferred gradients in order, add them to ``.grad`` and empty the list.
 
-    later : `WgradStash`s. paths : {id of a weight: its layer's name}, for the label, which nothing
-    else tells here.
+    later : `WgradStash`s. paths : {id of a weight: its layer's name}, for the trace's labels.
     """
     for x, grad, weight, bias, turned in later:
         with label(layer=paths.get(id(weight), "")):
@@ -85,8 +83,7 @@ def _add_gradients(parameters, gradients):
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """y = x W^T + b; torch's own, unless a pipeline says by `deferred_wgrad` what is to come
-    later."""
+    """y = x W^T + b; torch's own, unless `deferred_wgrad` defers the weight gradients."""
     if _may_wait(weight, bias):
         return LocalLinear.apply(x, weight, bias)
     return torch.nn.functional.linear(x, weight, bias)
@@ -107,8 +104,7 @@ def _may_wait(*parameters):
 
 
 class LocalLinear(torch.autograd.Function):
-    """y = x W^T + b, whose weights' gradients come later; see `deferred_wgrad`. turned : of a
-    weight (in, out), y = x W + b."""
+    """y = x W^T + b, ``turned`` x W + b; its weight gradients are deferred (`deferred_wgrad`)."""
 
     @staticmethod
     def forward(
@@ -132,7 +128,7 @@ class LocalLinear(torch.autograd.Function):
 def weight_gradients(
     ctx: Any, x: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, turned: bool = False
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """(weight's, bias's) gradient of a linear layer, or (None, None) and a note for later."""
+    """The gradients of (weight, bias) of a linear layer; (None, None) if they are deferred."""
     if ctx.later is None:
         return linear_gradients(x, grad, ctx.bias is not None)
     return defer_wgrad(ctx.later, x, grad, weight, ctx.bias, turned)
@@ -146,7 +142,7 @@ def defer_wgrad(
     bias: torch.Tensor | None,
     turned: bool = False,
 ) -> tuple[None, None]:
-    """Take a `WgradStash` in the list ``later``; (None, None), since there are no gradients yet."""
+    """Append a `WgradStash` to ``later``; returns (None, None) in place of the two gradients."""
     # x without its graph: that has this layer's node, which has the list: a circle of which the
     # collector sees one half
     later.append(WgradStash(x.detach(), grad, weight, bias, turned))
@@ -173,8 +169,8 @@ class Reduce(torch.autograd.Function):
 class ReduceScatter(torch.autograd.Function):
     """Each rank keeps its shard of the sum along the first dim; gradients are gathered.
 
-    g under sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198). summed : if not,
-    nothing is sent and the shard is of x itself, where only its graph is needed.
+    g under sequence parallelism (Korthikanti et al. 2022, arXiv 2205.05198). summed : if False,
+    nothing is sent and the shard is that of x; only the autograd graph counts.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What `tpviz.search` asks of a strategy: what to try, and how fast it can be at most."""
+"""What `tpviz.search` asks of a strategy: variants to try, and lower bounds of their step time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -61,7 +61,7 @@ class Searched(Factor):
         return cast("Iterator[Strategy]", cls.space(workload, world_size))
 
     def microbatched(self, workload: "GPT") -> Iterator[Self]:
-        """This layout by microbatches: one alone, and those of 1 to `MICRO` rows."""
+        """This layout with one microbatch, and with microbatches of 1 to `MICRO` rows."""
         yield self
         if "accumulation" not in self.__dataclass_fields__ or self.accumulation > 1:
             return
@@ -71,12 +71,12 @@ class Searched(Factor):
                     yield replace(self, accumulation=count)  # pyright: ignore[reportCallIssue]
 
     def choices(self, workload: "GPT") -> list[dict[str, Any]]:
-        """{knob: value} of all that is tried with these microbatches: by default recomputation."""
+        """The {knob: value} dicts to try with these microbatches; by default of recomputation."""
         free = "recompute" in self.__dataclass_fields__ and self.recompute == "none"
         return [{"recompute": kind} for kind in RECOMPUTE] if free else [{}]
 
     def least_of_all(self, workload: "GPT", cluster: "Cluster") -> float:
-        """A lower bound of the seconds of a step of all `choices`; 0 where nothing is known."""
+        """A lower bound of the step time (s) over all `choices`; 0.0 where none is known."""
         return import_module("tpviz.schemes.gpt.bounds").computing(self, workload, cluster)
 
     def bounds(self, workload: "GPT", cluster: "Cluster") -> Callable[..., float]:
@@ -92,8 +92,7 @@ class Searched(Factor):
         return (low is None or value >= low) and (high is None or value <= high)
 
     def least_memory(self, workload: "GPT") -> "Memory":
-        """A lower bound of a rank's bytes by kind, where one is found faster than `memory`; else
-        none of any kind."""
+        """A lower bound of a rank's bytes by kind, faster than `memory`; zeros if unknown."""
         return Memory()
 
     def communication(

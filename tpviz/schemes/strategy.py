@@ -113,7 +113,7 @@ class Strategy(Searched):
 
     @property
     def recompute_in_blocks(self) -> str:
-        """The part of ``recompute`` that blocks do by themselves, of `RECOMPUTE`."""
+        """The value of `RECOMPUTE` that each block applies by itself."""
         return self.recompute
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
@@ -168,7 +168,7 @@ class Strategy(Searched):
 
     @property
     def copies(self) -> int:
-        """How many ranks hold the same part of the hidden activations between two layers."""
+        """The number of ranks that hold the same part of the activations between two layers."""
         return 1
 
     def build(
@@ -189,7 +189,7 @@ class Strategy(Searched):
 
 @lru_cache(maxsize=32)  # a large model's is thousands of tuples
 def step_of(strategy: Strategy, workload: "GPT") -> "Step":
-    """`Strategy.step`, made once: the ledger and the cost, on any cluster, both ask for it."""
+    """`Strategy.step`, cached, since ledger and cost both need it."""
     return interned(strategy.step(workload))
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class ChunkedLayer(NamedTuple):
-    """A forward linear layer: seconds of its GEMM and its sum, both whole; kappa of contention."""
+    """A linear layer's forward: seconds of its whole GEMM and all-reduce; kappa of contention."""
 
     gemm: float
     sending: float
@@ -51,7 +51,7 @@ class ChunkedLayer(NamedTuple):
     kappa: float = 1.0
 
     def seconds(self, chunks: int) -> float:
-        """T(C): from the first GEMM's start to the last sum's end."""
+        """T(C): seconds from the start of the first GEMM to the end of the last all-reduce."""
         g, a, alpha, kappa = self
         whole_number("chunks", chunks)
         one = a / chunks + alpha
@@ -75,9 +75,9 @@ class ChunkedLayer(NamedTuple):
         return max(1.0, slow if slow <= meet else max(meet, sqrt(g / alpha)))
 
     def best(self, counts: Iterable[int] | None = None) -> int:
-        """The fastest of these numbers of chunks, or of all; of equals the smallest.
+        """The fastest number of chunks in ``counts``, or of all numbers; of equals the smallest.
 
-        Raises ``ValueError`` without numbers to choose from where more chunks are always better.
+        Raises ``ValueError`` without ``counts`` if more chunks are always faster.
         """
         if counts is None:
             if self.optimum == inf:
@@ -93,13 +93,13 @@ class ChunkedLayer(NamedTuple):
 
 
 def backward(of_input: float, of_weight: float, moved: float, kappa: float = 1.0) -> float:
-    """T of a backward layer: the input gradient's sum runs under the weight gradient's GEMM."""
+    """Seconds of a layer's backward: dX is all-reduced while the GEMM of dW runs."""
     check_kappa(kappa)
     return of_input + max(moved, of_weight + (1 - 1 / kappa) * moved)
 
 
 def check_kappa(kappa: float) -> float:
-    """``kappa`` as a float; ``ValueError`` below 1: a collective speeds no GEMM up."""
+    """``kappa`` as a float; ``ValueError`` below 1, since a collective cannot speed up a GEMM."""
     return number("kappa", kappa, 1, 1000)
 
 
@@ -110,7 +110,7 @@ def slowdown(
     moved: "Callable[[Collective], Transfer]",
     kappa: float,
 ) -> float:
-    """Seconds that contention adds to a step of an `ATP` whose cost is known without it.
+    """Seconds that contention (kappa > 1) adds to the step of an `ATP`.
 
     seconds : kernel -> s; moved : `tpviz.core.step.Collective` ->
     `tpviz.cluster.clock.queues.Transfer`. Raises ``ValueError`` for pipelined chunks, of which this
@@ -146,8 +146,7 @@ def layer_of(
     seconds: "Callable[[Kernel], float]",
     moved: "Callable[[Collective], Transfer]",
 ) -> ChunkedLayer:
-    """The `ChunkedLayer` of a `tpviz.core.step.Chunks`: its GEMM and its sum as they are in these
-    chunks."""
+    """The `ChunkedLayer` of an operation: its GEMM and all-reduce as fast as in these chunks."""
     kernel, move, count = operation
     one = moved(move)
     return ChunkedLayer(count * seconds(kernel), count * (one.seconds - one.latency), one.latency)

@@ -85,8 +85,8 @@ def bus_time(
     """Seconds of one layer by (2) or (4), with ``phase="forward"`` by (5): derived from the layouts
     of the code that the authors of ATP (arXiv 2301.08658) released.
 
-    bandwidths : (B1, B2) of d1 and d2, bytes/s that a rank sends. latencies : (s, s) of one hop;
-    4(n-1) hops an axis and phase, as many again over *stream* for the ``statistics`` of L1.
+    bandwidths : (B1, B2), bytes/s that a rank sends on d1 and d2. latencies : seconds of a hop on
+    d1 and d2; an axis of n ranks has 4(n-1) hops per phase, with L1's ``statistics`` 8(n-1).
     """
     seconds = _seconds(wire_volume(strategy, w, phase), _by_axis(bandwidths), w)
     delays = _by_axis(latencies)
@@ -104,15 +104,14 @@ def algorithm_time(
 
 
 def algorithm_bandwidth(bus: float, size: int) -> float:
-    """B' of an all-reduce over ``size`` ranks, from its bus bandwidth; infinite for one rank."""
+    """B', payload over time, of an all-reduce over ``size`` ranks with this bus bandwidth."""
     return bus * size / (2 * (size - 1)) if size > 1 else float("inf")
 
 
 def communication(strategy: "ATP", w: "GPT", cluster: "Cluster", mesh: Mesh | None = None) -> float:
     """Seconds of all layers by (2) or (4), by the bus bandwidths that the axes have on a cluster.
 
-    Blocks that are recomputed count (5) once more. mesh : the strategy's own unless another
-    strategy is around it.
+    Blocks that are recomputed count (5) once more. mesh : default: the strategy's own.
     """
     mesh = mesh or Mesh(strategy.axes)
     rates = [cluster.bandwidth(mesh, axis) for axis in ("d1", "d2")]
@@ -123,17 +122,17 @@ def communication(strategy: "ATP", w: "GPT", cluster: "Cluster", mesh: Mesh | No
 # -- special cases, in elements on the wire per layer --------------------------------------------
 # One axis in column order, (n, 1), is Megatron-LM: `tpviz.schemes.megatron.paper.volume`.
 def row_parallel_first_volume(w: "GPT", n: int) -> float:
-    """(1, n) in column order: the first layer has the wide all-reduces, (8 + 4r) A (n-1)/n."""
+    """Elements sent on the mesh (1, n) in column order: (8 + 4r) A (n-1)/n."""
     return 2 * stream_ratio(w) * w.batch * w.seq * w.hidden * (n - 1) / n
 
 
 def square_volume(w: "GPT", q: int) -> float:
-    """(q, q) in either order: (16 + 4r) A (q-1)/q^2, with r = 4 32 A (q-1)/q^2."""
+    """Elements sent on the mesh (q, q): (16 + 4r) A (q-1)/q^2; 32 A (q-1)/q^2 for r = 4."""
     return (8 + 2 * stream_ratio(w)) * w.batch * w.seq * w.hidden * (q - 1) / q**2
 
 
 def summa_volume(w: "GPT", q: int) -> float:
-    """What 2D tensor parallelism by SUMMA (Optimus) moves on q x q ranks, ideal broadcasts.
+    """Elements a rank receives per layer under SUMMA (Optimus) on q x q ranks, ideal broadcasts.
 
     Three products a linear layer, each with one set of activations, (3 + r) A, and one of weights,
     (4 + 2r) h^2: each rank receives (q-1)/q^2 of both. Trees take up to log2 q times as much.

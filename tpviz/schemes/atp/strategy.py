@@ -159,8 +159,8 @@ class ATP(TensorParallel):
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """All meshes in both orders, equivalent ones once; attention A1 where the heads require it.
-        Each also with 2 and 4 chunks (of the batch if it divides, else of its tokens), and with
-        sequence parallelism."""
+        Each also with 2 and 4 chunks (of the batch or its tokens), and with sequence parallelism.
+        """
         for strategy in cls.meshes(workload, world_size):
             yield strategy
             if world_size > 1:

@@ -43,11 +43,11 @@ class Bundle:
 
     @property
     def version(self) -> int:
-        """Changes whenever a weight was changed."""
+        """A number that changes whenever one of the weights does."""
         return sum(weight.version for weight in self.weights)
 
     def add(self, gradient: torch.Tensor) -> None:
-        """Add this rank's part of the summed gradients, (n,), to those of the parameters."""
+        """Add ``gradient`` (n,), this rank's shard of the sum, to the parameters' ``.grad``."""
         for weight, (start, end) in self.places.items():
             weight.add(gradient[start:end])
 

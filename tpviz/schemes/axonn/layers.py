@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DepthLinear(GridLinear):
-    """A `GridLinear` whose weight is gathered over z when used; its products by a ``tuner``."""
+    """A `GridLinear` whose weight is all-gathered over z when used. tuner : its products."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class FC(NamedTuple):
-    """A fully connected layer: ``k`` features in, ``n`` out; transposed: x and y exchanged."""
+    """A fully connected layer: ``k`` features in, ``n`` out. transposed : with x and y swapped."""
 
     k: int
     n: int
@@ -105,7 +105,7 @@ def elements(strategy: "AxoNN", w: "GPT") -> dict[str, float]:
 
 
 def closed_forms(strategy: "AxoNN", w: "GPT") -> dict[str, float]:
-    """The same by the sums above."""
+    """As `elements`, by the closed-form sums above."""
     s, forward_y, backward_y = strategy, w.qkv_features + w.up_features, w.hidden + w.mlp_width
     forward, weights = passes(s)
     rows, matrix = w.batch * w.seq / s.data / s.z, w.block_matrices / (s.x * s.y)
@@ -147,14 +147,14 @@ def seconds(
     axes: Mapping[str, int] | None = None,
     gradient_bytes: int | None = None,
 ) -> float:
-    """Their sum: what AxoNN minimises."""
+    """The sum of `seconds_by_axis`, which AxoNN minimises."""
     return sum(seconds_by_axis(strategy, w, rates, axes, gradient_bytes).values())
 
 
 def communication(
     strategy: "AxoNN", w: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None
 ) -> float:
-    """The same by the bandwidths that the axes have on a cluster."""
+    """As `seconds`, with the bandwidths that the axes have on ``cluster``."""
     axes = mesh.axes if mesh else strategy.axes
     size = mesh.size if mesh else strategy.world_size
     return seconds(strategy, w, of_cluster(cluster, size), axes)
@@ -162,7 +162,7 @@ def communication(
 
 # -- the best grid ---------------------------------------------------------------------------------
 def fitting(strategies: "Iterable[AxoNN]", w: "GPT") -> "Iterator[AxoNN]":
-    """Those whose sizes divide. One layer says for all."""
+    """The strategies whose sizes divide the workload's, checked on one layer."""
     one = w.one_layer
     for strategy in strategies:
         if fits(strategy, one):

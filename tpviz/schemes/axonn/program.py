@@ -80,7 +80,7 @@ class DepthGroups(Groups):
     def blocks(
         self, shards: Mapping[str, torch.Tensor], w: "GPT", mesh: Any
     ) -> dict[str, torch.Tensor]:
-        """Gathered over z, in their shapes."""
+        """{parameter: this rank's block}, all-gathered over z from the shards."""
         shapes = self.strategy.blocks(w)
         pieces = {name: t for name, t in shards.items() if name in shapes}
         whole = gather_together(pieces, {name: [(0, "z")] for name in pieces}, mesh)
@@ -130,7 +130,7 @@ class AxoNNProgram(Program):
         return loss
 
     def before_backward(self) -> None:
-        """Scatters of the microbatch before have had a forward's time."""
+        """Collect the previous microbatch's reduce-scatters, which this forward has overlapped."""
         self.depth.collect()
 
     def _rows(self, batch):

@@ -51,7 +51,8 @@ FRONTIER = Rates(
 
 
 def of_cluster(cluster: "Cluster", world_size: int) -> Callable[[int, int], float]:
-    """The same call by a `Cluster`'s own rule, for ``world_size`` ranks."""
+    """The function (inside, size) -> bytes/s by a `Cluster`'s own rule, for ``world_size``
+    ranks."""
 
     def rate(inside, size):
         axes = {"outside": world_size // (inside * size), "axis": size, "inside": inside}

@@ -41,20 +41,19 @@ PREFETCH = "z_ahead"
 
 
 class GatherWeight(NamedTuple):
-    """The block of a weight is needed: ``payload`` bytes of all its shards."""
+    """Marks where a block of weights (``payload`` bytes in all shards) must be gathered over z."""
 
     payload: int
 
 
 class Scatter(NamedTuple):
-    """The block's gradient is reduce-scattered: each rank keeps its shard."""
+    """Marks the reduce-scatter of a block's gradient (``payload`` bytes) over z."""
 
     payload: int
 
 
 def step(s: "AxoNN", w: "GPT") -> Step:
-    """The parts of one step of a rank. In all microbatches but the last, the last kernels hide a
-    gather of the next one."""
+    """The parts of one step of a rank. A microbatch's first gather is hidden by the one before."""
     microbatch, overlaps = microbatch_of(s, w), _Overlaps(s)
     first = overlaps.of(microbatch, last=False)
     last = overlaps.of([*microbatch, *end(s, w)], last=True)
@@ -72,7 +71,7 @@ def lowered(s: "AxoNN", parts: Sequence[Part]) -> list[Part]:
 
 
 def without_weights(parts: Iterable[Part]) -> list[Part]:
-    """Parts with the plane's operations alone."""
+    """The parts with only the operations of the x-y plane: no gathers and scatters of weights."""
     kinds = GatherWeight, Scatter
     return [
         p._replace(operations=tuple(o for o in p.operations if not isinstance(o, kinds)))
@@ -148,21 +147,19 @@ class _Overlaps:
 
 
 def parts(s: "AxoNN", w: "GPT") -> list[Part]:
-    """The `Part` list of a step of `AxoNN` s, in order, with `GatherWeight` and `Scatter` for what
-    happens to weights; the update last."""
+    """The `Part` list of a step of `AxoNN` s, in order, with `GatherWeight` and `Scatter`."""
     return microbatch_of(s, w) * s.accumulation + end(s, w)
 
 
 def microbatch_of(s: "AxoNN", w: "GPT") -> list[Part]:
-    """Those of one microbatch, without the end."""
+    """The parts of one microbatch, without the end of the step."""
     local = s.local(w)
     made = assemble(local, pieces(s, local), completes(), s.recompute)
     return [p._replace(ready=()) for p in made if p.phase not in ("sync", "optimizer")]
 
 
 def pieces(s: "AxoNN", local: "GPT") -> dict[str, list[Any]]:
-    """{part of the network: its operations, with `GatherWeight` and `Scatter`}, of a rank's
-    microbatch."""
+    """{part of the network: operations, with `GatherWeight` and `Scatter`} of a microbatch."""
     return _GatheredPieces(s, local).all()
 
 

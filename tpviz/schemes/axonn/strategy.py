@@ -144,7 +144,7 @@ class AxoNN(TensorParallel):
         }
 
     def summed(self, workload: GPT) -> dict[str, tuple[str, ...]]:
-        """What is not cut over z is the same on its ranks, each of which has other rows."""
+        """{axis: parameters not cut over z, whose gradients are all-reduced over that axis}."""
         blocks = self.blocks(workload) if self.z > 1 else workload.parameter_shapes()
         whole = tuple(name for name in workload.parameter_shapes() if name not in blocks)
         return {"z": whole} if whole else {}
@@ -173,14 +173,14 @@ class AxoNN(TensorParallel):
         return lowered(self, parts)
 
     def least_of(self, parts: "Sequence[Part]") -> "Sequence[Part]":
-        """Without the weights, which may be hidden."""
+        """The parts without the weights' collectives, which kernels may hide."""
         from .step import without_weights
 
         return without_weights(parts)
 
     def gathered(self, workload: GPT) -> tuple[int, int]:
-        """An upper bound: every gathered weight of a block where it is kept; two blocks, or tables,
-        for the one in use, its gradient and what is prefetched."""
+        """(bytes kept per block, bytes held for a moment) of gathered weights, an upper bound: the
+        block's, with ``keep``; and twice the largest block or table, in use and prefetched."""
         if self.z == 1:
             return 0, 0
         blocks = self.blocks(workload.one_layer)
@@ -199,7 +199,7 @@ class AxoNN(TensorParallel):
         return memory(self, workload)
 
     def communication(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> float:
-        """Seconds by `model.communication`: the papers' model as we read it."""
+        """Seconds by `paper.communication`: the papers' model as we read it."""
         from .paper import communication
 
         return communication(self, workload, cluster, mesh)

@@ -56,10 +56,10 @@ def _laid(matrix, transposed):
 
 
 class Tuner:
-    """The form of every product of a model, one for each `Signature`, the same on all ranks.
+    """Chooses the form of each matrix product of a model, per `Signature`, the same on all ranks.
 
-    groups : those whose members must agree; the slowest rank's median decides.
-    repeats : how often a form is timed, after one run that is not. clock : seconds, host's.
+    groups : process groups whose ranks must agree: the form whose slowest rank is fastest wins.
+    repeats : timed runs of a form, after one untimed run. clock : function giving seconds.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Tuner:
 
     def prepare(self, layers: "Iterable[DepthLinear]", rows: int) -> None:
         """Time the products of linear ``layers`` (out, in) on ``rows`` tokens, on every rank at
-        once; nothing where tensors have no numbers."""
+        once; does nothing on meta or fake tensors."""
         for layer in layers:
             out, into = layer.pieces.shape
             for signature in (
@@ -95,13 +95,13 @@ class Tuner:
         )
 
     def input(self, grad: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """The input's gradient."""
+        """The gradient of the input."""
         return self._product(grad.flatten(0, -2), weight, "input").unflatten(0, grad.shape[:-1])
 
     def weight(
         self, x: torch.Tensor, grad: torch.Tensor, bias: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The weight's gradient, and the bias's if there is one."""
+        """The gradients of (weight, bias); None for the bias unless ``bias``."""
         rows = grad.flatten(0, -2)
         return (self._product(rows.t(), x.flatten(0, -2), "weight"), rows.sum(0) if bias else None)
 

@@ -26,8 +26,8 @@ class Depth:
 
     prefetch : a separate group for gathers: the next one is prefetched before the current block is
     used, by the order of the step before. ``misses`` counts gathers that the order did not foresee.
-    share : what the ranks' gradients are multiplied by after they are added up. ``begun`` is what
-    `bundle.Bundle`s hold between two of their weights.
+    share : factor on the gradients after the sum over ranks. ``begun`` is what `bundle.Bundle`s
+    hold between two of their weights.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Depth:
         return self.group.size()
 
     def begin(self, what: Any = None) -> None:
-        """A step begins, or ``what`` else repeats: the order that the last one of it took is what
-        this one is to take.
+        """Begin a step, or another pass ``what`` that repeats: prefetching follows the order of
+        gathers of the last pass with the same ``what``.
 
         Collectives left in flight by a failed step are discarded.
         """
@@ -59,7 +59,7 @@ class Depth:
         self.scattering, self.begun = [], {}
 
     def forget(self) -> None:
-        """Prefetched weights are not used: they are gathered again when needed."""
+        """Discard prefetched weights; they are gathered again when needed."""
         if self.ahead:
             self.ahead[-1].wait()
             self.ahead = None
@@ -128,7 +128,7 @@ class Weight:
 
     @property
     def version(self) -> int:
-        """Changes whenever the parameter was changed in place."""
+        """A number that changes whenever the parameter is changed in place."""
         return self.shard._version
 
     def add(self, gradient: torch.Tensor) -> None:
@@ -137,8 +137,9 @@ class Weight:
         shard.grad = gradient if shard.grad is None else shard.grad.add_(gradient)
 
     def whole(self) -> torch.Tensor:
-        """The block, for the graph; without gradients gathered at once and not noted in the order,
-        which is that of training, unless the pass that runs has an order of its own."""
+        """The block, as part of the autograd graph. In evaluation it is gathered at once and not
+        recorded in the order of gathers, which is that of training, unless the pass has its own
+        order."""
         ordered = torch.is_grad_enabled() or self.depth.what is not None
         if ordered or self.depth.size == 1:
             return GatheredBlock.apply(self.shard, self)
@@ -148,7 +149,7 @@ class Weight:
 
     @property
     def again(self) -> Callable[[], torch.Tensor] | None:
-        """What gathers the block once more in backward, or None where it is kept."""
+        """The function that gathers the block again in backward; None if the block is kept."""
         if self.depth.keep or self.depth.size == 1:
             return None
         return lambda: self.source.whole(self, "backward").view(self.shape)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Sums(NamedTuple):
-    """Seconds of kernels, of collectives that they wait for at once, and of all of an axis."""
+    """Seconds: of kernels, of collectives that they wait for at once, of collectives by axis."""
 
     kernels: float
     waited: float
@@ -35,23 +35,23 @@ class Sums(NamedTuple):
 
     @property
     def serial(self) -> float:
-        """Kernels and what they wait for at once."""
+        """Seconds of the kernels and of the collectives that they wait for at once."""
         return self.kernels + self.waited
 
     @property
     def least(self) -> float:
-        """What a step takes at least."""
+        """A lower bound of the step's seconds."""
         return max(self.serial, *self.busy.values(), 0.0)
 
     def grown(self, two: "Sums", layers: float) -> "Sums":
-        """Of a model of so many layers, where this is of one and ``two`` of two."""
+        """The sums of ``layers`` layers, extrapolated: ``self`` is of one layer, ``two`` of two."""
         ends = [(a, b) for a, b in zip(self[:2], two[:2])]
         kernels, waited = (a + (layers - 1) * (b - a) for a, b in ends)
         busy = {k: a + (layers - 1) * (two.busy[k] - a) for k, a in self.busy.items()}
         return Sums(kernels, waited, busy)
 
     def plus(self, other: "Sums", times: float = 1) -> "Sums":
-        """These so many times, and others."""
+        """``times`` times these sums, plus ``other``."""
         axes = dict.fromkeys((*self.busy, *other.busy))
         busy = {a: times * self.busy.get(a, 0.0) + other.busy.get(a, 0.0) for a in axes}
         return Sums(times * self.kernels + other.kernels, times * self.waited + other.waited, busy)
@@ -105,7 +105,7 @@ def computing(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> floa
 
 
 def by_layers(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> Callable[..., float]:
-    """`Strategy.bounds` of what is a `step`: the `Sums` of each choice's."""
+    """Implements `Strategy.bounds` from the `Sums` of each choice's `step`."""
     mesh = Mesh(strategy.axes)
 
     def bound(choice, closely=False):
@@ -131,7 +131,7 @@ def shallows(workload: "GPT") -> "tuple[GPT, GPT]":
 def bytes_seconds(
     cluster: "Cluster", mesh: Mesh, axis: str, collective: str, payload: float
 ) -> float:
-    """Seconds in which so many bytes pass at least, in however many collectives of an axis."""
+    """A lower bound of the seconds in which collectives of an axis move ``payload`` bytes."""
     size = mesh.axes[axis]
     if size == 1:
         return 0.0

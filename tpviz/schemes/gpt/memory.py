@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def num_norm_parameters(w: "GPT") -> int:
-    """Those of all norms, in ``hidden``."""
+    """Parameters of all norms, as a multiple of ``hidden``."""
     return (2 * w.layers + 1) * len(w.norm_shapes(""))
 
 
@@ -23,7 +23,7 @@ def of_step(found: Memory, w: "GPT", local: "GPT") -> Memory:
 
 
 def dropped(recompute: str, all_but_input: int, core: int) -> int:
-    """Of bytes that backward of a block needs, those that are not kept from forward on."""
+    """The bytes that recomputation frees, of those that a block's backward needs."""
     return {"none": 0, "selective": core, "full": all_but_input}[recompute]
 
 
@@ -34,15 +34,15 @@ def attention_kept(w: "GPT") -> int:
 
 
 def copied(w: "GPT") -> int:
-    """Features of a token that attention's core keeps besides: queries that share keys once more
-    (in a row), turned ones and their keys."""
+    """Features per token that attention keeps as copies: queries if keys are shared or rotated
+    (fused attention needs them contiguous), and rotated keys."""
     again = w.rotary or w.num_kv_heads < w.heads
     return again * w.hidden + w.rotary * w.num_kv_heads * w.head_size
 
 
 def core_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:
-    """Bytes of a block that attention's core alone keeps: such copies, with ``split`` the output in
-    its own order, and the log-sum-exps."""
+    """Bytes of a block that attention's core alone keeps: what is `copied`, with ``split`` the
+    output in its own order, and the log-sum-exps."""
     numbers = copied(w) + (w.hidden if split and parts > 1 else 0)
     item, wide = w.itemsize, max(w.itemsize, 4)
     return w.batch * w.seq * (numbers * item + w.heads * wide) // parts
@@ -54,5 +54,5 @@ def mlp_kept(w: "GPT") -> int:
 
 
 def statistics(w: "GPT") -> int:
-    """Numbers of a token that a norm computes: mean and deviation, or the deviation alone."""
+    """Statistics per token that a norm keeps: 2 (mean, deviation) or, for RMSNorm, 1."""
     return 2 if w.norm == "layer" else 1

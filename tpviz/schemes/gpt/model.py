@@ -65,8 +65,7 @@ def _contexts():
 
 
 def recompute(module: nn.Module, what: str) -> None:
-    """Have the blocks of a network keep less for backward. what : as ``recompute`` of a
-    `Strategy`."""
+    """Have a network's blocks recompute in backward. what : as ``recompute`` of a `Strategy`."""
     for block in module.modules() if what != "none" else ():
         if isinstance(block, ResidualBlock):
             block.again, block.attention.heads.again = what == "full", what == "selective"
@@ -89,7 +88,7 @@ class Heads:
         return self.attend(qkv, sequence_first)
 
     def attend(self, qkv: torch.Tensor, sequence_first: bool) -> torch.Tensor:
-        """The same, with all that backward needs."""
+        """As calling it, without recomputation: autograd keeps all that backward needs."""
         batch, sequence = (1, 0) if sequence_first else (0, 1)
         qkv = qkv.unflatten(2, (-1, self.queries + 2, self.size))
         parts = qkv.permute(batch, 2, 3, sequence, 4).split((self.queries, 1, 1), 2)
@@ -112,7 +111,8 @@ def rotary_turns(w: "GPT", dtype: torch.dtype, device: "torch.device | str | Non
 
 
 def turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
-    """x (..., S, D), whose neighbouring features are turned in pairs."""
+    """Rotary positions: x (..., S, D) with each pair of neighbouring features rotated by
+    ``turns``."""
     pairs = x.to(turns.real.dtype).unflatten(-1, (-1, 2))
     return torch.view_as_real(torch.view_as_complex(pairs) * turns).flatten(-2).to(x.dtype)
 
@@ -187,7 +187,7 @@ class ResidualBlock(nn.Module):
         return recomputed(self.through, x) if self.again else self.through(x, **how)
 
     def through(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
-        """Both parts; how : for the second."""
+        """x after both parts of the block. how : options of the second part."""
         x = x + self.join(self.attention(self.norm1(x)))
         return x + self.join(self.mlp(self.norm2(x), **how))
 
@@ -196,7 +196,7 @@ class ResidualBlock(nn.Module):
 
 
 class Block(ResidualBlock):
-    """The block of one process."""
+    """A block of the reference model, in one process."""
 
     def __init__(self, w: "GPT", **kw: Any):
         super().__init__()

@@ -191,8 +191,7 @@ class OwnProgram(Program):
         return found
 
     def layouts(self, name: str, part: Sequence[int], whole: Sequence[int]) -> list[Cuts]:
-        """All `Cuts` by which equal parts of one shape make up another, inner axes first. Raises
-        ``ValueError`` where there are none."""
+        """All `Cuts` by which equal ``part``s make up the ``whole``; ``ValueError`` if none do."""
         axes, found = self.scheme.axes, []
         names = [axis for axis, n in reversed(axes.items()) if n > 1]
         for dims in product((None, *range(len(whole))), repeat=len(names)):
@@ -210,7 +209,7 @@ class OwnProgram(Program):
         return found
 
     def outputs(self) -> torch.Tensor:
-        """The logits (batch, seq, vocab) of the last step; rows are placed by their tokens."""
+        """The last step's logits (batch, seq, vocab); rows are recognised by their tokens."""
         if not any(gathered(self.has_loss)):
             raise ValueError(
                 f"the step of {self.scheme.name} returned no loss on any rank: return the mean "
@@ -248,7 +247,7 @@ class OwnProgram(Program):
     def joined(
         self, parts: Mapping[str, torch.Tensor], splits: Mapping[str, Cuts]
     ) -> dict[str, torch.Tensor]:
-        """As `gather_together`; what a rank has nothing of comes from the first that has."""
+        """As `gather_together`; a rank without a tensor gets it from the first rank that has it."""
         names, rank = gathered(list(parts)), dist.get_rank()
         for name in parts:
             for _, axis in splits[name]:

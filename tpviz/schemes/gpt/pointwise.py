@@ -88,8 +88,7 @@ def spread(device: "Device", held: Held, waiting: float = 0.0) -> "Device":
 
 
 def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
-    """(how many kernels, bytes that each reads and writes) of forward and backward of a rank's
-    microbatch: the table above."""
+    """Yield (number of kernels, bytes that each moves) of a rank's microbatch: the table above."""
     w, k, fused = held.workload, kernels(held.workload), device.pointwise == "fused"
     tokens, item, half = w.batch * w.seq, w.itemsize, w.itemsize == 2
     wide, inside = 2 * w.hidden, held.inside * item  # FLOPs of a number between layers
@@ -143,12 +142,12 @@ def collectives(held: Held) -> int:
 
 
 def work(device: "Device", held: Held) -> list[tuple[int, float, float]]:
-    """[(how many, FLOPs, bytes)] of all kernels of a rank's microbatch."""
+    """[(number of kernels, FLOPs, bytes)] of all kernels of a rank's microbatch."""
     return [*gemms_of(held), *((count, 0.0, size) for count, size in passes(device, held))]
 
 
 def gemms_of(held: Held) -> "list[tuple[int, float, float]]":
-    """[(how many, FLOPs, bytes)] of the other kernels: a rank's part of the whole model's."""
+    """[(number of kernels, FLOPs, bytes)] of the GEMMs and attention of a rank's microbatch."""
     k, n = kernels(held.workload), held.parts
     layers = [(held.layers, layer) for layer in (k.qkv, k.core, k.out, k.up, k.down)]
     ends = [(1, k.head)] if held.ends[1] else []

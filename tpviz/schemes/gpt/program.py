@@ -77,8 +77,7 @@ def gather_together(
     splits: Mapping[str, Sequence[tuple[int, str]]],
     mesh: GroupsByAxis | None,
 ) -> dict[str, torch.Tensor]:
-    """{name: full tensor}, as `gather` does one; those that are cut over the same axes share
-    messages."""
+    """{name: full tensor}, as by `gather`, in one all-gather for tensors cut over the same axes."""
     alike = {}
     for name in parts:
         alike.setdefault(tuple(axis for _, axis in splits.get(name, ())), []).append(name)
@@ -159,7 +158,7 @@ class Program:
     def accumulate(self, rows: Sequence[torch.Tensor], share: float = 1.0) -> torch.Tensor:
         """Forward and backward of this rank's rows, in microbatches whose gradients add up.
 
-        share : what the gradient of the rows' mean loss begins with. Returns that mean.
+        share : factor on the gradient of the rows' mean loss. Returns that mean, unscaled.
         """
         self.watched.clear()
         count, losses = self.accumulation, []
@@ -173,10 +172,10 @@ class Program:
         return torch.stack(losses).mean()
 
     def before_forward(self, microbatch: int) -> None:
-        """What a scheme does before a microbatch."""
+        """Hook for schemes, called before each microbatch's forward."""
 
     def before_backward(self) -> None:
-        """What it does between its forward and its backward."""
+        """Hook for schemes, called between a microbatch's forward and backward."""
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         """The loss of the batch, ready for backward."""
@@ -200,7 +199,7 @@ class Program:
         self.optimizer.step()
 
     def watch(self) -> None:
-        """From now on keep what `outputs` and `input_gradient` give."""
+        """From now on record what `outputs` and `input_gradient` return."""
         program = proxy(self)  # the graph of what is kept may lead to the head: a circle no
         #                        collector sees, with the program and its groups in it
 
@@ -212,7 +211,7 @@ class Program:
         self.module.head.register_forward_hook(lambda m, args, out: program.keep(logits=out))  # pyright: ignore[reportAttributeAccessIssue]
 
     def keep(self, **tensors: torch.Tensor) -> None:
-        """What `watch` has seen of a microbatch's forward: first ``input``, then ``logits``."""
+        """Store tensors of a microbatch's forward for `watch`: first ``input``, then ``logits``."""
         for name, tensor in tensors.items():
             self.watched.setdefault(name, []).append(tensor)
 
@@ -222,7 +221,7 @@ class Program:
         return self._of_batch(self.watched["logits"], cuts)
 
     def input_gradient(self) -> torch.Tensor:
-        """The loss's gradient by the first block's input (batch, seq, hidden)."""
+        """The gradient of the loss with respect to the first block's input (batch, seq, hidden)."""
         cuts = self.layout.inputs if self.layout else []
         return self._of_batch([x.grad for x in self.watched["input"]], cuts)
 

@@ -77,7 +77,7 @@ class Payloads(NamedTuple):
 
 
 def payloads(w: "GPT", ranks: int) -> Payloads:
-    """The `Payloads` where every matrix is split over so many ranks."""
+    """The `Payloads` if every matrix is split over ``ranks`` ranks."""
     return Payloads(
         w.batch * w.seq * w.hidden * w.itemsize,
         2 * ranks * w.batch * w.seq * max(w.itemsize, 4),  # every rank's two numbers a token

@@ -67,7 +67,7 @@ class GridLinear(nn.Module):
 
 
 class GatheredNorm(Norm):
-    """The norm of the whole stream, on every rank; of its result each keeps its own features."""
+    """A norm of all features, computed on every rank, which then keeps its own features."""
 
     def __init__(self, w: "GPT", stream: "Group", **kw: Any):
         super().__init__(w, **kw)

@@ -34,17 +34,17 @@ class Layout(NamedTuple):
 
     @classmethod
     def of_one_axis(cls, axis: str, ranks: int, chunks: int = 1, sp: bool = False) -> Self:
-        """Megatron-LM's: whole features between the pairs."""
+        """Megatron-LM's layout: one axis, over which heads and the MLP's width are split."""
         return cls(axis, "", ranks, 1, chunks, sp=sp and ranks > 1)
 
     @property
     def l1(self) -> bool:
-        """LayerNorm on a part of the features, with summed statistics."""
+        """Whether norms work on a rank's features and all-reduce their statistics ("L1")."""
         return self.s > 1 and not self.l2
 
     @property
     def pipelined(self) -> bool:
-        """Chunks go through both layers of the MLP without a stop."""
+        """Whether chunks run through both MLP layers without a barrier between them."""
         return self.chunking == "pipelined" and self.chunks > 1 and self.i * self.s > 1
 
     def stream_sizes(self, workload: "GPT") -> tuple[int, int]:

@@ -50,7 +50,7 @@ class LinearSharding(NamedTuple):
 
 # -- collectives along any dim, started at once: each gives what to call for the result ------------
 def gathering(x: torch.Tensor, dim: int, group: Group) -> Callable[[], torch.Tensor]:
-    """The whole of x along ``dim`` (0 or -1), from every rank's part."""
+    """Start to all-gather x along ``dim`` (0 or -1); returns a function that waits for it."""
     out, work = gather_first(x if dim == 0 else x.unsqueeze(0), group)
 
     def finish():
@@ -61,10 +61,8 @@ def gathering(x: torch.Tensor, dim: int, group: Group) -> Callable[[], torch.Ten
 
 
 def summing(x: torch.Tensor, dim: int | None, group: Group) -> Callable[[], torch.Tensor]:
-    """The sum of x over the ranks: whole if ``dim`` is None, else this rank's part along it.
-
-    Takes x over.
-    """
+    """Start to sum x, which may be overwritten, over the ranks: an all-reduce if ``dim`` is None,
+    else a reduce-scatter along it. Returns the function that waits for the result."""
     if dim is None:
         out, work = x, dist.all_reduce(x, group=group, async_op=True)
     elif dim == 0:
@@ -82,7 +80,7 @@ def summing(x: torch.Tensor, dim: int | None, group: Group) -> Callable[[], torc
 def parts(
     x: torch.Tensor, way: LinearSharding
 ) -> tuple[Sequence[torch.Tensor], Callable[[list[torch.Tensor]], torch.Tensor]]:
-    """(parts of x, what joins the parts of a result)."""
+    """(the chunks of x, the function that joins the results of all chunks)."""
     if way.chunks == 1:
         return [x], lambda results: results[0]
     if way.dim == "tokens":
@@ -93,7 +91,7 @@ def parts(
 
 # -- the layer -----------------------------------------------------------------------------------
 class Products:
-    """The three products of a linear layer; others may be laid out in other ways."""
+    """The three matrix products of a linear layer; subclasses may change their layouts."""
 
     forward = staticmethod(F.linear)
     input = staticmethod(torch.matmul)
@@ -105,8 +103,9 @@ def both_gradients(
     of_input: Callable[[], torch.Tensor] | None,
     of_weight: Callable[[], _Found],
 ) -> tuple[torch.Tensor | None, _Found]:
-    """(the input's gradient, what ``of_weight`` gives): the first is summed over ``way.spread``,
-    under the second if ``way.hidden``. None for ``of_input`` where nobody wants it."""
+    """(input gradient, result of ``of_weight``). The input gradient is all-reduced over
+    ``way.spread``, during ``of_weight`` if ``way.hidden``. of_input : None if no input gradient is
+    needed."""
     grad_x = of_input() if of_input else None
     if not of_input or way.spread.size() == 1:
         return grad_x, of_weight()
@@ -256,7 +255,7 @@ class PipelinedMLP(torch.autograd.Function):
 
 # -- the residual stream ---------------------------------------------------------------------------
 class Gather(torch.autograd.Function):
-    """All features on every rank of the group; the gradient, which all have, is cut."""
+    """All-gathers the features; backward keeps this rank's part of the (equal) gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
@@ -270,7 +269,7 @@ class Gather(torch.autograd.Function):
 
 
 class Cut(torch.autograd.Function):
-    """This rank's part of the features; the gradients of all parts are gathered."""
+    """Keeps this rank's part of the features; backward all-gathers the gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:

@@ -57,7 +57,7 @@ class Groups:
         return Gather.apply(y, self.stream) if self.layout.l2 else y
 
     def embedding(self, w: "GPT", **kw: Any) -> "GridEmbedding":
-        """The module of tokens and positions."""
+        """The rank's module that embeds tokens and positions."""
         return GridEmbedding(w, self, **kw)
 
     def norm(self, w: "GPT", **kw: Any) -> nn.Module:
@@ -65,7 +65,7 @@ class Groups:
         return norm(w, self.layout, self.stream, **kw)
 
     def head(self, w: "GPT", **kw: Any) -> GridLinear:
-        """The layer that gives the logits."""
+        """The rank's layer that computes the logits."""
         return self.linear(w.hidden, w.vocab, self.last, bias=False, **kw)
 
     def load(self, module: nn.Module, w: "GPT", mesh: Any, copies: Any = ()) -> None:
@@ -74,14 +74,14 @@ class Groups:
         load_parts(module, w, self.layout.splits(w), mesh, copies)
 
     def blocks(self, shards: Mapping[str, Tensor], w: "GPT", mesh: Any) -> Mapping[str, Tensor]:
-        """What a rank keeps of parameters, in the shapes of its parts of them; collective."""
+        """The parts of parameters that a rank computes with, from its ``shards``; collective."""
         return shards
 
     def begin(self, what: Any = None) -> None:
-        """A step, or a pass of a stage, begins: ``what`` it is, since its like repeats."""
+        """Begin a step, or a pass of a pipeline stage; ``what`` identifies passes that repeat."""
 
     def collect(self) -> None:
-        """What backward has left in flight is waited for."""
+        """Wait for the collectives that backward has left in flight."""
 
     def loss(self, logits: Tensor, targets_BS: Tensor) -> Tensor:
         """The mean cross-entropy of the rows, the same scalar on every rank of the plane."""

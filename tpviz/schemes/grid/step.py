@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 def pieces(at: "Layout", w: "GPT", split: bool = False) -> dict[str, list[Operation]]:
     """{part of the network, as in `tpviz.schemes.gpt.step.PIECES`: its operations in order}.
 
-    "mlp_unsummed" is the MLP whose result nobody needs. split : gradients of weights are left for
-    later: "weights" has those of a block, "head_weight" the head's, and backward's parts are
-    without them.
+    "mlp_unsummed" is the MLP without its last sum, for recomputation. split : gradients of weights
+    are left for later: "weights" has those of a block, "head_weight" the head's, and backward's
+    parts are without them.
     """
     return _Pieces(at, w, split).all()
 
 
 def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
-    """The order of a block's gradients, `completes`: where there is a sum, the bias is after it."""
+    """The order of a block's gradients (`completes`): biases are added after a sum over ranks."""
     kinds = []
     for contracted, spread in ((at.s, at.i), (at.i, at.s)):
         kinds.append("after" if contracted > 1 else "inside" if spread > 1 else "plain")
@@ -68,7 +68,7 @@ def num_local_parameters(at: "Layout", w: "GPT") -> int:
 
 
 def num_whole_parameters(at: "Layout", w: "GPT") -> int:
-    """Those of a rank that are not cut over *inside*."""
+    """Number of parameters on a rank that are not cut over *inside*."""
     norms = num_norm_parameters(w) * w.hidden
     rest = ((not w.rotary) * w.seq + w.bias * 2 * w.layers) * w.hidden
     return norms // (1 if at.l2 else at.s) + rest // at.s
@@ -236,5 +236,5 @@ class _Pieces:
 
 
 def part(moved: list[Collective], count: int) -> Collective | None:
-    """One of ``count`` equal parts of a collective, None where there is none."""
+    """One of ``count`` equal parts of the collective in ``moved``; None if the list is empty."""
     return moved[0]._replace(payload=moved[0].payload // count) if moved else None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class TensorParallel(Strategy):
     """A strategy that cuts a block's matrices and activations by a ``layout``.
 
-    shares : axes of its own over which its ranks share the batch.
+    shares : its own axes over which the batch is split.
     """
 
     alike: Any = True
@@ -65,32 +65,31 @@ class TensorParallel(Strategy):
         return local_shapes(self, workload)
 
     def check_split_backward(self) -> None:
-        """Raises ``ValueError`` where gradients of weights cannot wait for later."""
+        """Raises ``ValueError`` if weight gradients cannot be deferred."""
 
     def pieces(self, workload: "GPT", split: bool = False) -> "dict[str, list[Operation]]":
         """The operations of each part of the network, as `step.pieces`, of one microbatch."""
         return pieces(self.layout, workload, split)
 
     def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
-        """What a rank's modules are made of, by ``groups`` of the scheme's ``program.py``."""
+        """A rank's process groups and layers, by ``groups`` of the scheme's ``program.py``."""
         return import_module(f"{self.scheme}.program").groups(self, mesh, halves)
 
     def lowered(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Parts with kernels and collectives alone, of what `pieces` may have besides."""
+        """The parts, with private items of `pieces` replaced by kernels and collectives."""
         return parts
 
     def least_of(self, parts: Sequence[Part]) -> Sequence[Part]:
-        """Parts that take no longer than `lowered` ones, alone or among others."""
+        """Parts that certainly take no longer than those of `lowered`."""
         return parts
 
     def gathered(self, workload: "GPT") -> tuple[int, int]:
-        """Bytes that a microbatch holds of weights that are made for it: of a block from forward to
-        backward, and for a moment."""
+        """Bytes of gathered weights: (per block from forward to backward, for a moment)."""
         return 0, 0
 
     @property
     def sharing(self) -> int:
-        """How many of its own ranks share the batch."""
+        """Number of its ranks that the batch is split over."""
         return prod(self.axes[axis] for axis in self.shares)
 
     def step(self, workload: "GPT") -> Step:

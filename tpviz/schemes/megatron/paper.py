@@ -56,8 +56,8 @@ def communication(
 ) -> float:
     """Seconds of all layers by (2), from bytes alone: no latency, embedding or head (derived).
 
-    Blocks that are recomputed send once more what they send forward, two all-reduces. mesh : the
-    strategy's own unless another strategy is around it.
+    Blocks that are recomputed send once more what they send forward, two all-reduces. mesh :
+    default: the strategy's own.
     """
     if strategy.tp == 1:
         return 0.0

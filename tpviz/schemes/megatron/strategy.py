@@ -51,7 +51,7 @@ class Megatron(TensorParallel):
 
     @property
     def layout(self) -> Layout:
-        """That of one axis."""
+        """The `Layout` with one axis, ``tp``, inside the pairs."""
         return Layout.of_one_axis("tp", self.tp, self.chunks, self.sp)
 
     def check(self, workload: GPT) -> None:
@@ -73,7 +73,7 @@ class Megatron(TensorParallel):
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
-        """Every knob, ``chunks`` of 2 and 4 included; all the world on tp."""
+        """Every combination of knobs with tp = ``world_size``, including 2 and 4 chunks."""
         if cls.allows("tp", world_size):
             yield cls(tp=world_size)
             if world_size > 1:

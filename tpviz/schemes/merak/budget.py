@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def keeps(s: "Merak", w: "GPT") -> list[float]:
-    """Every ``keep`` from 1 down to 0 at which some stage keeps a layer more than just below it."""
+    """The values of ``keep``, from 1 down to 0, at which a stage keeps a layer less."""
     found = {0.0, 1.0}
     for share, blocks in zip(s.shares(), s.blocks(w)):
         found |= {kept / (len(blocks) or 1) / (share or 1.0) for kept in range(len(blocks) + 1)}

@@ -34,9 +34,9 @@ def kept_shares(
 ) -> tuple[float | None, ...]:
     """k_s / k_0 by stage under the schedule of a name, None where all is kept (derived).
 
-    One of the n_s microbatches, times stages, that a rank has in flight is in memory whole, and of
-    the others the part k_s: (n_s - 1) k_s is made equal on all ranks. A rank that never has more
-    than one keeps all, and so does the last stage if it has not. With one stage on each of p ranks
+    Of the n_s activations (one per microbatch and stage) that a rank has in flight, one is held in
+    full and of the others a fraction k_s. k_s makes (n_s - 1) k_s equal on all ranks. A rank with
+    n_s = 1 keeps all, and so does the last stage if it has not. With one stage on each of p ranks
     and m >= p this is the released code's rule.
     """
     order = schedule(name, ranks, microbatches, chunks)

@@ -95,7 +95,7 @@ class Merak(Staged):
 
     @property
     def inside(self) -> Megatron:
-        """How one stage is split."""
+        """The `Megatron` by which the blocks of a stage are split."""
         return Megatron(tp=self.tp, sp=self.sp)
 
     @property
@@ -141,8 +141,7 @@ class Merak(Staged):
     def within(
         self, workload: GPT, budget: float, need: "Callable[[Merak], float] | None" = None
     ) -> "Merak":
-        """This strategy with as little recomputation as ``budget`` bytes a rank allow: see
-        `budget.within`."""
+        """This strategy with the least recomputation for ``budget`` bytes: see `budget.within`."""
         from .budget import within
 
         self.check(workload)

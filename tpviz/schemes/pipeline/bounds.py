@@ -57,7 +57,7 @@ def least_of_all(s: "Staged", w: "GPT", cluster: "Cluster") -> float:
 
 
 def bounds(s: "Staged", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
-    """`Strategy.bounds`."""
+    """Implements `Strategy.bounds`."""
     return _Bounds(s, w, cluster).of
 
 

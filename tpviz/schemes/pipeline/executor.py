@@ -34,7 +34,7 @@ class Executor:
     """One rank's part of a pipeline.
 
     schedule : a `schedules.Schedule`. runners : {stage: `Runner`} of this rank's stages. messages :
-    `Messages`. share : what the gradient of a microbatch's loss begins with.
+    `Messages`. share : the factor on a microbatch's loss gradient.
     """
 
     def __init__(

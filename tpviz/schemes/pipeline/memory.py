@@ -33,8 +33,8 @@ def memory(s: "Staged", w: "GPT") -> Memory:
 
 
 def least(s: "Staged", w: "GPT") -> Memory:
-    """Weights, their gradients and moments of the first stage's rank or of the largest stage, and
-    what the first keeps of the microbatches in flight."""
+    """A lower bound of `memory`: the weights, gradients and moments of the first stage's rank or of
+    the largest stage, and the activations that the first rank keeps."""
     numels, found = num_local_parameters(s, w), []
     ranks = [(max(numels), 0)]
     if s.schedule in IN_FLIGHT:
@@ -104,7 +104,7 @@ def of_microbatch(s: "Staged", w: "GPT") -> tuple[tuple[int, int], ...]:
 
 
 def activations(s: "Staged", w: "GPT", place: int) -> int:
-    """Bytes at the peak: beside all tokens and targets, which are int64."""
+    """Bytes of activations at the peak, including all tokens and targets (int64)."""
     schedule = s.schedule_of(w)
     kept = {
         stage: _kept(s, w, *what)

@@ -31,7 +31,7 @@ class Messages:
         self.p2p_plan, self.groups, self.empty = p2p_plan, (up, down), empty
 
     def begin(self) -> None:
-        """A step begins: no message is in flight."""
+        """Begin a step, with no message in flight."""
         self.asked = dict.fromkeys(self.p2p_plan.incoming, 0)
         self.receiving, self.here = {}, {}
         self.sent = {r: deque() for r in range(self.groups[0].size())}
@@ -88,7 +88,7 @@ class Messages:
             sent.popleft()[2].wait()
 
     def finish(self) -> None:
-        """A step ends: wait until all that was sent has arrived."""
+        """End a step: wait until all messages sent have arrived."""
         for sent in self.sent.values():
             while sent:
                 sent.popleft()[2].wait()

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Microbatch:
-    """Parts of a stage. inside : the factor by which it is cut; w : a rank's workload of one
-    microbatch; level : of the sub-pipeline; split : weights' gradients are left for later; again :
-    backward recomputes attention's core."""
+    """Parts of a stage. inside : the tensor-parallel factor; w : a rank's workload of one
+    microbatch; level : of the sub-pipeline (0: none); split : whether weight gradients are
+    deferred; again : whether backward recomputes attention's core."""
 
     def __init__(
         self, inside: "TensorParallel", w: "GPT", level: int, split: bool, again: bool = False
@@ -67,7 +67,7 @@ class Microbatch:
 
     @property
     def embed_back(self) -> list[Part]:
-        """Its backward."""
+        """The embedding's backward."""
         return [Part("backward", "embed", self.of["embed_back"])]
 
     @property
@@ -77,7 +77,7 @@ class Microbatch:
 
     @property
     def head_back(self) -> list[Part]:
-        """Their backward."""
+        """Backward of the loss, the head and the last LayerNorm."""
         norm = self.of["norm_back"]
         parts = [Part("backward", "head", self.of["head_back"])]
         return parts + [Part("backward", "norm", norm)] * bool(norm)
@@ -193,7 +193,7 @@ class Microbatch:
         return _finished(made, sent)
 
     def weights(self, blocks: Sequence[int], head: bool) -> list[Part]:
-        """The gradients of the weights, where they come later."""
+        """The gradients of the weights, where they are deferred."""
         last = [Part("backward", "head", self.of["head_weight"])] if head else []
         return last + [
             Part("backward", f"blocks.{number}", self._weights) for number in reversed(blocks)
@@ -207,7 +207,7 @@ class Microbatch:
 
 
 def halves(batch: int) -> list[int]:
-    """Rows of each sub: two, as equal as can be, or one."""
+    """Rows of each half ("sub") of a microbatch: two nearly equal numbers; one for one row."""
     return [size for size in (-(-batch // 2), batch // 2) if size]
 
 

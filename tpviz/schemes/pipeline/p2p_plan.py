@@ -59,5 +59,5 @@ class P2PPlan:
                     self.incoming.setdefault(r, []).append(message)
 
     def travels(self, message: Message) -> bool:
-        """Whether it goes to another rank."""
+        """Whether the message goes to another rank."""
         return self.source[message] != self.target[message]

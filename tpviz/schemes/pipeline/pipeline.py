@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RankPipeline:
-    """What a rank does in a step, but for the optimizer's update.
+    """What a rank does in a step, except for the optimizer's update.
 
     strategy : a `Staged`. schedule : whose stages these are. stages : {number: `Stage`} of this
     rank. num_recomputed : layers of each stage of the pipeline that are recomputed. tied_weights :
@@ -146,14 +146,14 @@ class RankPipeline:
         return sum_together(gradients, group, self.strategy.replicas.start_sum)
 
     def parameters(self) -> list[nn.Parameter]:
-        """This rank's, each once."""
+        """The parameters of this rank's stages, each once."""
         return list({id(p): p for p in self.named.values()}.values())
 
     def everywhere(
         self, tensor: torch.Tensor | None, like: torch.Tensor, owner: int
     ) -> torch.Tensor:
-        """A tensor of the rank at index ``owner`` of the pipeline, on all of its ranks. like: one
-        of its shape, dtype and device, which is overwritten on the others."""
+        """Broadcast ``tensor`` from the rank at index ``owner`` of the pipeline to all its ranks.
+        like : a tensor of the same shape, dtype and device, which is overwritten on the others."""
         group = self.mesh.get_group("pp")
         if group.size() == 1:
             return tensor  # pyright: ignore[reportReturnType]

@@ -44,8 +44,8 @@ class GPTStage(Stage):
     """Some blocks of a GPT, with the reference's names; the first stage embeds, the last one has
     the loss.
 
-    w : the workload of one microbatch. groups : how a block is split. shards : of ZeRO from stage 2
-    on, the flat buffers of its units.
+    w : the workload of one microbatch. groups : how a block is split. shards : the `Shards` (flat
+    buffers) of its units under ZeRO 2 and 3, else None.
     """
 
     shards: "Shards | None" = None

@@ -2,15 +2,16 @@
 gathered and reduced.
 
 Stage 1: a stage is one buffer. Its gradients are added up whole, as without ZeRO, and
-reduce-scattered once at the end of the step. From stage 2 on the embedding, each block and the head
-are *units*, and a microbatch's gradients of a unit are reduce-scattered when its backward is done,
-while that of the next unit goes on, and added to the rank's share: whole gradients exist of two
-units at most. At stage 3 a unit's parameters too are gathered for each forward, recomputation and
-backward, the next unit's meanwhile. Passes of a stage share nothing: each begins and ends with
+reduce-scattered once at the end of the step. At stages 2 and 3 the embedding, each block and the
+head are *units*, and a microbatch's gradients of a unit are reduce-scattered when its backward is
+done, while that of the next unit goes on, and added to the rank's share: whole gradients exist of
+two units at most. At stage 3 a unit's parameters too are gathered for each forward, recomputation
+and backward, the next unit's meanwhile. Passes of a stage share nothing: each begins and ends with
 nothing in flight.
 
-What is added up once more at the end, from stage 2 on as shares, has buffers of its own: the weight
-that both ends share ("ends"), and what sequence parallelism leaves whole ("summed").
+Gradients that are summed once more at the end (at stages 2 and 3 as shards) have buffers of their
+own: the weight that both ends share ("ends"), and what sequence parallelism leaves whole
+("summed").
 
 Rajbhandari et al. 2020 (arXiv 1910.02054); with pipelines as DeepSpeed and PyTorch FSDP (derived).
 """
@@ -55,31 +56,31 @@ def groups(
 
 
 def flat_buckets(s: "Staged", w: "GPT", shapes: Mapping[str, tuple[int, ...]]) -> list[Bucket]:
-    """The `Bucket` of each of `groups`, in that order. shapes : of a rank's parameters."""
+    """The `Bucket` of each of the `groups`, in order. shapes : {parameter of the rank: shape}."""
     made = (fill_buckets(of, s.dp, 1, maxsize, 1) for of in groups(s, w, shapes).values())
     return [bucket for (bucket,) in made]
 
 
 def visits(units: Sequence[str], action: str, drop: int = 0) -> list[str]:
     """The units that a stage's "forward", "recompute" or "backward" goes through, in order. units :
-    of the stage, first to last; drop : how many blocks are recomputed."""
+    those of the stage, first to last. drop : number of recomputed blocks."""
     if action == "recompute":
         return [unit for unit in units if unit.startswith("blocks")][:drop]
     return list(units if action == "forward" else reversed(units))
 
 
 def gathered(units: Iterable[str], action: str) -> list[str]:
-    """Those of them whose parameters the action needs: backward of an embedding needs none."""
+    """The units whose parameters the action needs; backward of an embedding needs none."""
     return [unit for unit in units if (action, unit) != ("backward", "embed")]
 
 
 def padded(numel: int, ranks: int) -> int:
-    """Numbers of a flat buffer that so many ranks share evenly."""
+    """``numel`` rounded up to a multiple of ``ranks``."""
     return -(-numel // ranks) * ranks
 
 
 def unit_numels(s: "Staged", w: "GPT", unit: str) -> dict[str, int]:
-    """{kind of `groups`: numbers of the flat buffer} of a unit, from stage 2 on."""
+    """{kind of `groups`: elements of the flat buffer} of a unit under ZeRO 2 and 3."""
     return _numels(s, w)["blocks.0" if unit.startswith("blocks") else unit]
 
 
@@ -104,8 +105,7 @@ def units_of(blocks: Sequence[int], first: bool, last: bool) -> list[str]:
 def sharded(
     s: "Staged", w: "GPT", units: Sequence[str], action: str, parts: list[Part], drop: int = 0
 ) -> list[Part]:
-    """The parts of a stage's "forward", "recompute" or "backward" of a microbatch, with what ZeRO
-    sends from stage 2 on."""
+    """``parts`` of a stage's "forward", "recompute" or "backward", with ZeRO's collectives."""
     if s.zero_stage < 2:
         return parts
     made, found, gathering, last = Operations(), [], {}, None
@@ -145,7 +145,7 @@ def sharded(
 
 
 def most_whole(s: "Staged", w: "GPT", units: Sequence[str]) -> int:
-    """Numbers that are whole at once, of a stage: those of a unit and of the next one. At stage 3
-    the next one's parameters are in flight; from stage 2 on the gradients of the one before."""
+    """The most elements of full (unsharded) buffers that a stage has at once: two adjacent units.
+    At ZeRO 3 the next unit's parameters, at 2 and 3 the previous one's gradients are in flight."""
     sizes = [0, *(sum(unit_numels(s, w, unit).values()) for unit in units)]
     return max(map(sum, pairwise(sizes)), default=0)

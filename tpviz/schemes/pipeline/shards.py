@@ -1,4 +1,4 @@
-"""ZeRO from stage 2 on, at run time, of one stage of a pipeline; `sharding` says what is when.
+"""ZeRO 2 and 3 of one pipeline stage at run time, in the order that `sharding` plans.
 
 A hook on each parameter copies its gradient into its unit's flat buffer; the last one of a unit
 starts the reduce-scatter. At stage 3 hooks before and behind each unit gather and free parameters.
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Shards:
     """The flat buffers of a stage.
 
-    units : of the stage, first to last. buckets : `FlatBucket`s of one unit each. zero : 2 or 3.
+    units : names of the stage's units, first to last (see `sharding`). buckets : the `FlatBucket`s,
+    each of one unit. zero : 2 or 3.
     """
 
     def __init__(
@@ -40,7 +41,8 @@ class Shards:
 
     @contextmanager
     def during(self, action: str, drop: int) -> Iterator[None]:
-        """Around a "forward", "recompute" or "backward" of the stage."""
+        """Context around the stage's "forward", "recompute" or "backward" (action): gathers,
+        reduces and frees the buffers of its units. drop : number of recomputed blocks."""
         order = visits(self.units, action, drop)
         self.todo = gathered(order, action) if self.zero == 3 else []
         if self.todo:
@@ -80,7 +82,7 @@ class Shards:
 
     # -- parameters, at stage 3 --------------------------------------------------------------------
     def hook_forward(self, unit: str, first: "nn.Module", last: "nn.Module") -> None:
-        """A unit begins with the module ``first`` and ends with ``last``."""
+        """Hook a unit, which begins with the module ``first`` and ends with ``last``."""
         self = proxy(self)
         first.register_forward_pre_hook(lambda *_: self._enter(unit))
         last.register_forward_hook(lambda module, args, out: self._leave(unit, out))

@@ -81,7 +81,7 @@ def _unrolled(layout, part):
 
 
 def written(counts: Sequence[int]) -> str:
-    """The layout of stages with so many blocks. Raises ``ValueError`` where there is no stage."""
+    """The layout of stages with so many blocks. Raises ``ValueError`` if there are no stages."""
     if not counts:
         raise ValueError("layout has no stage: give the number of blocks of each, as (2, 2)")
     first, *others = (f"t*{n}" if n > 3 else "t" * n for n in counts)

@@ -32,11 +32,11 @@ class Stage(nn.Module):
         None: through all that are floating-point."""
 
     def own(self) -> dict[str, nn.Parameter]:
-        """{name: parameter} of what this stage trains."""
+        """{name: parameter} of the parameters that this stage trains."""
         return dict(self.named_parameters())
 
     def begin(self, received: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
-        """The values that the first layer takes; ``inputs`` are this microbatch's of the model."""
+        """The values that the first layer takes. inputs : the model's, of this microbatch."""
         return received
 
     @cached_property
@@ -63,8 +63,8 @@ class Stage(nn.Module):
         return values
 
     def during(self, action: str, drop: int) -> AbstractContextManager[None]:
-        """Around a whole "forward", "recompute" or "backward" of a microbatch, of which the first
-        ``drop`` layers are recomputed."""
+        """Context around a "forward", "recompute" or "backward" (action) of one microbatch; the
+        first ``drop`` layers of the stage are recomputed."""
         return nullcontext()
 
     def forward(self, run: Callable[..., Any], *args: Any) -> Any:
@@ -105,7 +105,7 @@ class Runner:
     def forward(
         self, microbatch: int, received: Sequence[torch.Tensor], inputs: Any
     ) -> tuple[torch.Tensor, ...]:
-        """What is sent on, or the loss in a tuple."""
+        """The tensors for the next stage; on the last stage (loss,)."""
         kept = self.kept[microbatch] = Kept()
         flags = [spec.trained for spec in self.stage.receives]
         kept.leaves, kept.later = _leaves(received, flags), [] if self.split else None
@@ -155,7 +155,7 @@ class Runner:
         return _gradients(kept.leaves)
 
     def weights(self, microbatch: int) -> None:
-        """The gradients that `backward` left for later."""
+        """Compute the weight gradients that `backward` deferred."""
         make_gradients(self.later.pop(microbatch, []), self.stage.paths_of)
 
 
@@ -169,7 +169,7 @@ class Forward:
     def forward(
         self, microbatch: int, received: Sequence[torch.Tensor], inputs: Any
     ) -> Sequence[torch.Tensor]:
-        """What is sent on, or the loss in a tuple."""
+        """The tensors for the next stage; on the last stage (loss,)."""
         stage = self.stage
         values = stage(stage.run, stage(stage.begin, received, inputs), 0, None)
         return stage(stage.finish, values, inputs)
@@ -206,7 +206,7 @@ def _backward_through(tensors, leaves):
 def random_state(
     values: Sequence[torch.Tensor],
 ) -> tuple[torch.Tensor, dict[torch.device, torch.Tensor]] | None:
-    """Of the generators that dropout draws from, where ``values`` are."""
+    """The states of the random generators (CPU and the devices of ``values``) that dropout uses."""
     if any(isinstance(t, FakeTensor) for t in values):
         return None
     devices = {t.device for t in values if t.is_cuda}
@@ -214,7 +214,7 @@ def random_state(
 
 
 def set_random_state(state: tuple[torch.Tensor, dict[torch.device, torch.Tensor]] | None) -> None:
-    """Set what `random_state` gave."""
+    """Restore a state returned by `random_state`."""
     if state is not None:
         torch.set_rng_state(state[0])
         for device, value in state[1].items():
@@ -225,7 +225,7 @@ def set_random_state(state: tuple[torch.Tensor, dict[torch.device, torch.Tensor]
 def with_random_state(
     state: tuple[torch.Tensor, dict[torch.device, torch.Tensor]] | None,
 ) -> Iterator[None]:
-    """Inside, random numbers are those drawn after ``state`` was; outside nothing has changed."""
+    """Inside, the random generators start from ``state``; afterwards theirs is restored."""
     present = state and (torch.get_rng_state(), {d: torch.cuda.get_rng_state(d) for d in state[1]})
     set_random_state(state)
     try:

@@ -85,17 +85,17 @@ class Staged(Strategy):
 
     @property
     def replicas(self) -> DataParallel:
-        """The data parallelism around it."""
+        """The `DataParallel` around the pipeline."""
         return DataParallel(dp=self.dp)
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Ranks of one stage run the same program."""
+        """Axes along which ranks run the same program: all but pp."""
         return tuple(axis for axis in self.axes if axis != "pp")
 
     @property
     def parent_axis(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Both ends of the pipeline are two ranks of it; and what the factor inside has."""
+        """The axis "ends" (first and last stage) is part of pp; others are of the factor inside."""
         return {"ends": "pp", **self.inside.parent_axis}
 
     @property
@@ -104,7 +104,7 @@ class Staged(Strategy):
 
     @property
     def stages(self) -> int:
-        """Stages of the whole pipeline: one a rank, or several."""
+        """Number of stages of the whole pipeline, a multiple of ``pp``."""
         if self.schedule not in SCHEDULES:
             return read(self.schedule).stages
         each = {"interleaved_1f1b": self.chunks, **dict.fromkeys(V_SHAPED, 2)}
@@ -206,7 +206,7 @@ class Staged(Strategy):
         return [1.0 if share is None else min(1.0, self.keep * share) for share in self.shares()]
 
     def shares(self) -> tuple[float | None, ...]:
-        """[k_s / k_0] by stage, None where all is kept."""
+        """k_s / k_0 by stage; None where a stage keeps everything."""
         return kept_shares(self.schedule, self.pp, self.microbatches, self.stages // self.pp)
 
     def _wished(self, counts: Sequence[int]):
@@ -218,12 +218,12 @@ class Staged(Strategy):
         return [floor(n * (1 - k) + 1e-9) for n, k in zip(counts, self.kept())]
 
     def num_recomputed(self, workload: GPT) -> list[int]:
-        """How many layers of each stage are recomputed, its first ones; none where the schedule
-        says so."""
+        """How many layers of each stage, counted from its first, are recomputed; 0 if the schedule
+        does not recompute the stage."""
         return self.drops_for(_counts(self, workload))
 
     def drops_for(self, counts: Sequence[int]) -> list[int]:
-        """The same where stages have ``counts`` layers."""
+        """As `num_recomputed`, if the stages have ``counts`` layers."""
         recomputes = self.schedule_for(counts).recomputes
         return [n * on for n, on in zip(self._wished(counts), recomputes)]
 
@@ -249,8 +249,8 @@ class Staged(Strategy):
         return found if self.pp > 1 else {}
 
     def flat_ranges(self, workload: GPT) -> dict[str, dict[str, Any]]:
-        """{parameter: {"axis", "ranges": what each index along it keeps}} of what is cut flat: over
-        dp at ZeRO 3, or by the factor inside."""
+        """{parameter: {"axis", "ranges": [start, stop) that each index of the axis keeps}} of flat
+        shards: over dp at ZeRO 3, or by the factor inside."""
         if self.zero_stage < 3:
             return getattr(self.inside, "flat_ranges", lambda w: {})(workload)
         shapes = self.inside.flat_shapes(workload)
@@ -308,15 +308,14 @@ class Staged(Strategy):
         return memory(self, workload)
 
     def least_memory(self, workload: GPT) -> "Memory":
-        """Without activations."""
+        """A lower bound by kind: `memory.least`."""
         from .memory import least
 
         return least(self, workload)
 
     # -- what `search` tries, and how fast it can be at most ---------------------------------------
     def microbatched(self, workload: GPT) -> Iterator[Self]:
-        """Microbatches of 1 to `tpviz.schemes.knobs.MICRO` rows, and one, two and four a
-        stage."""
+        """With microbatches of 1 to `MICRO` rows, and with one, two and four per stage."""
         rows = workload.batch // self.dp
         few = [n for n in few_of(self.pp) if rows % n == 0]
         for count in sorted({*microbatches(rows), *few}, reverse=True) if rows else ():

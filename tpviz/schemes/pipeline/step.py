@@ -61,7 +61,7 @@ def shares_ends(schedule: Schedule, place: int) -> bool:
 
 @lru_cache(maxsize=256)
 def num_local_parameters(s: "Staged", w: "GPT") -> tuple[int, ...]:
-    """(numbers of a rank's parameters) by stage; of a shared weight both ends have a copy."""
+    """Number of parameters of a rank, by stage; both ends count a shared weight."""
     one = w.one_layer  # all blocks are alike
     sizes = {name: prod(shape) for name, shape in s.inside.flat_shapes(one).items()}
     found = list(_by_stage(s, w, sizes, sizes))
@@ -166,7 +166,7 @@ def clock_of(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh", device: "D
 def clock(
     s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh"
 ) -> tuple[ScheduleTimes, dict[tuple[str, int], list[Segment]]]:
-    """The `schedules.ScheduleTimes` of a step, and the segments of each stage's actions."""
+    """The `ScheduleTimes` of a step, and the segments of each stage's actions."""
     parts = stage_segments(s, w, cluster, mesh)
 
     def seconds(kind):
@@ -219,8 +219,8 @@ def cost(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segmen
 
 
 def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
-    """What a rank does behind its last backward: both ends add up the gradients of the weight they
-    share, the factor inside those that it adds up once, dp all; the update."""
+    """What a rank does after its last backward: gradients are summed between the two ends (shared
+    weight), over the axes of the factor inside, and over dp; then the optimizer's update."""
     schedule, item, dp = s.schedule_of(w), w.itemsize, s.dp
     stages = schedule.stages_of(place)
     tied = prod(s.inside.flat_shapes(w.one_layer)[TOKENS])
@@ -258,8 +258,8 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
 
 
 def numels(s: "Staged", w: "GPT", stage: int) -> list[tuple[str, int]]:
-    """[(kind, numbers)] of the flat buffers of a stage, as `sharding.groups` has them; without ZeRO
-    one of its parameters."""
+    """[(kind, elements)] of the flat buffers of a stage, as in `sharding.groups`; without ZeRO one
+    buffer of all its parameters."""
     if s.zero_stage < 2:
         number = padded(num_local_parameters(s, w)[stage], s.dp if s.zero_stage else 1)
         return [("", number)] * bool(number)

@@ -34,7 +34,7 @@ __all__ = ["GPT", "Pipeline"]
 
 
 def schedule_knob(default: str) -> Any:
-    """A schedule by name, or one of the user's own."""
+    """The knob ``schedule``: the name of a schedule, or one of the user's own."""
     return knob(
         default,
         help="order of each stage's forward and backward passes",
@@ -44,12 +44,12 @@ def schedule_knob(default: str) -> Any:
 
 
 def chunks_knob() -> Any:
-    """Stages of a rank that has several."""
+    """The knob ``chunks``: stages per rank, for schedules with several."""
     return knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=16)
 
 
 def recompute_knob(default: str) -> Any:
-    """Layers that keep only their input."""
+    """The knob ``recompute``: which layers keep only their input."""
     return knob(
         default,
         help="which layers keep only their input until backward",
@@ -58,7 +58,7 @@ def recompute_knob(default: str) -> Any:
 
 
 def keep_knob() -> Any:
-    """k_0 of `tpviz.schemes.merak.paper`."""
+    """The knob ``keep``: k_0 of `tpviz.schemes.merak.paper`."""
     return knob(
         0.25,
         help="fraction of the first stage's layers that keep everything under stage_aware "
@@ -69,12 +69,12 @@ def keep_knob() -> Any:
 
 
 def skip_knob() -> Any:
-    """Whether a recomputation leaves out a sum."""
+    """The knob ``skip_last_allreduce``: whether recomputation leaves out the last sum."""
     return knob(True, help="recomputation omits its last tp all-reduce, which no kernel needs")
 
 
 def subpipeline_knob() -> Any:
-    """Two halves of a microbatch, as `subpipeline`."""
+    """The knob ``subpipeline``: whether two halves of a microbatch overlap; see `subpipeline`."""
     return knob(
         0,
         help="tp all-reduces during the other half's kernels: 1 in a layer, 2 in a block, 3 "
@@ -84,7 +84,7 @@ def subpipeline_knob() -> Any:
 
 
 def layout_knob() -> Any:
-    """Blocks to stages, as `split`."""
+    """The knob ``layout``: which blocks are on which stage; see `split`."""
     return knob(
         "even",
         help="blocks of each stage: even, balanced (the head counts), counts such as (2, 2), or "
@@ -125,17 +125,17 @@ class Pipeline(Staged):
 
     @property
     def inside(self) -> TensorParallel:
-        """The factor inside, or whole blocks."""
+        """The tensor-parallel factor inside; `WholeBlocks` if there is none."""
         return self.inner or _WHOLE
 
     @property
     def dp(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Replicas of the factor around it."""
+        """The number of replicas of the `DataParallel` around it; 1 if there is none."""
         return self.data.dp if self.data else 1
 
     @property
     def zero(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Its stage of ZeRO."""
+        """The ZeRO stage of the `DataParallel` around it; 0 if there is none."""
         return self.data.zero if self.data else 0
 
     @property
@@ -201,7 +201,7 @@ class Pipeline(Staged):
         super().check(workload)
 
     def takes(self, other: Strategy) -> "Strategy | None":
-        """With a factor inside or around it, or both."""
+        """The pipeline with ``other`` inside or around it; None if that place is taken."""
         if isinstance(other, TensorParallel) and self.inner is None:
             return replace(self, inner=_plane(other), data=_data(other, self.data))
         if isinstance(other, DataParallel) and self.data is None:

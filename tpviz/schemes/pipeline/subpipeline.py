@@ -72,7 +72,7 @@ class SubCut:
 
 
 class Sum:
-    """A tensor that is being added up over a group, or is not sent at all."""
+    """A tensor being summed over a group, or not sent at all."""
 
     def __init__(self, tensor: torch.Tensor, group: Group | None):
         self.tensor = tensor
@@ -85,7 +85,7 @@ class Sum:
 
 
 class RunHalves(torch.autograd.Function):
-    """The forward and backward of `run`; parameters' gradients are added to ``.grad``."""
+    """The autograd function of `run`; its backward adds the parameters' gradients to ``.grad``."""
 
     @staticmethod
     def forward(

@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Tie(NamedTuple):
-    """One parameter's copies: a name and a stage of each."""
+    """The copies of one parameter: the name and the stage of each copy."""
 
     names: tuple[str, ...]
     stages: tuple[int, ...]
 
 
 class TiedWeights:
-    """The gradients of one rank's copies are added up with those of others.
+    """Sums the gradients of this rank's copies of tied parameters with those of other ranks.
 
     stages : {stage: {name: parameter, or the share of it that has the gradient}} of this rank.
     rank_of : stage -> index along the pipeline. group_of : the group of several such indices of

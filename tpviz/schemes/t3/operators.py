@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RowOnRing(torch.autograd.Function):
-    """y = sum over ranks of x W^T, whole on every rank; ``ring``: `ring.Ring`."""
+    """y = sum over ranks of x W^T, on every rank. ring : the `ring.Ring`."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, ring: "Ring") -> torch.Tensor:
@@ -43,9 +43,9 @@ class RowOnRing(torch.autograd.Function):
 
 
 class Column(torch.autograd.Function):
-    """y = x W^T + b, x the same on all ranks: backward all-reduces its gradient.
+    """y = x W^T + b, x the same on all ranks; backward all-reduces the gradient of x.
 
-    The all-gather of the reduced shards overlaps the weight's gradient.
+    The all-gather of the reduced shards overlaps the weight gradient's GEMM.
     """
 
     @staticmethod

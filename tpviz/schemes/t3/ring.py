@@ -2,13 +2,12 @@
 
 A rank sends to the one below and receives from the one above. The order is fixed, so that it can be
 captured and replayed: the GEMM of a tile, then the wait for its partial sum, then the trigger. The
-GEMM needs nothing from the ring, so it covers the wait; and the wait never starves the link, which
-has the chunk before still to send. For equal tiles this is the best there is: the longer of all
-GEMMs, and of the first tile's with all messages after it (derived; tested). A message is asked for
-when the one of its number is sent, one chunk ahead, and the one sent a chunk before is waited for
-then, so that a rank holds a chunk that comes and a chunk that goes, and all ranks send and receive
-in step. Where ranks are alike that wait is over when it begins: the message of the same number has
-come (derived). Events are labelled with the position of their chunk in the rank's order
+GEMM needs no message, so it overlaps the transfer; the link stays busy meanwhile with the previous
+chunk. For equal tiles this order is optimal: it takes the longer of all GEMMs, and of the first
+GEMM plus all messages (derived; tested). When a rank sends message i it posts the receive of
+message i, one chunk ahead, and waits for its send of a chunk earlier. So a rank buffers one chunk
+in each direction, and all ranks send and receive in step. If ranks are equally fast that wait
+returns at once (derived). Events are labelled with the position of their chunk in the rank's order
 (``chunk``), the same on all ranks.
 
 Shapes: T tokens, n ranks, k and h features.
@@ -85,9 +84,9 @@ class Ring:
         x: "torch.Tensor",
         pieces: Callable[[int, int], list[tuple[slice, slice]]] | None = None,
     ) -> "Iterator[tuple[slice, torch.Tensor]]":
-        """Yield (rows, piece) of the x (t, h) of all ranks, rows of (n t, h), as they come.
+        """All-gather x (t, h): yield (rows of the result (n t, h), their values) as they arrive.
 
-        pieces : as ``tiles``, of which only the rows count; by default the ring's own.
+        pieces : how a chunk is cut, like ``tiles`` (only rows count); default: the ring's.
         """
         x = x.contiguous()
         if self.tiles is None:

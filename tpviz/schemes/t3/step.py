@@ -75,11 +75,11 @@ class Layers:
         }
 
     def whole(self, collective: str) -> Collective:
-        """A collective of all activations."""
+        """A collective on the whole activation."""
         return Collective("tp", collective, self.payloads.activation)
 
     def column(self, layer: str, features: int) -> list[Operation]:
-        """A pair's first layer: (h, features) of weight."""
+        """Operations of a pair's first layer in forward; its weight is (h, features)."""
         kernel = getattr(self.kernels, layer)[0]
         if not self.s.split:
             return [kernel]
@@ -87,7 +87,7 @@ class Layers:
         return self.gathered(kernel, self.s.tiles, lambda rows: self.gemm(rows, h, features, bias))
 
     def column_back(self, layer: str, features: int) -> list[Operation]:
-        """Its gradients: the input's with its sum fused, the weight's."""
+        """Operations of the first layer's backward; the sum of the input's gradient is fused."""
         _, of_input, of_weight = getattr(self.kernels, layer)
         summed = self.scattered(of_input, features)
         if self.later:
@@ -99,12 +99,12 @@ class Layers:
         return [*summed, *gathered]
 
     def row(self, layer: str, features: int) -> list[Operation]:
-        """A pair's second layer: (features, h) of weight."""
+        """Operations of a pair's second layer in forward; its weight is (features, h)."""
         summed = self.scattered(getattr(self.kernels, layer)[0], features)
         return summed if self.s.split else [*summed, self.whole("all_gather")]
 
     def row_back(self, layer: str, features: int) -> list[Operation]:
-        """Its gradients."""
+        """Operations of the second layer's backward."""
         _, of_input, of_weight = getattr(self.kernels, layer)
         if not self.s.split:
             return [of_input] if self.later else [of_input, of_weight]
@@ -119,11 +119,11 @@ class Layers:
         return gemm(m, k, n, self.w.itemsize, bias)
 
     def shift(self, height: int, width: int) -> Collective:
-        """A tile to the next rank."""
+        """The message that sends a tile of this size to the next rank."""
         return Collective("tp", RING_SHIFT, height * width * self.w.itemsize)
 
     def scattered(self, whole: Kernel, features: int) -> list[Operation]:
-        """A GEMM with the reduce-scatter of its results fused; ``whole``: the GEMM in one."""
+        """A GEMM fused with the reduce-scatter of its output. whole : the unfused GEMM."""
         s, h = self.s, self.w.hidden
         if s.tp == 1 or s.mode == "sequential":
             return [whole, self.whole("reduce_scatter")]
@@ -143,7 +143,7 @@ class Layers:
         cut: Callable[[int, int], list[tuple[slice, slice]]],
         kernel: Callable[[int], Kernel],
     ) -> list[Operation]:
-        """A GEMM fed by an all-gather; ``whole``: the GEMM in one, kernel: rows -> `Kernel`."""
+        """A GEMM fused with its input's all-gather. whole : unfused; kernel : rows -> `Kernel`."""
         s, h = self.s, self.w.hidden
         if s.tp == 1 or s.mode == "sequential":
             return [self.whole("all_gather"), whole]

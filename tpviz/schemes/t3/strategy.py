@@ -90,7 +90,7 @@ class T3(TensorParallel):
 
     @property
     def layout(self) -> Layout:
-        """Megatron-LM's."""
+        """The `Layout` of Megatron-LM."""
         return Layout.of_one_axis("tp", self.tp, sp=self.split)
 
     def check(self, workload: GPT) -> None:

@@ -20,12 +20,12 @@ from collections.abc import Iterable
 
 
 def order(rank: int, size: int) -> list[int]:
-    """The chunks in the order in which a rank computes them; its own comes last."""
+    """The chunks in the order in which a rank computes them; its own is last."""
     return [(rank + 1 + position) % size for position in range(size)]
 
 
 def gathering_order(rank: int, size: int) -> list[int]:
-    """The chunks in the order in which a rank has them when they are passed round; own first."""
+    """The order in which a rank has the chunks in a ring all-gather; its own is first."""
     return [(rank + position) % size for position in range(size)]
 
 
@@ -43,7 +43,7 @@ def whole_chunk(rows: int, cols: int) -> list[tuple[slice, slice]]:
 
 
 def bands(tiles: Iterable[tuple[slice, slice]]) -> list[slice]:
-    """The rows of tiles, each once: what a gather sends, which has whole rows."""
+    """The distinct row ranges of tiles, for an all-gather, which sends whole rows."""
     return list({down.start: down for down, _ in tiles}.values())
 
 

@@ -23,7 +23,7 @@ class Tracker:
         self._mapped, self._held = {}, {}
 
     def map_tile(self, tile: Hashable, updates: int, trigger: Callable[[Any], object]) -> None:
-        """``trigger(sum)`` is to be called when so many updates of a tile are in."""
+        """Call ``trigger(sum)`` once the tile has had ``updates`` updates."""
         self._mapped[tile] = updates, trigger
 
     def update(self, tile: Hashable, value: Any) -> None:

@@ -36,7 +36,7 @@ PHASES = ("forward",), ("recompute", "backward"), ("sync",)
 
 
 def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
-    """`tpviz.schemes.strategy.Strategy.bounds`."""
+    """Implements `tpviz.schemes.strategy.Strategy.bounds`."""
     mesh, local = Mesh(s.axes), s.local(w)
 
     @cache

@@ -69,7 +69,7 @@ class FlatBucket:
 
     # -- parameters -------------------------------------------------------------------------------
     def gather(self, phase: str) -> None:
-        """Start to fill the whole buffer from every rank's share."""
+        """Start the all-gather of the parameters from every rank's shard."""
         if self.zero == 3:
             self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())  # pyright: ignore[reportOptionalMemberAccess]
         with label(phase=phase):
@@ -83,7 +83,7 @@ class FlatBucket:
             self.gathering = None
 
     def free(self) -> None:
-        """Give the memory of the whole parameters back; views are valid again after `gather`."""
+        """Free the memory of the full parameters; their views are valid again after `gather`."""
         self.whole.untyped_storage().resize_(0)  # pyright: ignore[reportOptionalMemberAccess]
 
     # -- gradients --------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class FlatBucket:
             parameter.grad = self.grads[slot].view_as(parameter)
 
     def collect(self, parameter: torch.nn.Parameter) -> bool:
-        """Have a finished gradient in the flat buffer; whether it was the last one missing."""
+        """Put a finished gradient into the flat buffer; True if it was the last one missing."""
         if parameter not in self.inside:
             self._take_in(parameter)
         self.missing -= 1
@@ -113,7 +113,7 @@ class FlatBucket:
         self.inside.add(parameter)
 
     def reduce(self) -> None:
-        """Start to sum the gradients over the ranks."""
+        """Start the all-reduce or reduce-scatter of the gradients."""
         if self.begun:  # this rank adds what its share has from the microbatches before
             own_of(self.grads, self.group).add_(self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         if self.zero:
@@ -122,7 +122,7 @@ class FlatBucket:
             self.reducing = self.start_sum(self.grads, self.group)  # pyright: ignore[reportOptionalCall]
 
     def reduced(self) -> None:
-        """Wait for the collective; from stage 2 on the whole gradient is freed."""
+        """Wait for the collective; at ZeRO 2 and 3 it frees the full gradient."""
         if self.reducing is None:
             return
         self.reducing.wait()
@@ -132,13 +132,13 @@ class FlatBucket:
             self._drop()
 
     def reset(self) -> None:
-        """Before a new step: no gradient has arrived."""
+        """Begin a step: drop the old gradients and mark all as missing."""
         self.expect()
         self.begun = False
         self._drop()
 
     def expect(self) -> None:
-        """Before a new microbatch: all gradients are missing."""
+        """Begin a microbatch: mark all gradients as missing."""
         self.missing = len(self.slots)
 
     def _drop(self):
@@ -169,7 +169,7 @@ class FlatBucket:
 
 
 def gather_updated(buckets: Sequence[FlatBucket]) -> None:
-    """After an update of the shares every rank gets all parameters."""
+    """All-gather the parameters after every rank has updated its shard."""
     for bucket in buckets:
         bucket.gather("optimizer")
     for bucket in buckets:

@@ -1,7 +1,7 @@
 """Bytes of one rank under data parallelism, by ZeRO stage: peaks within a step.
 
-`paper` has the formula, `flat_param` what is whole when. Derived, with a share 1/dp of every
-bucket:
+`paper` has the formula; `flat_param` decides which buffers are full when. Derived, with a share
+1/dp of every bucket:
 
 stage  parameters                            gradients
 0      all                                   all
@@ -53,8 +53,7 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
 
 
 def least(strategy: "DataParallel", workload: "GPT") -> Memory:
-    """Bytes by kind below which `memory` never is: without padding and what is whole for a
-    moment."""
+    """A lower bound of `memory` by kind: without padding and buffers that are full for a moment."""
     found = inner_memory(strategy, strategy.local(workload))
     if strategy.zero:
         found["optimizer"] = 2 * found["parameters"]  # two moments of the flat buffers

@@ -70,7 +70,7 @@ class DataParallelProgram(Program):
         return self.inner.forward(batch)
 
     def before_forward(self, microbatch: int) -> None:
-        """Gradients are missing again; from stage 2 on there are no whole ones any more."""
+        """Mark all gradients as missing; at ZeRO 2 and 3 also free the full ones."""
         if self.zero >= 2:
             self._wait()
         self.launched, self.left = 0, self.accumulation - 1 - microbatch

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 def step(strategy: "DataParallel", workload: "GPT") -> Step:
-    """The inner strategy's step on the microbatch, with this axis's collectives in it: in every
-    one from stage 2 on, else in the last."""
+    """The inner strategy's step, with dp's collectives: at ZeRO 2 and 3 in every microbatch, else
+    in the last one."""
     local, inner, count = strategy.local(workload), strategy.inner, strategy.accumulation
     parts = inner_parts(inner, local, strategy.recompute)
     if strategy.dp == 1:
@@ -62,8 +62,8 @@ def step(strategy: "DataParallel", workload: "GPT") -> Step:
 def inner_parts(
     inner: "Strategy | None", local: "GPT", recompute: str = "none"
 ) -> tuple[Part, ...]:
-    """The step of the strategy inside, or of one process; those with a `Repeat` share the batch
-    themselves and are in none. recompute : of one process."""
+    """The step of the strategy inside, or of one process; strategies whose step has a `Repeat` are
+    never inside. recompute : of one process."""
     step = step_of(inner, local) if inner else reference(local, recompute)
     return tuple(part for part in step if isinstance(part, Part))
 

@@ -108,7 +108,7 @@ class DataParallel(Strategy):
             object.__setattr__(self, "inner", replace(self.inner, **{name: its}))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def takes(self, other: Strategy) -> "Strategy | None":
-        """With a strategy inside; AxoNN's replicas are its own axis."""
+        """The product with a strategy inside. Around AxoNN it becomes AxoNN's own axis ``data``."""
         plain = self.inner is None and not isinstance(other, DataParallel)
         beside = hasattr(other, "stages") and not other.shares_batch  # a Pipeline takes this one
         if not plain or beside:
@@ -120,12 +120,12 @@ class DataParallel(Strategy):
 
     @property
     def alike(self) -> bool | tuple[str, ...]:
-        """As the strategy inside."""
+        """``alike`` of the strategy inside."""
         return self.inner is None or self.inner.alike
 
     @property
     def parent_axis(self) -> Mapping[str, str]:
-        """As the strategy inside."""
+        """``parent_axis`` of the strategy inside."""
         return self.inner.parent_axis if self.inner else {}
 
     @property
@@ -148,7 +148,7 @@ class DataParallel(Strategy):
             raise clash.outside(axis, parts).error() from None
 
     def variants(self, name: str, value: int) -> list[Callable[[], Strategy]]:
-        """Of the strategy inside, where the knob is its own."""
+        """The variants of the strategy inside, if the knob belongs to that one."""
         if self.inner and name not in vars(self):
             return [lambda v=v: replace(self, inner=v()) for v in self.inner.variants(name, value)]
         return super().variants(name, value)
@@ -173,7 +173,7 @@ class DataParallel(Strategy):
         return Collective("dp", "all_reduce", size)  # pyright: ignore[reportArgumentType]
 
     def start_sum(self, flat: "torch.Tensor", group: "dist.ProcessGroup") -> "dist.Work":
-        """Start it, in place; what to wait for."""
+        """Start the sum of ``flat`` over the group, in place; returns the handle to wait for."""
         import torch.distributed as dist
 
         return dist.all_reduce(flat, group=group, async_op=True)  # pyright: ignore[reportReturnType]
@@ -187,14 +187,14 @@ class DataParallel(Strategy):
         return memory(self, workload)
 
     def least_memory(self, workload: "GPT") -> "Memory":
-        """Without the padding of buckets, and without those in flight."""
+        """A bound: `memory` without the padding of buckets and without buckets in flight."""
         from .memory import least
 
         return least(self, workload)
 
     @classmethod
     def space(cls, workload: "GPT", world_size: int) -> Iterator[Self]:
-        """All stages; those with buckets also with PyTorch's 25 MB."""
+        """All ZeRO stages; those with buckets also with PyTorch's 25 MB."""
         if not cls.allows("dp", world_size):
             return
         for zero in (0, 1, 2, 3) if world_size > 1 else (0,):
@@ -204,7 +204,7 @@ class DataParallel(Strategy):
 
     @classmethod
     def layouts(cls, workload: "GPT", world_size: int) -> "Iterator[Strategy]":
-        """One: the rest are `choices`."""
+        """One layout: all other knobs are varied by `choices`."""
         if cls.allows("dp", world_size):
             yield cls(dp=world_size)
 
@@ -216,7 +216,7 @@ class DataParallel(Strategy):
         return [{**stage, **more} for more in again for stage in (*stages, *large)]
 
     def bounds(self, workload: "GPT", cluster: "Cluster") -> Callable[..., float]:
-        """Those of the strategy inside, and the bytes of gradients and parameters."""
+        """The bounds of the strategy inside, with the bytes of gradients and parameters."""
         from .bounds import bounds
 
         return bounds(self, workload, cluster)
