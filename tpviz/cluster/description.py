@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tpviz.core import limits
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.mesh import Mesh
-from tpviz.core.show import Shown, figure_of
+from tpviz.core.show import Drawn, Shown, figure_of
 
 from .collectives import ALGORITHMS, choose, cost
 from .parts import Device, Dimension, Level, checked_name, finite, keep, not_negative, positive
@@ -32,7 +32,7 @@ __all__ = ["Cluster", "Device", "Dimension", "Level"]
 
 
 @dataclass(frozen=True)
-class Cluster:
+class Cluster(Drawn):
     """Equal devices, numbered from the inside out, on a hierarchy of levels or on a torus.
 
     Parameters
@@ -305,14 +305,14 @@ class Cluster:
         figure = figure_of(self)
         return figure.cluster_svg(figure.cluster_scene(self, mesh, axis), theme=theme)
 
+    def describe(self, mesh: Mesh | None = None, axis: str | None = None) -> str:
+        """The picture of `to_svg` in words."""
+        figure = figure_of(self)
+        return figure.describe(figure.cluster_scene(self, mesh, axis))
+
     def show(self, mesh: Mesh | None = None, axis: str | None = None) -> Shown:
         """The picture of `to_svg` and its text alternative, for a notebook."""
-        figure = figure_of(self)
-        words = figure.describe(figure.cluster_scene(self, mesh, axis))
-        return figure.Picture(self.to_svg(mesh, axis), words)
-
-    def _repr_html_(self):
-        return self.show().html
+        return figure_of(self).Picture(self.to_svg(mesh, axis), self.describe(mesh, axis))
 
 
 def _mesh(mesh: Mesh | Mapping[str, int]):

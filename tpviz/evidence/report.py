@@ -2,20 +2,15 @@
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.show import figure_of
-from tpviz.core.tables import Columns, html_table, table
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+from tpviz.core.show import Charted
+from tpviz.core.tables import Columns, table
 
 
-class Report:
+class Report(Charted):
     """A result of a lab, or of `tpviz.study`; a notebook shows its chart. Subclasses define chart,
     sentences, and the table: a row for each of ``cells``. ``badges`` : sources of the numbers."""
 
@@ -62,57 +57,9 @@ class Report:
         other.drawing(**other._options)
         return other
 
-    def to_svg(self, theme: str = "auto", **options: Any) -> str:
-        """The chart as one static SVG; theme "light", "dark", "auto" or "page". options : of
-        ``drawing``."""
-        return figure_of(self).chart_svg(self.scene(**options), theme)
-
-    def figure(self, theme: str = "light", **options: Any) -> "Figure":
-        """The chart as a plotly ``Figure`` to work on; theme "light" or "dark". options : of
-        ``drawing``."""
-        return figure_of(self).plotly_figure(self.scene(**options), theme)
-
-    def to_html(
-        self,
-        path: str | PathLike[str],
-        sweep: Mapping[str, Iterable[Any]] | None = None,
-        *,
-        title: str = "",
-    ) -> Path:
-        """Write the chart as one HTML file that needs no network; returns the path.
-
-        sweep : {option of ``drawing``: values}, a slider for each. title : above the
-        chart, which shows its own. Raises as ``drawing`` does, and ``ValueError`` on an option
-        without values.
-        """
-        page = figure_of(self)
-        view = page.swept("picture", sweep, lambda **o: {"scene": {"svg": self._fitted(**o)}})
-        return page.write_view(
-            path, self.scene()["title"], view + self._table(), self._fitted(), title
-        )
-
     def describe(self) -> str:
         """Numbers and notes in words."""
         return " ".join([*self.words(), *self.notes()])
-
-    def _fitted(self, **options):
-        figure = figure_of(self)
-        return figure.fitted(self.to_svg("page", **options), figure.LEGIBLE)
-
-    def _table(self):
-        table = html_table(self.to_table(), "class='tpviz-lab'")
-        return f"<details><summary>as a table</summary>{table}</details>"
-
-    def _repr_html_(self):
-        figure = figure_of(self)
-        return figure.image(self.to_svg(), self.describe(), figure.LEGIBLE) + self._table()
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return {
-            "text/html": self._repr_html_(),
-            "image/svg+xml": self.to_svg(),
-            "text/plain": repr(self),
-        }
 
 
 def too_late(names: Sequence[str], separator: str = ", ", noun: str = "") -> list[str]:

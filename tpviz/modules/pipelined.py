@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tpviz.core.checks import divides, whole_number
-from tpviz.core.tables import html_table
+from tpviz.core.show import Tabular
 from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.pipeline import RankPipeline
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class PipelineReport:
+class PipelineReport(Tabular):
     """partition : which operations are on which stage. schedule : what each rank does, in order.
     plan : the `ModuleReport` of what is split over tp, None at tp=1. divided : whether it is
     done."""
@@ -45,6 +45,7 @@ class PipelineReport:
     num_recomputed: tuple[int, ...]
     plan: "ModuleReport | None" = None
     divided: bool = False
+    _look = "tpviz-partition"
 
     @property
     def model(self) -> str:
@@ -73,8 +74,7 @@ class PipelineReport:
         return f"{self.strategy.short}{state}\n{self.partition.report()}"
 
     def _repr_html_(self):
-        table = html_table(self.to_table(), "class='tpviz-partition'")
-        return table + (self.plan._repr_html_() if self.plan else "")
+        return super()._repr_html_() + (self.plan._repr_html_() if self.plan else "")
 
 
 class Pipelined(nn.Module):

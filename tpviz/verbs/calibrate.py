@@ -15,7 +15,7 @@ from tpviz.cluster.fit import LEAST_STEPS, fit_kernels, fit_line
 from tpviz.cluster.routes import family
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.mesh import Mesh
-from tpviz.core.show import figure_of
+from tpviz.core.show import Drawn, figure_of
 from tpviz.core.trace.faithful import warn_if_late
 from tpviz.core.workload import GPT
 from tpviz.ranks.launch import check_world_size, launch
@@ -32,7 +32,7 @@ FITTED = ("all_reduce", "send")
 
 
 @dataclass(frozen=True, repr=False)
-class Calibration:
+class Calibration(Drawn):
     """A measured machine, or an emulated one.
 
     cluster : `Cluster` of one level, or the emulated one, with a measured row for every kind of
@@ -80,10 +80,6 @@ class Calibration:
     def to_svg(self, theme: str = "auto") -> str:
         """Measured points and fitted lines, one panel for every kind of group, as one SVG."""
         return figure_of(self).calibration_svg(self.scene(), theme)
-
-    def _repr_html_(self):
-        figure = figure_of(self)
-        return figure.image(self.to_svg(), self.describe(), figure.LEGIBLE)
 
     def __repr__(self):
         kinds, sizes = len(self.fits) - 1, len(self.residual["message"])

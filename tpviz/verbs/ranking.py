@@ -6,7 +6,7 @@ from itertools import combinations, groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.core import charts
-from tpviz.core.show import figure_of
+from tpviz.core.show import Charted
 from tpviz.core.tables import html_table, show_apart, show_bytes, show_seconds
 from tpviz.schemes.strategy import Strategy
 
@@ -14,9 +14,6 @@ from . import why as reasons
 from .predict import Prediction
 
 if TYPE_CHECKING:
-    from os import PathLike
-    from pathlib import Path
-
     from tpviz.cluster import Cluster
     from tpviz.core.workload import GPT
 
@@ -145,7 +142,7 @@ def _knobs(strategy):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Search:
+class Search(Charted):
     """The ranking: ``rows`` (`Row`, fastest first) and ``rejected`` (`Rejected`).
 
     The top rows, as far as they were simulated, come first, in the order of their simulated times;
@@ -224,17 +221,6 @@ class Search:
             "alt": self.describe(),
         }
 
-    def to_svg(self, theme: str = "auto", **options: Any) -> str:
-        """The chart as one static SVG; theme "light", "dark", "auto" or "page". options : of
-        `scene`."""
-        return figure_of(self).chart_svg(self.scene(**options), theme)
-
-    def to_html(self, path: "str | PathLike[str]", *, title: str = "") -> "Path":
-        """Write chart and table as one HTML file that needs no network; returns the path."""
-        page, still = figure_of(self), self._repr_html_()
-        view = page.place("picture", {"scene": {"svg": still}})
-        return page.write_view(path, self.scene()["title"], view, still, title)
-
     def describe(self) -> str:
         """Why the winner wins, how far the rankings agree, what was rejected and excluded, in
         words."""
@@ -275,21 +261,19 @@ class Search:
             f"{len(self.rows)}{by}, {len(self.rejected)} rejected>"
         )
 
-    def _repr_html_(self):
-        figure = figure_of(self)
+    def _in_page(self, **options: Any):
+        """Chart and table: a page shows what a notebook does."""
         rows = self.to_table()
         sides = ["left" if head in ("strategy", "same plan") else "right" for head in rows[0]]
         styles = [f"text-align:{side};padding:1px 8px" for side in sides]
         table = html_table(rows, "class='tpviz-search'", styles)
-        picture = figure.image(self.to_svg(), self.describe(), figure.LEGIBLE)
-        return f"<div>{picture}{table}</div>"
+        return f"<div>{self._image(**options)}{table}</div>"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None):
-        return {
-            "text/html": self._repr_html_(),
-            "image/svg+xml": self.to_svg(),
-            "text/plain": repr(self),
-        }
+    def _details(self):
+        return ""
+
+    def _repr_html_(self):
+        return self._in_page()
 
 
 def contrasted(several: Sequence[Strategy]) -> tuple[list[str], str]:

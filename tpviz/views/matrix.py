@@ -20,7 +20,7 @@ import numpy as np
 from tpviz.cluster import Cluster
 from tpviz.core.checks import divisors, whole_number
 from tpviz.core.mesh import Mesh
-from tpviz.core.show import Shown, figure_of
+from tpviz.core.show import Drawn, Shown, figure_of
 from tpviz.core.tables import show_bytes, show_seconds
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Tier(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CommunicationMatrix:
+class CommunicationMatrix(Drawn):
     """The matrix of ``world_size`` ranks, one on each of the cluster's first devices.
 
     tiers : `Tier` tuple from the inside out. entries : {(stride, size): `MatrixEntry`}, every kind
@@ -189,9 +189,6 @@ class CommunicationMatrix:
     def show(self, mesh: Mesh | Sequence[int] | None = None) -> Shown:
         """The picture of `to_svg` with its words, for a notebook."""
         return figure_of(self).Picture(self.to_svg(mesh), self.describe(mesh))
-
-    def _repr_html_(self):
-        return self.show().html
 
     def __repr__(self):
         measured = sum(entry.source == "measured" for entry in self.entries.values())

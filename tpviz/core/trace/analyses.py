@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tpviz.core.checks import whole_number
-from tpviz.core.tables import html_table, show_seconds, text_table
+from tpviz.core.show import Tabular
+from tpviz.core.tables import show_seconds
 
 from .critical import critical_path, last_members, match_collectives
 from .steps import step_spans
@@ -186,8 +187,10 @@ class Breakdown(NamedTuple):
         return ", ".join(f"{what} {share:.1f} %{within.get(what, '')}" for what, share in shown)
 
 
-class Breakdowns(dict[int, Breakdown]):
+class Breakdowns(Tabular, dict[int, Breakdown]):
     """{rank: `Breakdown`}, which prints as a table."""
+
+    _look, _right = "tpviz-breakdown", range(8)
 
     @property
     def mean(self) -> Breakdown:
@@ -208,12 +211,6 @@ class Breakdowns(dict[int, Breakdown]):
             ]
             for name, b in rows
         ]
-
-    def __repr__(self):
-        return "\n".join(text_table(self.to_table(), right=range(8)))
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-breakdown'")
 
 
 _NONE = Breakdown(*[0.0] * 7)

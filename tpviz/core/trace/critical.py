@@ -6,12 +6,12 @@ is the issue and whose end is the completion.
 """
 
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpviz.core.tables import html_table, listed, show_seconds, text_table
+from tpviz.core.show import Tabular
+from tpviz.core.tables import listed, show_seconds
 
 from .columns import UNKNOWN, Event, codes
 
@@ -100,8 +100,10 @@ def runs(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return order, place
 
 
-class CriticalPath(list[Event]):
+class CriticalPath(Tabular, list[Event]):
     """The events of `critical_path`, in time order: a list that prints as a table."""
+
+    _look, _right = "tpviz-path", (0, 1, 6, 7)
 
     def spent(self) -> list[tuple[float, float]]:
         """(seconds before it in which no event of the path runs, seconds that it adds) of each
@@ -144,20 +146,16 @@ class CriticalPath(list[Event]):
             f"{listed(list(map(str, ranks)))} over {show_seconds(total)}: {parts}."
         )
 
-    def _shown(self):
+    def _above(self):
+        return self.describe()
+
+    def _printed(self):
         """The table; of a long path its beginning and its end."""
         head, *rows = self.to_table()
         if len(rows) <= SHOWN:
             return [head, *rows]
         half, more = SHOWN // 2, f"... {len(rows) - SHOWN} more ..."
         return [head, *rows[:half], ["", "", "", more, "", "", "", ""], *rows[-half:]]
-
-    def __repr__(self):
-        return "\n".join([self.describe(), *text_table(self._shown(), right=(0, 1, 6, 7))])
-
-    def _repr_html_(self):
-        table = html_table(self._shown(), "class='tpviz-path'")
-        return f"<p>{escape(self.describe())}</p>{table}"
 
 
 SHOWN = 40

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from tpviz.core.checks import whole_number
-from tpviz.core.tables import grouped, html_table, text_table
+from tpviz.core.show import Tabular
+from tpviz.core.tables import grouped, html_table
 
 from .members import members_list
 
@@ -62,10 +63,11 @@ class LedgerRow(NamedTuple):
     wire_bytes: float
 
 
-@dataclass(frozen=True)
-class Ledger:
+@dataclass(frozen=True, repr=False)
+class Ledger(Tabular):
     """Rows sorted by axis, collective, phase; equal ledgers compare equal."""
 
+    _right = (3, 4, 5)
     rows: tuple[LedgerRow, ...] = ()
 
     @classmethod
@@ -129,9 +131,6 @@ class Ledger:
             [*r[:3], str(r.count), _amount(r.payload_bytes, ""), _amount(r.wire_bytes)]
             for r in self.rows
         ]
-
-    def __repr__(self):
-        return "\n".join(text_table(self.to_table(), right=(3, 4, 5)))
 
     def _repr_html_(self):
         rows = (map(grouped, row) for row in self.to_table())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.tables import html_table
+from tpviz.core.show import Tabular
 
 from . import report
 from .emit import TracedStage
@@ -85,7 +85,7 @@ def _ranges(shards, stages, balance):
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
+class Partition(Tabular):
     """Which operations of a traced model are on which stage. Made by `partition_of`.
 
     ranges : (first, behind last) shard of each stage. balance : what was made even.
@@ -95,6 +95,7 @@ class Partition:
     shards: tuple[Shard, ...]
     ranges: tuple[tuple[int, int], ...]
     balance: str
+    _look = "tpviz-partition"
 
     @cached_property
     def stages(self) -> tuple[StagePart, ...]:
@@ -133,9 +134,6 @@ class Partition:
             f"Partition({self.graph.model} in {len(self.stages)} stages of "
             f"{len(self.shards)} shards, even by {self.balance}; parameters {held})"
         )
-
-    def _repr_html_(self):
-        return html_table(self.to_table(), "class='tpviz-partition'")
 
     def module(
         self, stage: int, model: "nn.Module", device: "torch.device | str | None" = None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tpviz.cluster import Cluster
 from tpviz.cluster.clock.flows import Flows
 from tpviz.cluster.collectives import cost
-from tpviz.core.show import figure_of
+from tpviz.core.show import Drawn, figure_of
 from tpviz.core.trace import Trace
 from tpviz.core.trace.ledger import wire_bytes
 
@@ -46,7 +46,7 @@ class BufferCell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Microscope:
+class Microscope(Drawn):
     """A collective seen message by message.
 
     ``steps[i]`` are the `ArrivedMessage`s of step i, from the recorded ``trace``;
@@ -208,6 +208,3 @@ class Microscope:
     def describe(self) -> str:
         """The collective in words, with its arithmetic."""
         return figure_of(self).describe(self)
-
-    def _repr_html_(self):
-        return figure_of(self).image(self.to_svg(), self.describe())

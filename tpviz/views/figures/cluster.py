@@ -24,6 +24,7 @@ from .svg import (
     amount,
     document,
     head,
+    image,
     lines,
     outline,
     pattern_defs,
@@ -33,7 +34,7 @@ from .svg import (
     text,
 )
 
-__all__ = ["Picture", "cluster_scene", "cluster_svg", "describe", "to_table"]
+__all__ = ["Picture", "cluster_scene", "cluster_svg", "describe", "image", "to_table"]
 
 MAX_DEVICES = 64
 MAX_ALONG = 16

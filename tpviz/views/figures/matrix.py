@@ -18,9 +18,21 @@ from tpviz.core.mesh import Mesh
 from tpviz.views.matrix import CommunicationMatrix
 
 from .palette import INKS
-from .svg import Picture, amount, badge, document, lines, outline, pattern_defs, rect, swatch, text
+from .svg import (
+    Picture,
+    amount,
+    badge,
+    document,
+    image,
+    lines,
+    outline,
+    pattern_defs,
+    rect,
+    swatch,
+    text,
+)
 
-__all__ = ["Picture", "matrix_scene", "matrix_svg"]
+__all__ = ["Picture", "image", "matrix_scene", "matrix_svg"]
 
 MAX_RANKS, MAX_ALONG = 64, 8
 """Ranks drawn in the matrix, and along one axis of the mesh."""
