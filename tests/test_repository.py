@@ -25,12 +25,12 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 5_820,
+    "core": 5_940,
     "cluster": 3_630,
     "ranks": 6_080,
     "files": 2_110,
     "schemes": 11_910,
-    "verbs": 4_630,
+    "verbs": 4_610,
     "modules": 6_550,
     "evidence": 11_730,
     "views": 15_850,

@@ -1,5 +1,9 @@
 """What a search shows: distinct rows, a chart, and the ranking so far while it goes on."""
 
+import gzip
+import json
+import re
+from base64 import b64decode
 from dataclasses import replace
 from html import escape
 
@@ -114,3 +118,15 @@ def test_a_page_has_chart_and_table(found, tmp_path):
     text = found.to_html(tmp_path / "search.html").read_text()
     assert escape(found.best.short) in text and "tpviz-search" in text
     assert "width:100%" in text  # in a narrow column the chart shrinks: no point is cut off
+
+
+def test_a_page_has_a_slider_for_what_the_chart_takes(found, tmp_path):
+    page = found.to_html(tmp_path / "swept.html", {"most": [1, 2]}).read_text()
+    packed = re.search(r"data-view='picture'>.*?>([\w+/=]+)<", page)[1]
+    whole = json.loads(gzip.decompress(b64decode(packed)))
+    assert whole["knobs"] == {"most": ["1", "2"]}
+    charts = [state["scene"]["svg"] for state in whole["states"]]
+    assert len(set(charts)) == 2
+    assert all("tpviz-search" in chart for chart in charts)
+    with pytest.raises(ValueError, match="give each knob some values"):
+        found.to_html(tmp_path / "none.html", {"most": []})

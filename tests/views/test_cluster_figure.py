@@ -212,6 +212,7 @@ def test_devices_without_a_rank_are_empty():
 def test_a_notebook_shows_the_cluster():
     cluster = clusters.perlmutter()
     assert cluster._repr_html_() == image(cluster.to_svg(), describe(cluster_scene(cluster)))
+    assert cluster.describe() == describe(cluster_scene(cluster))
 
 
 def test_with_a_mesh_too_and_where_the_notebook_is_not_trusted():

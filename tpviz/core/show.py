@@ -92,8 +92,8 @@ class Tabular:
         return ""
 
     def __repr__(self):
-        table = text_table(self._printed(), right=self._right)
-        return "\n".join(filter(None, [self._above(), *table, self._below()]))
+        above, below = ([words] * bool(words) for words in (self._above(), self._below()))
+        return "\n".join([*above, *text_table(self._printed(), right=self._right), *below])
 
     def _repr_html_(self):
         above, below = (f"<p>{escape(w)}</p>" if w else "" for w in (self._above(), self._below()))

@@ -35,9 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class PipelineReport(Tabular):
-    """partition : which operations are on which stage. schedule : what each rank does, in order.
-    plan : the `ModuleReport` of what is split over tp, None at tp=1. divided : whether it is
-    done."""
+    """How a module becomes a pipeline.
+
+    partition : which operations are on which stage. schedule : the actions of each rank, in order.
+    plan : the `ModuleReport` of the layers split over tp, None at tp=1. divided : whether this rank
+    holds its stages, or the report is a plan only.
+    """
 
     strategy: "Merak"
     partition: Partition

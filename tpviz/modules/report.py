@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModuleReport:
-    """pairs : of `tpviz.modules.plan.Planned`; left : {path: (type, shape, reason)}; notes : texts
-    about what was not looked at or not done.
+    """How a module's layers are split over ranks.
 
-    split, held, replicated : numbers of parameters: of the layers that are split, of a rank's parts
-    of them, and of all else, which every rank has whole. divided : whether this is done, not only
-    planned. totals : of AxoNN, `tpviz.modules.sent.Totals`.
+    pairs : the `tpviz.modules.plan.Planned` pairs of layers. left : {path: (type, shape, reason)}
+    of layers that stay whole. notes : remarks on what was not examined or not done. split : number
+    of parameters in layers that are split; held : of these, what one rank holds; replicated : of
+    all other layers, which every rank has whole. divided : whether the module is split, or this is
+    a plan only. totals : of AxoNN, `tpviz.modules.sent.Totals`.
     """
 
     model: str

@@ -143,16 +143,16 @@ def _knobs(strategy):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Search(Charted):
-    """The ranking: ``rows`` (`Row`, fastest first) and ``rejected`` (`Rejected`).
+    """What a search found: ``rows`` (`Row`, fastest first) and ``rejected`` (`Rejected`).
 
-    The top rows, as far as they were simulated, come first, in the order of their simulated times;
-    with the objective "communication" nothing but that formula decides the order.
-    late : the strategies that were to be simulated and were not, for the search's ``seconds`` were
-    over. formulas : a `frontier.Found`, which says how many strategies were excluded and by what
-    bound, and how many there was no time for. asked : (world size, what was to be tried, the
-    `tv.Training`).
-    agreement : {"predicted, simulated": {"tau": Kendall's, "top": whether both have the same first,
-    "rows": how many}, "simulated, measured": ...} as far as these were made.
+    Rows that were simulated come first, ordered by simulated time; with the objective
+    "communication" the formula of communication alone decides the order.
+    late : strategies that were not simulated because the search's ``seconds`` were over. formulas :
+    a `frontier.Found`: how many strategies were excluded, by which bound, and how many were not
+    reached in time. asked : (world size, the strategies to try, the `tv.Training`).
+    agreement : {"predicted, simulated": {"tau": Kendall's tau of the two rankings, "top": whether
+    both put the same strategy first, "rows": number of strategies compared}, "simulated,
+    measured": ...}; a pair is missing where one of the two was not computed.
     """
 
     workload: "GPT"

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 class MatrixEntry(NamedTuple):
-    """What groups of ``size`` ranks, ``stride`` apart, get while all of their kind are active.
+    """Bandwidth and latency of groups of ``size`` ranks, ``stride`` apart, while all groups of that
+    size and stride communicate at once.
 
     bandwidth : bytes/s that a rank sends (bus bandwidth). latency : seconds of one hop. source :
     "derived" from the rule for the cluster's links, or "measured"; of the bandwidth.
@@ -42,10 +43,11 @@ class MatrixEntry(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """A level, or a dimension of a torus: ``units`` units of the tier below, joined.
+    """A level of a cluster, or a dimension of its torus; joins ``units`` units of the tier below.
 
-    p2p : bytes/s of two ranks that meet here, nobody else sending. group : out of one unit, all of
-    its ranks sending; of a torus out of one rank, to both its neighbours. latency : s of a hop.
+    p2p : bytes/s between two ranks of different units while no other rank sends. group : bytes/s
+    out of one unit while all of its ranks send; in a torus, out of one rank to both neighbours.
+    latency : seconds of one hop.
     """
 
     name: str
@@ -139,7 +141,7 @@ class CommunicationMatrix(Drawn):
 
     # -- words and pictures ------------------------------------------------------------------------
     def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: every mesh with what its two axes get."""
+        """Rows of strings, header first: bandwidth, latency and source of each mesh's two axes."""
         table = [["mesh", "d1", "hop", "source", "d2", "hop", "source"]]
         for mesh in self.meshes:
             row = [f"({mesh[0]}, {mesh[1]})"]

@@ -117,8 +117,8 @@ class CriticalPath(Tabular, list[Event]):
         return found
 
     def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: each event, what it adds to the path, and how long no
-        event of the path ran before it."""
+        """Rows of strings, header first: each event, the time it adds to the path, and the gap
+        before it, in which no event of the path ran."""
         rows = [["at", "rank", "lane", "name", "phase", "layer", "time", "gap before"]]
         for event, (gap, own) in zip(self, self.spent()):
             words = event.lane, event.name, event.phase, event.layer

@@ -65,7 +65,8 @@ class LedgerRow(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Ledger(Tabular):
-    """Rows sorted by axis, collective, phase; equal ledgers compare equal."""
+    """The rows of a ledger, sorted by axis, collective and phase. Ledgers with equal rows are
+    equal."""
 
     _right = (3, 4, 5)
     rows: tuple[LedgerRow, ...] = ()

@@ -88,7 +88,8 @@ def _ranges(shards, stages, balance):
 class Partition(Tabular):
     """Which operations of a traced model are on which stage. Made by `partition_of`.
 
-    ranges : (first, behind last) shard of each stage. balance : what was made even.
+    ranges : the first shard of each stage, and the one after its last. balance : the quantity that
+    was balanced over the stages.
     """
 
     graph: "ModelGraph"

@@ -38,7 +38,8 @@ class ArrivedMessage(NamedTuple):
 
 
 class BufferCell(NamedTuple):
-    """What one place of a buffer holds: which chunk, its first number, which ranks are in it."""
+    """One slot of a rank's buffer: the chunk in it, that chunk's first number, and the ranks whose
+    data it holds or sums."""
 
     chunk: int
     value: float

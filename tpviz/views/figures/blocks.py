@@ -21,6 +21,7 @@ from .svg import (
     VIEW,
     amount,
     check_step,
+    clickable,
     document,
     head,
     lines,
@@ -337,10 +338,7 @@ def _tick(i, frame, x, wide, keys):
     out = ""
     for k, key in enumerate(kinds):
         out += swatch(x + 1.5, STRIP + k * high, wide - 3, high, key)
-    return (
-        f"<g data-step='{i}' style='cursor:pointer'><title>step {i + 1}, {frame.layer}: "
-        f"{does(frame)}</title>{out}</g>"
-    )
+    return clickable(f"step='{i}'", out, f"step {i + 1}, {frame.layer}: {does(frame)}")
 
 
 def now(story: Story, number: int, x: float, wide: float) -> str:

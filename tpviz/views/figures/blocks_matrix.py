@@ -12,7 +12,7 @@ from itertools import pairwise, product
 from math import prod
 from typing import TYPE_CHECKING
 
-from .svg import lines, outline, rect, swatch, text
+from .svg import clickable, lines, outline, rect, swatch, text
 
 if TYPE_CHECKING:
     from tpviz.core.mesh import Mesh
@@ -418,10 +418,7 @@ def _cell(rank, frame, grid, eyes):
         frame.product or frame.moving, x + left, y + top, width, height
     ):
         out += small(tensor, at, under, here, scale)
-    return (
-        f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {where}</title>"
-        f"{out}</g>"
-    )
+    return clickable(f"rank='{rank}'", out, f"rank {rank} at {where}")
 
 
 def spread(

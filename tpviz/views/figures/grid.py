@@ -30,7 +30,7 @@ from .blocks import (
     strip,
 )
 from .blocks_matrix import HATCH, Eyes, own, size, spread, travelling
-from .svg import FILM, LETTERS, VIEW, lines, outline, pattern_defs, rect, text, wrapped
+from .svg import FILM, LETTERS, VIEW, clickable, lines, outline, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
     from tpviz.schemes.axonn.strategy import AxoNN
@@ -401,7 +401,4 @@ def _cell(rank, place, eyes):
     if height >= 34 and 6 * len(where) + 26 <= width:
         out += text(x + width - 5, y + 13, where, "muted", 11, "end")
     words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
-    return (
-        f"<g data-rank='{rank}' style='cursor:pointer'><title>rank {rank} at {words}</title>"
-        f"{out}</g>"
-    )
+    return clickable(f"rank='{rank}'", out, f"rank {rank} at {words}")

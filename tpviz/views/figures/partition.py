@@ -15,6 +15,7 @@ from .svg import (
     VIEW,
     amount,
     check_step,
+    clickable,
     document,
     head,
     lines,
@@ -201,7 +202,7 @@ def _head(plan, part):
         out += _bar(x, y, room * part[key] / most, 10, ink)
         out += f"<path d='{at}' class='s-fg' stroke-width='1.2'/>"
         out += text(x, y + 20, number, "muted")
-    return f"<g data-step='{stage}' style='cursor:pointer'>{out}</g>"
+    return clickable(f"step='{stage}'", out)
 
 
 def _piece(plan, number):
@@ -217,10 +218,7 @@ def _piece(plan, number):
     for i, (key, _, _, ink) in enumerate(SIZES):
         width = (room - 8) * shard[key] / plan.most[key][0]
         out += _bar(x + 4, y + 2 + i * high, width, high - 0.6, ink)
-    return (
-        f"<g data-step='{shard['stage']}' data-piece='{number}' style='cursor:pointer'>"
-        f"<title>{escape(tip)}</title>{out}</g>"
-    )
+    return clickable(f"step='{shard['stage']}' data-piece='{number}'", out, tip)
 
 
 def named(modules: Sequence[str]) -> str:

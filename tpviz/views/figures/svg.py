@@ -255,6 +255,13 @@ def head(scene: dict[str, Any], title: str | None = None) -> str:
     return f"<g>{f'<title>{notes}</title>' if notes else ''}{frame}</g><g>{about}{words}</g>"
 
 
+def clickable(what: str, drawn: str, said: str = "") -> str:
+    """SVG that chooses a rank or a step of a film where one clicks on it. what : "rank='0'" or
+    "step='0'", and other attributes. said : its words, where one points at it."""
+    title = f"<title>{escape(said)}</title>" if said else ""
+    return f"<g data-{what} style='cursor:pointer'>{title}{drawn}</g>"
+
+
 def check_step(scene: dict[str, Any], step: int) -> None:
     """Raise ``ValueError`` unless the scene, a film (`tpviz.views.widgets.base.Film`), has this
     step."""

@@ -132,7 +132,7 @@ class View(Still, anywidget.AnyWidget):
 
     def to_svg(self, **options: Any) -> str:
         """The view as it stands as one static SVG; ``theme`` "light", "dark" or "auto"."""
-        return self._draw(**options)
+        return self._draw(**options) if self.scene else ""
 
     def to_html(self, path: str | PathLike[str], *, title: str = "") -> Path:
         """Write the view as one HTML file that plays without kernel and network; returns the path.
@@ -196,7 +196,7 @@ class Film(View):
         return min(self.step if chosen else scene.get("opens", 0), len(scene["captions"]) - 1)
 
     def _draw(self, **options):
-        return self._svg(self.scene, **{"step": self.step, **options}) if self.scene else ""
+        return self._svg(self.scene, **{"step": self.step, **options})
 
 
 class Detailed(Film):

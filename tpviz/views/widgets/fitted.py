@@ -22,6 +22,7 @@ from .base import shown
 from .fitting import Fitting, ModelSizes
 from .job import Latest
 from .knobs import Knobs, knob_fields
+from .model import message
 from .still import Still
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Fitted(Still):
     """
 
     menu: ipywidgets.Dropdown
+    message: ipywidgets.HTML
+    error: str
     _lock: threading.RLock
     _moved: Latest
     _fitting: Fitting
@@ -111,6 +114,12 @@ class Fitted(Still):
     def _settle(self, moved: dict[str, Any]):
         """Move knobs of the fitting; {name: (before, after)} of those that gave way."""
         return self._fitting.move(moved)
+
+    def show_error(self, error: BaseException | str) -> None:
+        """Show an exception (or a text; "" clears it) under the controls."""
+        plain = isinstance(error, ValueError | str)
+        self.error = str(error) if plain else f"{type(error).__name__}: {error}"
+        self.message.value = self.error and message(self.error)
 
     # -- the view as a page ----------------------------------------------------------------------
     def _swept(self) -> dict[str, Any]:

@@ -64,8 +64,6 @@ class MeshView(View):
         self.publish(scene=scene, rank=rank, parameter=parameter, error="")
 
     def _draw(self, **options):
-        if not self.scene:
-            return ""
         chosen = {"rank": self.rank, "parameter": self.parameter or None}
         return figure.mesh_svg(self.scene, **{**chosen, **options})
 

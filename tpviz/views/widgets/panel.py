@@ -14,7 +14,7 @@ from tpviz.views.figures.svg import scrolled
 from .guessing import GuessPane
 from .knobs import WIDE, WRAPPED, Knobs, gave_words
 from .mesh import MeshView
-from .model import ModelPane, message
+from .model import ModelPane
 from .pins import PinsPane
 from .results import ResultsPane
 from .setting import Setting
@@ -101,12 +101,6 @@ class Panel(Still, ipywidgets.VBox):
             self.axis.value = chosen if chosen in mesh.names else mesh.names[-1]
         scene = cluster_scene(cluster, mesh, self.axis.value)
         self.cluster_picture.value = scrolled(cluster_svg(scene, theme="page"))
-
-    def show_error(self, error: BaseException | str) -> None:
-        """Show an exception (or a text; "" clears it) under the controls."""
-        plain = isinstance(error, ValueError | str)
-        self.error = str(error) if plain else f"{type(error).__name__}: {error}"
-        self.message.value = self.error and message(self.error)
 
     def say(self, text: str) -> None:
         """Show a status under the buttons."""

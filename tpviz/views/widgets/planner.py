@@ -264,12 +264,6 @@ class Planner(Fitted, ipywidgets.VBox):
         heading = ipywidgets.HTML("<b>the model and its batch</b>")
         self.knobs_box.children = [*boxes, heading, sizes]
 
-    def show_error(self, error: BaseException | str) -> None:
-        """Show an exception (or a text; "" clears it) under the controls."""
-        plain = isinstance(error, ValueError | str)
-        self.error = str(error) if plain else f"{type(error).__name__}: {error}"
-        self.message.value = self.error and message(self.error)
-
     @shown
     def _redraw(self):
         """Something moved: what formulas say of it. Searches nothing, runs nothing."""

@@ -119,19 +119,18 @@ def of_sizes(sizes: ScheduleSizes, own: Schedule | None = None) -> ScheduleScene
     first = sizes.panel(sizes.schedule) if own is None else sizes.on_the_clock(own)
     panels = [first] if sizes.against == NONE else [first, sizes.panel(sizes.against, own)]
     p, m = (first.timeline.schedule.ranks, first.timeline.schedule.microbatches)
-    about = f"p={p}, m={m}, f={sizes.f:g}, b={sizes.b:g}"
-    title = f"{p} ranks, {m} microbatches: forward {sizes.f:g}, backward {sizes.b:g}"
+    told = [("f", "forward", sizes.f), ("b", "backward", sizes.b)]
     if any(any(panel.timeline.schedule.recomputes) for panel in panels):
-        about += f", r={sizes.r:g}"
-        title += f", recomputation {sizes.r:g}"
+        told.append(("r", "recomputation", sizes.r))
     if any(
         a.kind == "W" for panel in panels for row in panel.timeline.schedule.actions for a in row
     ):
-        about += f", w={sizes.w:g}"
-        title += f", weights' gradient {sizes.w:g}"
+        told.append(("w", "weights' gradient", sizes.w))
     if sizes.latency > 0:
-        about += f", latency={sizes.latency:g}"
-        title += f", a message {sizes.latency:g}"
+        told.append(("latency", "a message", sizes.latency))
+    about = ", ".join([f"p={p}", f"m={m}", *(f"{name}={time:g}" for name, _, time in told)])
+    words = ", ".join(f"{what} {time:g}" for _, what, time in told)
+    title = f"{p} ranks, {m} microbatches: {words}"
     return ScheduleScene(tuple(panels), title, about=about)
 
 

@@ -85,8 +85,6 @@ class Timeline(View):
                 self.publish(detail=detail)
 
     def _draw(self, **options):
-        if not self.scene:
-            return ""
         scene, bars = self.scene, self._bars
         rank = self.rank if self.rank in scene["ranks"] else None  # a linked mesh may have more
         if bars is not None and options.get("window"):
