@@ -59,6 +59,14 @@ def check_names(cls_name: str, given: Iterable[str], known: Collection[str]) -> 
             raise TypeError(f"{cls_name} has no argument {name!r}; {hint}")
 
 
+def check_sweep(sweep: Iterable[str], known: Collection[str]) -> None:
+    """Raise ``ValueError`` on a knob that a view does not have."""
+    for name in sweep:
+        if name not in known:
+            names = ", ".join(known)
+            raise ValueError(f"sweep={name!r}: give values of a knob of this view: {names}")
+
+
 def named(*more: str) -> Callable[[_Init], _Init]:
     """Decorator for the ``__init__`` of a view: unknown keyword names are refused by `check_names`.
 
@@ -345,10 +353,8 @@ class Framed(Still, ipywidgets.VBox):
         ``ValueError`` for a knob that the view does not have, a value that it does not take, and
         where no combination can be drawn.
         """
-        for name in (sweep := sweep or {}):
-            if name not in self.controls:
-                known = ", ".join(self.controls)
-                raise ValueError(f"sweep={name!r}: give values of a knob of this view: {known}")
+        sweep = sweep or {}
+        check_sweep(sweep, self.controls)
         try:
             with self._lock, ExitStack() as stack:
                 start = {name: self.controls[name].value for name in sweep}

@@ -18,7 +18,7 @@ from tpviz.schemes.merak.strategy import as_merak
 from tpviz.schemes.strategy import Strategy
 from tpviz.views.figures.page import swept, write_view
 
-from .base import shown
+from .base import check_sweep, shown
 from .fitting import Fitting, ModelSizes
 from .job import Latest
 from .knobs import Knobs, knob_fields
@@ -142,10 +142,7 @@ class Fitted(Still):
         """
         with self._lock:
             values, known = {k: list(v) for k, v in (sweep or {}).items()}, self._swept()
-            for name in values:
-                if name not in known:
-                    names = ", ".join(known)
-                    raise ValueError(f"sweep={name!r}: give values of a knob of this view: {names}")
+            check_sweep(values, known)
             total, began = prod(map(len, values.values())), thread_time()
             done, show = count(1), viewer(None)
 
