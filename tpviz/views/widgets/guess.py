@@ -16,6 +16,8 @@ from typing import Any
 
 import ipywidgets
 
+from tpviz.core.show import Tabular
+
 from .still import Still
 
 
@@ -89,7 +91,7 @@ class Guess(Still, ipywidgets.VBox):
 
 
 @dataclass(frozen=True)
-class Reveal:
+class Reveal(Tabular):
     """The guessed, predicted, simulated (or None) and measured values; a table."""
 
     guess: float | None
@@ -99,19 +101,16 @@ class Reveal:
     unit: str = ""
     simulated: float | None = None
     badge: str = "measured"
+    _look = "tpviz-reveal"
 
     def cells(self) -> list[tuple[str, str]]:
         """(heading, text) of each column."""
-        guess = "no guess committed" if self.guess is None else _number(self.guess, self.unit)
-        value = "" if self.predicted is None else _number(self.predicted, self.unit)
-        formula = " = ".join(part for part in (self.formula, value) if part)
-        simulated = "" if self.simulated is None else _number(self.simulated, self.unit)
-        measured = "" if self.measured is None else _number(self.measured, self.unit)
+        told = lambda value, none="": none if value is None else _number(value, self.unit)
         cells = [
-            ("your guess", guess),
-            ("formula", formula),
-            ("simulated", simulated),
-            (self.badge, measured),
+            ("your guess", told(self.guess, "no guess committed")),
+            ("formula", " = ".join(filter(None, (self.formula, told(self.predicted))))),
+            ("simulated", told(self.simulated)),
+            (self.badge, told(self.measured)),
         ]
         return [cell for cell in cells if cell[1]]
 
@@ -132,13 +131,12 @@ class Reveal:
     def __repr__(self):
         return " | ".join(f"{head} {text}" for head, text in self.cells()) + f"\n{self.verdict}"
 
-    def _repr_html_(self):
-        heads = "".join(f"<th>{escape(head)}</th>" for head, _ in self.cells())
-        texts = "".join(f"<td>{escape(text)}</td>" for _, text in self.cells())
-        return (
-            f"<table class='tpviz-reveal'><tr>{heads}</tr><tr>{texts}</tr></table>"
-            f"<p>{escape(self.verdict)}</p>"
-        )
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first."""
+        return [list(row) for row in zip(*self.cells())]
+
+    def _below(self):
+        return self.verdict
 
 
 def _parse(value: Any):
