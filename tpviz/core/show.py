@@ -156,20 +156,20 @@ class Charted(Drawn):
         """
         page, still = figure_of(self), self._in_page()
         view = page.swept("picture", sweep, lambda **o: {"scene": {"svg": self._in_page(**o)}})
-        return page.write_view(path, self.scene()["title"], view + self._details(), still, title)
+        return page.write_view(path, self.scene()["title"], view + self._table(), still, title)
 
     def _in_page(self, **options):
         """What a page shows of the chart: an SVG that grows with its column."""
         figure = figure_of(self)
         return figure.fitted(self.to_svg("page", **options), figure.LEGIBLE)
 
-    def _details(self):
-        """The table, folded."""
+    def _table(self) -> str:
+        """The table as HTML, folded."""
         table = html_table(self.to_table(), "class='tpviz-lab'")
         return f"<details><summary>as a table</summary>{table}</details>"
 
     def _repr_html_(self):
-        return self._image() + self._details()
+        return self._image() + self._table()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None):
         return {

@@ -269,7 +269,7 @@ class Search(Charted):
         table = html_table(rows, "class='tpviz-search'", styles)
         return f"<div>{self._image(**options)}{table}</div>"
 
-    def _details(self):
+    def _table(self):
         return ""
 
     def _repr_html_(self):

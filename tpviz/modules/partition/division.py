@@ -124,7 +124,7 @@ class Partition(Tabular):
         return found
 
     # How it is shown stands in `report`.
-    to_table = report.rows
+    to_table = report.rows  # pyright: ignore[reportAssignmentType]  (its self is "partition")
     describe = report.sentence
     scene = report.scene
     report = report.text

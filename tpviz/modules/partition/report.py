@@ -34,7 +34,7 @@ def text(partition: "Partition") -> str:
     return "\n".join(lines)
 
 
-def rows(partition: "Partition", /) -> list[list[str]]:
+def rows(partition: "Partition") -> list[list[str]]:
     """Rows of strings, header first: one a stage."""
     columns = [
         ("stage", lambda part: str(part.index)),
