@@ -56,4 +56,4 @@ class MicroscopeView(Film):
         return f"step {self.step + 1} of {last}" if self.step < last else f"the end of {last} steps"
 
     def _words(self):
-        return f"{self.scene['title']}, {self._shown()}"
+        return f"{self.scene['title']}, {self._shown()}" if self.scene else "empty"

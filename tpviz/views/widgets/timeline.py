@@ -101,4 +101,6 @@ class Timeline(View):
         return figure.describe(self.scene) if self.scene else "Timeline without a trace."
 
     def _words(self):
+        if not self.scene:
+            return "empty"
         return f"{len(self.scene['ranks'])} ranks, {figure.event_count(self.scene)} events"
