@@ -15,6 +15,7 @@ from tpviz.evidence import claims as table
 from tpviz.evidence.claims import SYSTEMS, VERDICTS, Claim, ClaimRow, known
 from tpviz.evidence.finding import Finding, Unknown, vary
 from tpviz.evidence.merak import headlines as merak
+from tpviz.evidence.t3 import headlines as t3
 
 PAGE = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
 QUICK = {"axonn-megatron": {"batch": 1024}}
@@ -193,3 +194,20 @@ def test_claims_in_a_rank_are_computed_there(two_claims, monkeypatch):
     monkeypatch.setattr(table, "launch", lambda *args, **options: pytest.fail("ranks in a rank"))
     monkeypatch.setattr(table.dist, "is_initialized", lambda: True)
     assert len(tv.claims(sensitivity=False, progress=False).rows) == 2
+
+
+def test_t3s_headlines_simulate_what_they_read(monkeypatch):
+    """Sequential and T3-MCA; plain T3 is in none of them."""
+    parts = import_module("tpviz.evidence.t3.sublayers")  # a function hides its name
+    one = {"T-NLG": parts.Model("T-NLG", 256, 2, 512, (4,), True)}
+    asked = []
+    monkeypatch.setattr(parts, "MODELS", one)
+    monkeypatch.setattr(t3, "MODELS", one)
+    played = parts.simulate
+    monkeypatch.setattr(parts, "simulate", lambda *a: asked.append(a[-1]) or played(*a))
+    found = t3.simulated.__wrapped__("small")
+    assert asked == ["sequential", "t3_mca"] * 3
+    whole = parts.sublayers(models=["T-NLG"], wavefronts=1)
+    for row, other in zip(found.rows, whole.rows):
+        assert row.seconds == {c: s for c, s in other.seconds.items() if c != "t3"}
+        assert row.dram == {c: d for c, d in other.dram.items() if c != "t3"}

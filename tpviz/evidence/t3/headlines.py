@@ -24,9 +24,9 @@ READS = ("mean", "what", "other")
 
 @lru_cache(maxsize=32)
 def simulated(size: str, knobs: tuple[tuple[str, Any], ...] = ()) -> Sublayers:
-    """The `Sublayers` of the models of `SIZES`, on a `Machine` with other knobs."""
+    """The `Sublayers` of the models of `SIZES`, on a `Machine` with other knobs: T3-MCA alone."""
     names = [m.name for m in MODELS.values() if m.small == (size == "small")]
-    return sublayers(replace(Machine(), **dict(knobs)), names, wavefronts=1)
+    return sublayers(replace(Machine(), **dict(knobs)), names, 1, fused=("t3_mca",))
 
 
 def speedup(size: str = "small", mean: str = "mean", **knobs: Any) -> Finding:

@@ -40,6 +40,8 @@ MODELS = {row["name"]: Model(**row) for row in records(facts(__file__).models)}
 SUBLAYERS = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}
 """{sublayer: its k in units of hidden / TP}. Forward OP and FC-2; backward FC-1 and IP."""
 CONFIGS = ("ideal", "ideal_nmc", "t3", "t3_mca")
+FUSED = ("t3", "t3_mca")
+"""Those of them that take a simulation of their own."""
 STYLES = {
     "ideal": ("ideal overlap", "forward", "dot", "circle-open"),
     "t3": ("T3", "axis1", "dash", "square-open"),
@@ -187,11 +189,13 @@ def sublayers(
     wavefronts: int = 4,
     tile: tuple[int, int] = (128, 128),
     progress: Callable[[int, int, str], object] | bool | None = None,
+    fused: tuple[str, ...] = FUSED,
 ) -> Sublayers:
     """The `Sublayers` of models (names of `MODELS`) at each of their TP degrees.
 
     wavefronts, tile : as `Gemm` takes them; wavefronts=1 takes a third of the time and changes
-    means by 2 points at most. progress : as `tpviz.launch` takes it; a GEMM takes 0.5 s.
+    means by 2 points at most. progress : as `tpviz.launch` takes it; a GEMM takes 0.5 s. fused :
+    those of `FUSED` that are wanted; rows have no seconds of the others.
     """
     machine = Machine() if machine is None else machine
     wavefronts = whole_number("wavefronts", wavefronts, 1, 128)
@@ -206,16 +210,15 @@ def sublayers(
             for name, units in SUBLAYERS.items():
                 if (model, tp, units) not in done:  # FC-1 is FC-2 again
                     show(len(done), 3 * len(cases), f"{model.name}, TP {tp}: {name}")
-                    done[model, tp, units] = _row(machine, model, tp, name, units, wavefronts, tile)
+                    inner = units * model.hidden // tp
+                    gemm = Gemm(model.tokens, model.hidden, inner, tile=tile, wavefronts=wavefronts)
+                    done[model, tp, units] = _row(machine, model, tp, name, gemm, fused)
                 rows.append(done[model, tp, units]._replace(name=name))
     return Sublayers(tuple(rows), machine)
 
 
-def _row(machine, model, tp, name, units, wavefronts, tile):
-    gemm = Gemm(
-        model.tokens, model.hidden, units * model.hidden // tp, tile=tile, wavefronts=wavefronts
-    )
-    runs, (g, rs, ag), seconds = simulated_sublayer(gemm, tp, machine)
+def _row(machine, model, tp, name, gemm, fused):
+    runs, (g, rs, ag), seconds = simulated_sublayer(gemm, tp, machine, fused)
     near = reduce_scatter(EventClock(), machine, gemm.bytes / tp, tp, near_memory=True)
     near.clock.run()
     return SublayerRow(
@@ -232,13 +235,11 @@ def _row(machine, model, tp, name, units, wavefronts, tile):
 
 
 def simulated_sublayer(
-    gemm: Gemm, ranks: int, machine: Machine
+    gemm: Gemm, ranks: int, machine: Machine, fused: tuple[str, ...] = FUSED
 ) -> "tuple[dict[str, SimResult], tuple[float, float, float], dict[str, float]]":
     """({config: `SimResult`}; seconds of GEMM, reduce-scatter and all-gather, each alone; {config,
     "ideal" too: seconds of the whole})."""
-    runs = {
-        config: simulate(gemm, ranks, machine, config) for config in ("sequential", "t3", "t3_mca")
-    }
+    runs = {config: simulate(gemm, ranks, machine, config) for config in ("sequential", *fused)}
     plain = runs["sequential"]
     g, rs, ag = plain.gemm_end, plain.rs_end - plain.gemm_end, plain.ag_end - plain.rs_end
     seconds = {config: run.seconds for config, run in runs.items()}
