@@ -32,7 +32,7 @@ FLOORS = {
     "schemes": 11_910,
     "verbs": 4_610,
     "modules": 6_550,
-    "evidence": 11_730,
+    "evidence": 11_680,
     "views": 15_850,
     "course": 10_580,
 }
