@@ -102,6 +102,17 @@ def test_no_floor_grows():
     assert {floor: n for floor, n in lines.items() if n > FLOORS[floor]} == {}
 
 
+def test_class_names_are_unique():
+    """One name means one thing, private classes and those inside of functions included."""
+    where: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tpviz").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert where
+    assert {name: lines for name, lines in where.items() if len(lines) > 1} == {}
+
+
 def length(folder):
     """Lines of a folder's Python files."""
     return sum(len(path.read_text().splitlines()) for path in sorted(folder.rglob("*.py")))

@@ -11,7 +11,7 @@ import tpviz as tv
 from tpviz.course import merak_zoo as zoo
 from tpviz.course.zoo import examine
 
-CAUSES = zoo.Broken.faults
+CAUSES = zoo.BrokenMerak.faults
 
 OTHER_BYTES = {
     "sum left out of forward",
@@ -79,7 +79,7 @@ def test_what_each_first_error_is():
 def test_without_the_fault_it_is_equal():
     """With the knobs of a fault, and the program lies beside itself."""
 
-    class Right(zoo.Broken):
+    class Right(zoo.BrokenMerak):
         def build(self, *args, **options):
             return tv.Merak.build(self, *args, **options)
 

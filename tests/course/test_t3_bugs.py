@@ -9,7 +9,7 @@ import tpviz as tv
 from tpviz.course import t3_zoo as zoo
 from tpviz.course.zoo import FIRST, examine
 
-CAUSES = zoo.Broken.faults
+CAUSES = zoo.BrokenT3.faults
 
 OTHER_BYTES = {"last tile left out", "bias's gradient summed", "copies not summed"}
 ONE_GRADIENT = {"bias's gradient summed", "weight's gradient of one chunk"}
@@ -85,7 +85,7 @@ def test_sums_are_taken_apart_by_hand():
 def test_without_the_fault_it_is_equal(gather):
     """And a program with the zoo's ring, but no other piece in it, lies beside itself."""
 
-    class Right(zoo.Broken):
+    class Right(zoo.BrokenT3):
         def build(self, *args, **options):
             return tv.T3.build(self, *args, **options)
 

@@ -15,7 +15,7 @@ from tpviz.schemes.grid.operators import Linear
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import this file
 
-CAUSES = zoo.Broken.faults
+CAUSES = zoo.BrokenATP.faults
 SEEDED = [(cause, layer) for cause, fault in CAUSES.items() for layer in fault.options["layer"]]
 OTHER_BYTES = {
     "output not summed",
@@ -39,7 +39,7 @@ def seeded(name, number=0):
     return zoo.seed(cause, layer, number % 2, order=("column", "row")[number // 2 % 2])
 
 
-class Right(zoo.Broken):
+class Right(zoo.BrokenATP):
     """Nothing is seeded."""
 
     def build(self, *args, **options):

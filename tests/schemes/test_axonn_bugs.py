@@ -10,7 +10,7 @@ import tpviz as tv
 from tpviz.course import axonn_zoo as zoo
 from tpviz.course.zoo import examine
 
-CAUSES = zoo.Broken.faults
+CAUSES = zoo.BrokenAxoNN.faults
 
 SEEDED = {"layer", "block", "grid"}
 """Options that are no knobs."""
@@ -54,7 +54,7 @@ def verified(strategy):
     return verifications(VERIFIED, steps=1)[strategy, zoo.WORKLOAD]
 
 
-class Right(zoo.Broken):
+class Right(zoo.BrokenAxoNN):
     """Nothing is seeded."""
 
     def build(self, *args, **options):

@@ -5,20 +5,16 @@ from typing import ClassVar
 
 import torch
 
-from tpviz.core.workload import GPT
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.grid.operators import Linear
 
-from .zoo import Seeded, copies_not_summed, own_statistics
-
-WORKLOAD = GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32, dtype="float64")
+from .zoo import WORKLOAD, Seeded, copies_not_summed, own_statistics
 
 
 @dataclass(frozen=True)
-class Broken(Seeded, ATP):
+class BrokenATP(Seeded, ATP):
     """An `ATP` with a fault, in a layer, in the all-reduce of copies' gradients or in the loss."""
 
-    sound, workload, faults = ATP, WORKLOAD, {}
     outside = ("sync", "loss")
     options: ClassVar = {
         "block": (0, 1),
@@ -27,7 +23,7 @@ class Broken(Seeded, ATP):
     }
 
 
-seed, variant, fault = Broken.seed, Broken.variant, Broken.fault
+seed, variant, fault = BrokenATP.seed, BrokenATP.variant, BrokenATP.fault
 
 
 def _whole(layer, x, bias):

@@ -10,13 +10,11 @@ from typing import Any
 
 import torch
 
-from tpviz.core.workload import GPT
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.collectives import scatter_first
 
 from .zoo import FIRST, SECOND, Evidence, Seeded, own_statistics
-
-WORKLOAD = GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32, dtype="float64")
+from .zoo import WORKLOAD as WORKLOAD
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,10 @@ class GridEvidence(Evidence):
 
 
 @dataclass(frozen=True)
-class Broken(Seeded, AxoNN):
+class BrokenAxoNN(Seeded, AxoNN):
     """An `AxoNN` with a fault, in a layer, in which rows a rank takes, in clipping, or in the order
     of the prefetch."""
 
-    sound, workload, faults = AxoNN, WORKLOAD, {}
     outside, grid = ("rows", "clip", "order"), ("x", "y", "z")
     compared, evidence = ("forward", "backward", "gradients"), GridEvidence
 
@@ -52,7 +49,7 @@ class Broken(Seeded, AxoNN):
         return {"misses": ranks[0].facts}
 
 
-seed, variant, fault = Broken.seed, Broken.variant, Broken.fault
+seed, variant, fault = BrokenAxoNN.seed, BrokenAxoNN.variant, BrokenAxoNN.fault
 LINEAR = FIRST + SECOND
 _ANY, _Y, _XY = ((1, 2, 2), (2, 1, 2), (1, 1, 4)), ((1, 2, 2), (2, 2, 1)), ((2, 2, 1),)
 

@@ -39,11 +39,11 @@ class PipelineEvidence(Evidence):
 
 
 @dataclass(frozen=True)
-class Broken(Seeded, Merak):
+class BrokenMerak(Seeded, Merak):
     """A `Merak` with a fault, in a layer, in which rows a replica takes, in the loss, or in the
     all-reduce after backward over the two copies of the shared weight or over replicas."""
 
-    sound, workload, faults = Merak, WORKLOAD, {}
+    workload = WORKLOAD
     outside, grid = ("rows", "loss", "ends", "replicas"), ("pp", "tp", "dp")
     options: ClassVar = {"block": (0, 1, 2, 3)}
     variants, each_rank, evidence = 2, True, PipelineEvidence
@@ -59,7 +59,7 @@ class Broken(Seeded, Merak):
         return {name: parameter.grad for name, parameter in program.named.items()}
 
 
-seed, variant, fault = Broken.seed, Broken.variant, Broken.fault
+seed, variant, fault = BrokenMerak.seed, BrokenMerak.variant, BrokenMerak.fault
 _DEEP, _SPLIT, _COPIED = (4, 1, 1), (2, 2, 1), (2, 1, 2)
 
 

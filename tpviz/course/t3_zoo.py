@@ -97,10 +97,10 @@ def _combined(total, parts):
 
 
 @dataclass(frozen=True)
-class Broken(Seeded, T3):
+class BrokenT3(Seeded, T3):
     """A `T3` with a fault in a layer, or in the all-reduce of what is replicated."""
 
-    sound, workload, faults = T3, WORKLOAD, {}
+    workload = WORKLOAD
     outside, variants, evidence = ("sync",), 2, SumEvidence
     options: ClassVar = {
         "block": (0, 0, 1, 1),  # does not go with the layer in variants
@@ -128,7 +128,7 @@ class Broken(Seeded, T3):
         return {"sums": taken_apart(self, rank, got, want, [seen.facts[first] for seen in ranks])}
 
 
-seed, variant, fault = Broken.seed, Broken.variant, Broken.fault
+seed, variant, fault = BrokenT3.seed, BrokenT3.variant, BrokenT3.fault
 LINEAR, _BOTH = FIRST + SECOND, ("after", "consumer")
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from tpviz.core.checks import one_of
 from tpviz.core.mesh import Mesh
+from tpviz.core.workload import GPT
 
 from .formula import Formula, NoAnswer, Question
 
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tpviz.core.workload import GPT
     from tpviz.schemes.gpt.program import Program
     from tpviz.schemes.strategy import Strategy
 
+WORKLOAD = GPT(layers=2, hidden=16, heads=8, seq=8, batch=8, vocab=32, dtype="float64")
+"""What a zoo's programs train, unless it has another."""
 CASES = 5
 """Programs that an exercise asks about."""
 WRONG = 1e-10
@@ -52,13 +54,20 @@ class Fault(NamedTuple):
     options: dict[str, tuple[Any, ...]]
 
 
+ZOOS: "dict[str, type[Seeded]]" = {}
+"""{module of a zoo: the class of its programs}, of those that are imported."""
+
+
 @dataclass(frozen=True)
 class Seeded:
     """Wraps a strategy: its program gets the fault ``cause`` in ``layer`` of a block, in all of the
     block where that is "", or in a place outside of the layers.
 
-    sound : the strategy. workload : what it trains. outside : places that are in no layer. grid :
-    the fields that the option "grid" sets. options : of every fault, unless it has its own; the
+    A zoo is a class of this and of its strategy, ``sound``; the module that defines it has a table
+    of ``faults``, each put in by a function that `fault` decorates.
+
+    workload : what it trains. outside : places that are in no layer. grid : the fields that the
+    option "grid" sets. options : of every fault, unless it has its own; the
     first value is taken where none is asked for. variants : how many an exercise draws from.
     compared : where the first error is looked for. each_rank : whether ranks differ in their
     ledger. evidence : the kind of `Evidence`.
@@ -69,7 +78,7 @@ class Seeded:
     layer: str = ""
 
     sound: "ClassVar[type[Strategy]]"
-    workload: "ClassVar[GPT]"
+    workload: ClassVar[GPT] = WORKLOAD
     faults: ClassVar[dict[str, Fault]]
     outside: ClassVar[tuple[str, ...]]
     grid: ClassVar[tuple[str, ...]] = ()
@@ -78,6 +87,13 @@ class Seeded:
     compared: ClassVar[tuple[str, ...]] = ("forward", "backward")
     each_rank: ClassVar[bool] = False
     evidence: "ClassVar[type[Evidence]]"
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        first, *rest = cls.__bases__
+        if first is Seeded:  # a zoo's, not one of a zoo's programs
+            cls.sound, cls.faults = rest[0], {}
+            ZOOS[cls.__module__.rpartition(".")[2]] = cls
 
     @classmethod
     def fault(cls, cause: str, *layers: str, **options: Any) -> Callable[[Any], Any]:
@@ -382,7 +398,8 @@ class Diagnosis(Formula):
 
     def make(self, rng: np.random.Generator) -> list[Question]:
         """`CASES` programs with one fault each."""
-        kind, questions = import_module(f".{self.zoo}", __package__).Broken, []
+        import_module(f".{self.zoo}", __package__)
+        kind, questions = ZOOS[self.zoo], []
         for number, cause in enumerate(rng.permutation(list(self.shows))[:CASES].tolist()):
             broken = kind.variant(cause, int(rng.integers(kind.variants)))
             asked, answer = {"evidence": examine(broken)}, (broken.place, cause)
