@@ -8,7 +8,7 @@ import torch
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.grid.operators import Linear
 
-from .zoo import WORKLOAD, Seeded, copies_not_summed, own_statistics
+from .zoo import WORKLOAD, Seeded, bias_everywhere, copies_not_summed, own_statistics
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,7 @@ class BrokenATP(Seeded, ATP):
 seed, variant, fault = BrokenATP.seed, BrokenATP.variant, BrokenATP.fault
 
 
-def _whole(layer, x, bias):
-    """The layer's all-reduce, then its bias."""
-    return Linear.apply(x, layer.weight, None, layer.way) + bias
-
-
-@fault("bias before the sum", "mlp.down", "mlp.up", "attention.out")
-def _bias_before_the_sum(program, layer):
-    """Every rank adds its bias to its partial sum, so it counts once per rank of the group. The
-    gradient of the bias is not affected."""
-    more = layer.way.contract.size() - 1
-    layer.forward = lambda x: _whole(layer, x, layer.bias + more * layer.bias.detach())
+fault("bias before the sum", "mlp.down", "mlp.up", "attention.out")(bias_everywhere)
 
 
 @fault("q, k, v as blocks", "attention.qkv")
