@@ -156,7 +156,7 @@ class Unpacked:
 
     @property
     def too_long(self) -> bool:
-        """Whether more was there."""
+        """Whether the file has more bytes than the limit."""
         return self.left < 0
 
     def read(self, size: int | None = None) -> bytes:
@@ -252,7 +252,7 @@ def complete_events(
 
 
 def place(file: Path, number: int) -> str:
-    """The words that begin an error about an event of a file."""
+    """The beginning of an error message about event ``number`` of a file."""
     return f"{file}: event {number} of traceEvents is damaged: "
 
 
@@ -278,7 +278,7 @@ class TraceFile:
     def runs(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield (number of the first, events) for up to `BATCH` events of "traceEvents" at a time.
 
-        ``head["traceEvents"]`` is then [], or what else the file has there.
+        Afterwards ``head["traceEvents"]`` is [], or the file's value if that is no list.
         """
         try:
             with self.path.open("rb") as raw:

@@ -60,8 +60,8 @@ def from_programs(files: Sequence[tuple[Path, dict[str, Any], int | None]]) -> T
 
 
 def paired(path: Path, events: list[Any]) -> tuple[list[Any], int]:
-    """(events with each begin "B" and its end "E" as one complete event in the place of the first,
-    how many stayed alone)."""
+    """(events, number unmatched). Each begin "B" and its end "E" become one complete event ("X") in
+    the place of the begin."""
     found, begun, alone = list(events), defaultdict(list), 0
     for number, e in enumerate(events):
         if not isinstance(e, dict) or e.get("ph") not in ("B", "E"):

@@ -1,5 +1,5 @@
-"""What the ranks' profiles say together: steps by the GPUs' time, which collectives belong
-together, and sentences on what no file tells.
+"""What follows from all ranks' profiles together: steps in GPU time, which collectives match across
+ranks, and sentences on what no file tells.
 
 All functions take the rows of the table as dicts, in order of start; some by rank.
 """
@@ -104,7 +104,7 @@ def shortened(rows: Rows) -> list[str]:
 
 
 def notes_of(rows: Rows) -> list[str]:
-    """Sentences on what the files do not tell of these rows."""
+    """Sentences on what the trace files do not tell about these rows."""
     comm = [f for f in rows if f["kind"] == "comm"]
     work = [f for f in rows if f["kind"] != "step"]
     alone = [f for f in work if not f.get("launched", True)]

@@ -54,7 +54,7 @@ def axis(description: str, name: str) -> str:
 
 
 def group(args: dict[str, Any], profile: "_Profile") -> tuple[str, list[int]]:
-    """(axis, global ranks or []) of the group in the ``args``, or the file's only one."""
+    """(axis, global ranks or []) of the group in ``args``, else of the file's only group."""
     if not {"Process Group Name", "Process Group Ranks", "Process Group Description"} & args.keys():
         return _only_group(profile)
     name = str(args.get("Process Group Name", ""))
@@ -86,8 +86,8 @@ def _only_group(profile):
 
 
 def payload(args: dict[str, Any]) -> int:
-    """Bytes of the full tensor of a collective: the larger of what goes in and what comes out; -1
-    where the arguments do not say."""
+    """Bytes of the full tensor of a collective: the larger of input and output; -1 where the
+    arguments do not say."""
     elements = max(args.get("In msg nelems", -1), args.get("Out msg nelems", -1))
     size = item_bytes(str(args.get("dtype", "")))
     return elements * size if elements >= 0 and (size or not elements) else -1
@@ -124,8 +124,8 @@ _ISSUE = (
 def gpu_events(
     profile: "_Profile", phase_at: Callable[[tuple[Any, Any], float], str]
 ) -> Iterator[dict[str, Any]]:
-    """Kernels by stream, collectives by group, copies; the phase is that of the thread that
-    launched them. Of several devices in one file each has its lanes."""
+    """Yield events for kernels (a lane per stream), collectives (per group) and copies. The phase
+    is that of the launching thread. If a file has several devices, each has its own lanes."""
     launch = {
         e["args"]["correlation"]: e
         for e in profile.events
@@ -243,7 +243,7 @@ def gloo_events(
 def cpu_events(
     profile: "_Profile", phase_at: Callable[[tuple[Any, Any], float], str]
 ) -> Iterator[dict[str, Any]]:
-    """Operators on the CPU."""
+    """Yield the columns of compute events for operators on the CPU."""
     threads = defaultdict(list)
     for e in profile.events:
         if e["cat"] == "cpu_op" or _is_gloo(e):

@@ -48,7 +48,7 @@ class LinearPart:
 
     @property
     def role(self) -> str:
-        """What it is in its pair."""
+        """The layer's place in its pair: "first" or "second"."""
         return "first" if self.first else "second"
 
     def splits(self, name: str) -> list[tuple[int, str]]:
@@ -64,7 +64,7 @@ class LinearPart:
 
     @property
     def parts(self) -> int:
-        """Over how many ranks heads or MLP features lie."""
+        """Number of ranks that heads or MLP features are split over."""
         return self.at.i * self.at.s if self.a3 else self.at.i
 
     def to_order(self, name: str, full: torch.Tensor) -> torch.Tensor:
@@ -73,7 +73,7 @@ class LinearPart:
         return self._regrouped(name, full, True)
 
     def from_order(self, name: str, full: torch.Tensor) -> torch.Tensor:
-        """What `to_order` did, undone."""
+        """The inverse of `to_order`: the parameter in its original order of features."""
         return self._regrouped(name, full, False)
 
     def _regrouped(self, name, full, to_parts):
@@ -104,7 +104,7 @@ class LinearPart:
 
     @property
     def held(self) -> int:
-        """Elements of its parameters on a rank."""
+        """Number of elements of the layer's parameters on a rank."""
         return self.block // self.z + (prod(self.local("bias")) if self.bias else 0)
 
     def moves(self, enters: bool | None = None, grad: bool = True, readers: int = 1) -> list[Move]:

@@ -43,7 +43,7 @@ class Exchange(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Back to where they came from."""
+        """Send each part's gradient back to the rank that it came from."""
         return _exchanged(grad, ctx.group), None
 
 

@@ -77,7 +77,7 @@ class AfterBackward:
                 tensor.register_hook(self.ask)
 
     def ask(self, *_: Any) -> None:
-        """To be called back at the end of the backward that is running."""
+        """Request a call of ``finish`` at the end of the running backward."""
         if not self.asked:
             self.asked = True
             Variable._execution_engine.queue_callback(self._over)
@@ -117,8 +117,8 @@ PLANE = ("y", "x")
 class Grid:
     """Shares of the batch, and gradients that are complete after backward.
 
-    groups : by axis, of x, y, z and data. depth : what supplies the weights of split layers.
-    quiet : whether gradients are to stay those of this rank's own share for now.
+    groups : by axis, of x, y, z and data. depth : what supplies the weights of split layers. quiet
+    : whether gradients stay local for now (`Parallelized.no_sync`).
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Grid:
             )
 
     def first_ledger(self) -> Ledger:
-        """The `Ledger` of what the first forward asks besides."""
+        """The `Ledger` of the additional collectives of the first forward."""
         return Ledger.of(
             [
                 (axis, "all_reduce", "forward", 1, 16, self.groups.get_group(axis).size())
@@ -192,7 +192,7 @@ class Grid:
 
     @property
     def shares(self) -> int:
-        """Into how many shares the batch is cut."""
+        """Number of shares that the batch is split into."""
         return prod(self.groups.get_group(axis).size() for axis in self.axes)
 
     @property
@@ -209,7 +209,7 @@ class Grid:
         return rows_of(batch, self.share, self.shares, " * ".join(self.axes))
 
     def joined(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What every share has, as one: rows one below the other, of a number the mean."""
+        """The tensors of all shares joined: concatenated rows, or the mean of scalars."""
         for axis in reversed(self.axes):
             group = self.groups.get_group(axis)
             if group.size() > 1:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RankGroups(NamedTuple):
-    """This rank's groups by axis, asked like a ``DeviceMesh``."""
+    """This rank's process group for each axis, with the interface of a ``DeviceMesh``."""
 
     by_axis: "dict[str, dist.ProcessGroup]"
 
@@ -83,8 +83,8 @@ class HeldLinear(nn.Module):
     def ready(
         self, x: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, Callable[[], torch.Tensor] | None, torch.Tensor | None]:
-        """(x, block of the weight (out, in), what makes it anew for backward or None, bias), as
-        autocast would have them for a linear layer: an autograd function is not asked."""
+        """(x, the weight's block (out, in), a function that makes the block again in backward or
+        None, bias), cast as autocast would, which does not reach autograd functions."""
         kind, dtype = x.device.type, None
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
@@ -172,14 +172,14 @@ class SplitLinear(HeldLinear):
 
 
 class Later(Products):
-    """Products of a layer on a pipeline that leaves weights' gradients for later: a note is taken,
-    see `tpviz.schemes.operators.deferred_wgrad`."""
+    """The products of a layer in a pipeline that defers weight gradients, see
+    `tpviz.schemes.operators.deferred_wgrad`."""
 
     def __init__(self, notes: list[operators.WgradStash], layer: SplitLinear):
         self.notes, self.layer = notes, layer
 
     def weight(self, x: torch.Tensor, grad: torch.Tensor, bias: bool) -> tuple[None, None]:
-        """No gradients yet."""
+        """Notes the deferred gradients; returns (None, None)."""
         layer = self.layer
         return operators.defer_wgrad(
             self.notes,

@@ -54,7 +54,7 @@ class Parallelized(nn.Module):
     # -- the batch ---------------------------------------------------------------------------------
     @property
     def shares(self) -> int:
-        """Into how many shares the batch is cut, each for other ranks; 1 but for AxoNN."""
+        """Number of shares that the batch is split into between ranks; 1 except under AxoNN."""
         return self.grid.shares if self.grid else 1
 
     @property
@@ -137,7 +137,7 @@ class Parallelized(nn.Module):
 
 
 def held_in(module: nn.Module) -> dict[str, HeldLinear]:
-    """{path: `HeldLinear`} of every place where a split layer is."""
+    """{path: `HeldLinear`} of all split layers in ``module``."""
     return {
         path: part
         for path, part in module.named_modules(remove_duplicate=False)

@@ -244,8 +244,8 @@ class Pipelined(nn.Module):
 
 
 class Batch:
-    """How a batch is cut: over replicas, then into microbatches, along one dim of every tensor that
-    is as long there as the first one. shapes : {name: (shape, dtype)} of the whole model's
+    """How a batch is split over replicas, then into microbatches: along one dim of all tensors
+    whose size there equals the first one's. shapes : {name: (shape, dtype)} of the whole model's
     parameters."""
 
     def __init__(

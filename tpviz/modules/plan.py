@@ -347,7 +347,7 @@ class Single(LinearPart):
     role = "single"  # pyright: ignore[reportAssignmentType]
 
     def splits(self, name: str) -> list[tuple[int, str]]:
-        """As of `LinearPart`; of "bias" none."""
+        """As `LinearPart.splits`; a bias is not split."""
         return super().splits(name) if name == "weight" else []
 
     def moves(self, enters: bool | None = True, grad: bool = True, readers: int = 1) -> list[Move]:

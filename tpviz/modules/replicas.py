@@ -47,7 +47,7 @@ def agree(model: torch.nn.Module, groups: "RankGroups", broadcast: bool = False)
 
 
 def differ(tensors: Sequence[torch.Tensor], groups: Sequence[dist.ProcessGroup]) -> bool:
-    """Whether any of them is not the same on all ranks of the groups, size included; collective."""
+    """Whether a tensor differs, in size or values, between ranks of the groups; collective."""
     digests = [_digest(_bytes(t)) ^ _digest(str(t.shape).encode()) for t in tensors]
     together = _digest(str(digests).encode())  # ranks may come with more or fewer
     return bool(_differing([together], groups, tensors[0].device))

@@ -44,7 +44,7 @@ class LayerCall(NamedTuple):
         return [move for move in found if self.back or move.phase == "forward"]
 
     def entries(self, itemsize: int, sizes: dict[str, int]) -> list[tuple[Any, ...]]:
-        """Of `tpviz.Ledger.of`, one for each move. sizes : {axis: ranks}."""
+        """Entries for `tpviz.Ledger.of`, one for each move. sizes : {axis: ranks}."""
         return [
             (axis, name, phase, times, elements * self.tokens * itemsize // times, sizes[axis])
             for phase, name, axis, elements, times in self.moves()
@@ -53,8 +53,8 @@ class LayerCall(NamedTuple):
 
 @contextmanager
 def calls_of(model: torch.nn.Module, pairs: "Iterable[Planned]") -> Iterator[list[LayerCall]]:
-    """While inside, calls of the layers of ``pairs`` in ``model``, not split, are noted: a list of
-    `LayerCall`s that fills."""
+    """While inside, every call of the unsplit layers of ``pairs`` in ``model`` is recorded. Yields
+    the list of `LayerCall`s, which grows."""
     modules, calls, hooks = dict(model.named_modules()), [], []
     for pair in pairs:
         entered = {"seen": (None,), "left": 0}
@@ -193,8 +193,7 @@ class Totals:
         easy: bool = False,
         equal: bool = False,
     ) -> Self:
-        """Of a model that is not split yet. parts : `tpviz.modules.cuts.LinearPart` of all that
-        is."""
+        """From a model that is not split yet. parts : a `LinearPart` for every layer to split."""
         modules, own = dict(model.named_modules()), {}
         for part in parts:
             own[id(modules[part.path].weight)] = part, "weight"
@@ -215,12 +214,12 @@ class Totals:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Over which ranks the batch is cut, outer first."""
+        """The axes over which the batch is split, outer first."""
         return ("data", "z", "y", "x") if self.easy else ("data", "z")
 
     @property
     def shares(self) -> int:
-        """Into how many shares the batch is cut."""
+        """Number of shares that the batch is split into."""
         return prod(self.strategy.axes[axis] for axis in self.axes)
 
     def entries(

@@ -118,8 +118,8 @@ def _path(piece):
 # What a trace has seen of dropout and the like is fixed in it. So a model that trains has two
 # programs: the second is traced when the first loss of an evaluation is asked for.
 class Evaluation:
-    """cut(model, inputs) : the `Partition` of a model, traced with a whole batch. loss : as
-    `ModuleStage` takes it. The model is not kept alive."""
+    """Evaluation of a pipelined model. cut(model, inputs) : its `Partition`, traced with a batch.
+    loss : as `ModuleStage` takes it. The model is not kept alive."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ def is_conv1d(module: nn.Module) -> bool:
 
 
 def known(module: nn.Module) -> bool:
-    """Whether its forward is x W^T + b and nothing else."""
+    """Whether the module's forward is known to be just x W^T + b."""
     return type(module) is nn.Linear or is_conv1d(module) or _acts_as_linear(module)
 
 
@@ -82,7 +82,7 @@ def as_linear(model: nn.Module) -> Iterator[None]:
 
 
 def looks_linear(module: nn.Module) -> bool:
-    """Whether people would call it a linear layer: these are listed where they are left alone."""
+    """Whether the module resembles a linear layer; those left whole are listed in reports."""
     return any(word in base.__name__ for base in type(module).__mro__ for word in LOOKS_LINEAR)
 
 
@@ -104,14 +104,14 @@ def commonpath(paths: Iterable[str]) -> str:
 
 
 def get_number(module: nn.Module, name: str) -> Any:
-    """A module's attribute, as "config.heads" one of its config's; None if there is none."""
+    """A module's attribute, or its config's for a name such as "config.heads"; None if missing."""
     for part in name.split("."):
         module = getattr(module, part, None)  # pyright: ignore[reportAssignmentType]
     return module
 
 
 def set_number(module: nn.Module, name: str, value: int) -> None:
-    """Set what `get_number` gives; of a config in a copy, as other modules have the same one."""
+    """Set what `get_number` returns. A config is copied first, since other modules share it."""
     around, _, number = name.rpartition(".")
     if around:
         module.__dict__[around] = copy(getattr(module, around))
@@ -224,7 +224,7 @@ class Findings(NamedTuple):
 
 
 class LinearFlow:
-    """What flows from linear layer to linear layer in one forward of a model.
+    """Which linear layers feed which others in one forward of a model.
 
     Raises whatever ``torch.export`` raises where it cannot follow the model.
     """
@@ -298,7 +298,7 @@ class LinearFlow:
         return Findings(tuple(self.pairs()), {path: self.reason(path) for path in paths})
 
     def reason(self, path: str) -> str:
-        """Why nothing is the second layer to this one."""
+        """Why the layer at ``path`` has no second layer, as a text."""
         if path in self.read:
             return "its weight is read without a call of the layer"
         if not self.calls.get(path):

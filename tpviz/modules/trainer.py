@@ -55,8 +55,8 @@ class TrainingArguments:
 
 
 class TrainOutput(NamedTuple):
-    """global_step : steps done. training_loss : their mean. metrics : dict with ``losses``, one a
-    step, and ``report``, the `PipelineReport`."""
+    """Result of training. global_step : steps done. training_loss : mean loss of the steps. metrics
+    : dict with ``losses``, one a step, and ``report``, the `PipelineReport`."""
 
     global_step: int
     training_loss: float
@@ -102,7 +102,7 @@ class Trainer:
 
     @property
     def schedule(self) -> str:
-        """Name of the learning rate's course."""
+        """Name of the learning-rate schedule."""
         name = self.args.lr_scheduler_type
         return getattr(name, "value", name)
 

@@ -28,7 +28,7 @@ class ForwardWatch(TorchFunctionMode):
         return result
 
     def see(self, function: Callable[..., Any], given: Any, result: Any) -> None:
-        """A call's (args, kwargs) and what it gave; None where it raised."""
+        """Called for each function. given : (args, kwargs). result : None if it raised."""
         raise NotImplementedError
 
     @contextmanager
@@ -142,8 +142,9 @@ def read_elsewhere(
     paths: Iterable[str],
     inputs: tuple[tuple[Any, ...], dict[str, Any]],
 ) -> dict[str, str]:
-    """{path: who reads its parameters without calling it} of the layers at ``paths``, as far as the
-    forward of ``inputs`` shows it, in evaluation mode; where it raises, until it does."""
+    """{path: the module that reads the parameters of the layer there without calling it}, for the
+    ``paths`` where this happens in one forward of ``inputs`` in evaluation mode, until it raises.
+    """
     watch = _Reads(model, [(path, model.get_submodule(path)) for path in paths])
     with (
         suppress(Exception),
@@ -157,10 +158,10 @@ def read_elsewhere(
 
 
 class ReadElsewhere(_Reads):
-    """The same of layers that are split already: raises ``ValueError``, naming the first."""
+    """Raises ``ValueError`` when something else than a split layer reads its parameters."""
 
     def see(self, function: Callable[..., Any], given: Any, result: Any) -> None:
-        """A call; raises where it reads what was split."""
+        """Called for each function; raises if it reads parameters that were split."""
         super().see(function, given, result)
         for path, why in self.found.items():
             raise ValueError(

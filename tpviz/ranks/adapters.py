@@ -235,7 +235,7 @@ alike = {}  # (axis, members) -> how many such groups this world has made, the s
 
 
 def forget_axes() -> None:
-    """The world is nameless again, and the only group: a rank starts on another program."""
+    """Forget the names of all mesh axes, as a rank starts on another program."""
     alike.clear()
     world = dist.group.WORLD
     if isinstance(members := getattr(world, "members", None), tuple):
@@ -244,8 +244,8 @@ def forget_axes() -> None:
 
 
 def forget_meshes() -> None:
-    """Meshes are remembered beyond the life of their groups, here and by DTensor, which would use
-    the dead ones."""
+    """Drop cached meshes whose groups were destroyed, here and in DTensor, which would use the dead
+    groups."""
     forget()
     if "torch.distributed.tensor" not in sys.modules:
         return

@@ -83,7 +83,7 @@ class TracedWork(AroundWork):
         return done
 
     def wait_at_end_of_backward(self) -> None:
-        """Wait where DDP does, which waits for its buckets' futures in C++, unseen."""
+        """Wait at the end of backward: DDP waits there in C++, where no wait is recorded."""
         if torch._C._current_graph_task_id() >= 0:  # in backward
             torch.autograd.Variable._execution_engine.queue_callback(self._wait_once)
 

@@ -32,7 +32,7 @@ def viewer(
 
 
 class ProgressView:
-    """Shows nothing; others show progress, and `close` ends them."""
+    """A progress display that shows nothing; subclasses show something, and `close` ends them."""
 
     def __call__(self, done: int, total: int, text: str) -> None:
         pass

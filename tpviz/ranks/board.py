@@ -38,7 +38,7 @@ def write(text: str) -> None:
 
 
 def finish() -> None:
-    """Say that this rank has finished, and what came last: another one may ask for its size."""
+    """Record that this rank has finished, keeping its last text, whose sizes errors may quote."""
     if _slot is not None:
         last = bytes(_slot[_TIME.size :]).partition(b"\0")[0].decode(errors="ignore")
         write(f"finished after {last}")
@@ -70,7 +70,7 @@ class Board:
         return text, max(0.0, perf_counter() - written)
 
     def close(self) -> None:
-        """Let go of the file; the pool removes it with its directory."""
+        """Close the file; the pool removes it with its directory."""
         self._map.close()
 
 

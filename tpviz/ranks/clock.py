@@ -22,19 +22,19 @@ class HostClock:
     now: Callable[[], Any] = staticmethod(time.perf_counter)
 
     def seen(self) -> Any:
-        """A stamp of what the host has seen happen."""
+        """A stamp for an event that the host has just observed."""
         return self.now()
 
     def completion(self, work: dist.Work) -> Any:
-        """A stamp at the end of ``work``; None: who waits sees it, or the future's callback."""
+        """None: the end of ``work`` is stamped by whoever waits, or by the future's callback."""
 
     def resolve(self, stamp: Any) -> float:
-        """Seconds of a stamp."""
+        """The stamp in seconds."""
         return stamp
 
 
 class OrderClock(HostClock):
-    """Stamps are 0, 1, 2, ...: what came before what, and nothing else."""
+    """A clock whose stamps 0, 1, 2, ... give only the order of events, not times."""
 
     def __init__(self):
         self.moment = 0

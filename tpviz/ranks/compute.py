@@ -68,7 +68,7 @@ _resumed = None  # when the last wait inside it ended
 
 
 class Note(NamedTuple):
-    """What is kept of one kernel: no tensors, and nothing that can be found out later."""
+    """The record of one kernel: it holds no tensors and nothing that can be derived later."""
 
     operator: "Operator"
     start: Any
@@ -227,13 +227,13 @@ class KernelHook:
         _observe = None
 
     def resume(self) -> None:
-        """Go on."""
+        """Take notes again."""
         global _observe
         _observe = self.pair
 
 
 class EveryOperator(TorchDispatchMode):
-    """The same for every aten operator, views included: slower, complete."""
+    """As `KernelHook`, for every aten operator, views included: slower, but complete."""
 
     def __init__(self, now: Callable[[], Any], note: Callable[[tuple[Any, ...]], Any]):
         super().__init__()
@@ -244,7 +244,7 @@ class EveryOperator(TorchDispatchMode):
         self.paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Take notes again."""
         self.paused = False
 
     @classmethod

@@ -51,7 +51,7 @@ def software() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Cores and bytes of memory: those of the machine, and those that a container may use."""
+    """CPU cores and bytes of memory, of the machine and within the limits of this container."""
     shm = shutil.disk_usage("/dev/shm").total if os.path.isdir("/dev/shm") else 0
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -90,7 +90,7 @@ def _all_reduce():
 
 
 def notes(facts: dict[str, Any]) -> list[str]:
-    """What follows from the facts, in plain words."""
+    """Plain sentences on what the facts mean for the user."""
     return [note for note in (_on_gpus(facts), *_on_limits(facts)) if note]
 
 

@@ -27,7 +27,7 @@ _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
 
 
 class NoNumbers(RuntimeError):
-    """A captured program needs what tensors hold; the message says what it does."""
+    """Raised if a captured program reads tensor values; the message names the operation."""
 
 
 def _refuse_objects(*_):

@@ -49,7 +49,7 @@ def _look(server, parent, cleanup_dirs):
 
 
 def loaded() -> None:
-    """The server has imported all that it shall: from here on it hears when its caller goes."""
+    """Called once the server has imported everything; it now notices when its caller ends."""
     if _is_server:
         gc.set_threshold(*_THRESHOLDS)
         signal.setitimer(signal.ITIMER_REAL, 0)

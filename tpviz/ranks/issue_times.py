@@ -113,7 +113,7 @@ class IssueTimes:
         self.ints[0] = index + 1
 
     def refresh(self) -> None:
-        """Learn of the slots that other ranks have made."""
+        """Read the slots that other ranks have added."""
         for index in range(len(self.slots), self.ints[0]):
             base = self._base(index)
             size, axis, shift = self.ints[base], self.ints[base + 1], self.ints[base + 2]

@@ -72,7 +72,7 @@ class Pacer(HostClock):
 
     # -- the lane clock --------------------------------------------------------------------------
     def now(self) -> float:
-        """The lane clock: moved by blocked or idle time since it was last looked at."""
+        """The lane clock (s), advanced by the time blocked or idle since the last call."""
         usage = resource.getrusage(resource.RUSAGE_THREAD)
         if usage.ru_nvcsw != self.switches:  # this thread has slept, or was blocked
             self.lane = max(self.lane, now() - self._worked(usage))
@@ -162,7 +162,7 @@ class Pacer(HostClock):
         return done
 
     def end_of(self, flight: Flight) -> float:
-        """The time at which a collective ends; returns once that is certain, so not before it."""
+        """The time (s) at which a collective ends; blocks until that time is certain."""
         pause = 1e-4
         while True:
             with self.lock:
@@ -178,7 +178,7 @@ class Pacer(HostClock):
             time.sleep(pause)
 
     def is_done(self, flight: Flight) -> bool:
-        """Whether the model says that it has ended."""
+        """Whether the collective has ended by the model."""
         with self.lock:
             self._advance(now())
             return flight.end is not None
@@ -254,7 +254,7 @@ class Pacer(HostClock):
         board.write("running user code")
 
     def close(self) -> None:
-        """Let every collective end."""
+        """Wait until every collective in flight has ended."""
         for flight in list(self.flights.values()):
             board.write(f"waiting for the end of {flight.name}, issued by this rank")
             self.end_of(flight)

@@ -30,7 +30,7 @@ WHERE = ("phase", "layer", "microbatch", "chunk", "step")
 
 
 class PhaseMark(NamedTuple):
-    """The state from here on: after ``kernels`` kernels, before autograd node ``sequence``."""
+    """The state that begins after ``kernels`` kernels, before autograd node ``sequence``."""
 
     kernels: int
     sequence: int
@@ -65,11 +65,11 @@ class Phases:
         self.names.clear()
 
     def pause(self) -> None:
-        """Follow no modules until `resume`: torch.compile would trace what follows them."""
+        """Stop following modules until `resume`: torch.compile would trace our hooks."""
         torch.nn.Module.__call__ = self.plain_call
 
     def resume(self) -> None:
-        """Go on."""
+        """Follow modules again."""
         torch.nn.Module.__call__ = self.watched_call
 
     def set_step(self, step: int) -> None:
@@ -175,12 +175,12 @@ class Phases:
         return self.names[module]
 
     def leave(self) -> None:
-        """It is over."""
+        """The module's forward ends."""
         self.stack.pop()
         self._mark()
 
     def optimizing(self, begins: bool) -> None:
-        """An optimizer's step begins, or is over."""
+        """An optimizer step begins (``begins``) or ends."""
         self.in_optimizer = begins
         self._mark()
 

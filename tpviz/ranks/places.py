@@ -48,13 +48,13 @@ def forget() -> None:
 
 
 def unseen() -> None:
-    """From here on, until `forget`, something may act for this rank that cannot be seen."""
+    """From here on, until `forget`, assume that unrecorded code may act for this rank."""
     if _mine is not None:
         _mine[_UNSEEN] = 1
 
 
 def alone() -> bool:
-    """Whether the main thread runs this, and no other thread that the job has started is there."""
+    """Whether this is the main thread and the job has started no other thread that still runs."""
     if threading.get_ident() != _main:
         return False
     if threading.active_count() <= _own_threads:
@@ -63,7 +63,7 @@ def alone() -> bool:
 
 
 class PendingWait(NamedTuple):
-    """What a collective that was issued waits for."""
+    """What an issued collective waits for."""
 
     key: int  # of what the peers must have issued
     any_key: int  # with this one a peer may have done so too; 0: there is none
@@ -75,8 +75,8 @@ class PendingWait(NamedTuple):
 class GroupPlace:
     """The share of one group in this rank's part.
 
-    name, members : the same on all members.
-    timeout : in which its collectives fail; below half an hour a program may count on that.
+    name, members : the same on all members. timeout : seconds after which its collectives fail.
+    Below half an hour the program may rely on that failure, so no deadlock is reported.
     """
 
     def __init__(self, name: str, members: Sequence[int], timeout: timedelta | None = None):
@@ -142,7 +142,7 @@ def _count(key, count):
 
 
 def wait(what: PendingWait | None) -> None:
-    """This rank is about to wait for this, and does nothing else until `go`."""
+    """Record that this rank now waits for ``what`` and does nothing else until `go`."""
     if _mine is not None and what is not None and alone():
         _mine[_KEY], _mine[_ANY], _mine[_SEQ], _mine[_NAME], _mine[_PEERS] = what
         _mine[_SERIAL] += 1
@@ -150,7 +150,7 @@ def wait(what: PendingWait | None) -> None:
 
 
 def go() -> None:
-    """The wait is over."""
+    """Record that the wait has ended."""
     if _mine is not None and _mine[_WAITS] and threading.get_ident() == _main:
         _mine[_WAITS] = 0
         _mine[_SERIAL] += 1
@@ -158,7 +158,7 @@ def go() -> None:
 
 # -- the caller's side -----------------------------------------------------------------------------
 class RankPlace(NamedTuple):
-    """What one rank has written."""
+    """What one rank has written to the file."""
 
     serial: int
     waits: PendingWait | None
@@ -166,18 +166,18 @@ class RankPlace(NamedTuple):
     counts: dict[int, int]  # key -> how many it has issued
 
     def has_issued(self, wait: PendingWait) -> bool:
-        """Whether this rank may have done its part of what another waits for."""
+        """Whether this rank may have done its part of a collective that another waits for."""
         return self.counts.get(wait.key, 0) > wait.seq or wait.any_key in self.counts
 
     def denies(self, wait: PendingWait) -> bool:
-        """Whether it waits in another collective in the place of this one."""
+        """Whether this rank waits in another collective of the group in place of that one."""
         mine = self.waits
         same = mine is not None and (mine.key, mine.seq) == (wait.key, wait.seq)
         return same and mine.name != wait.name  # pyright: ignore[reportOptionalMemberAccess]
 
 
 class Places:
-    """The file of a pool's ranks, made empty at ``path``."""
+    """The file in which a pool's ranks write their places, created empty at ``path``."""
 
     def __init__(self, path: str | os.PathLike[str], world_size: int):
         self._size = world_size if world_size <= _MOST_RANKS else 0
@@ -198,7 +198,7 @@ class Places:
         return RankPlace(words[_SERIAL], wait, bool(words[_UNSEEN]), counts)
 
     def close(self) -> None:
-        """Let go of the file; the pool removes it with its directory."""
+        """Close the file; the pool removes it with its directory."""
         self._map.close()
 
 
@@ -236,7 +236,7 @@ def _lacking(rank, wait, places, halted):
 
 
 class RankWatch:
-    """Looks at ranks: only what stays as it is for ``apart`` seconds is certain."""
+    """Watches for deadlocks: a state counts as certain if it lasts for ``apart`` seconds."""
 
     def __init__(self, places: Places, apart: float = 1.0, every: float = 0.25):
         self._places, self._apart, self._every = places, apart, every
@@ -244,7 +244,7 @@ class RankWatch:
         self._since = self._last = 0.0
 
     def look(self, finished: Collection[int], now: float) -> dict[int, list[int]]:
-        """What is certain at the time ``now``, as `stuck` says it; mostly nothing."""
+        """{rank: ranks it waits for in vain} that is certain at ``now`` (s), as by `stuck`."""
         if now - self._last < self._every:
             return {}
         places, self._last = self._places.read(), now

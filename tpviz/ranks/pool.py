@@ -253,7 +253,7 @@ class Pool:
         failures: dict[int, dict[str, str] | None] | None = None,
         stacks: bool = True,
     ) -> dict[int, str]:
-        """What each rank is doing, in words: rank -> text."""
+        """{rank: what it is doing, in words}."""
         failures = failures or {}
         busy = [r for r in range(self.world_size) if r not in answers and r not in failures]
         lines = self._lines(busy) if stacks else {}
@@ -300,7 +300,7 @@ class Pool:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def let_go(self) -> None:
-        """Close this process's ends of the pipes, without a word to the ranks."""
+        """Close this process's ends of the pipes without notifying the ranks."""
         for pipe in [*self._pipes, self._life] if self._life else self._pipes:
             pipe.close()
         self.board.close()

@@ -18,14 +18,14 @@ def kill_tree(pid: int) -> None:
 
 
 def kill_below(pid: int) -> None:
-    """SIGKILL all that ``pid`` has started, and not itself."""
+    """SIGKILL all processes that ``pid`` has started, but not ``pid`` itself."""
     for child in descendants(pid):
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes started by ``pid``, by those, and so on; none where there is no ``/proc``."""
+    """Processes started by ``pid``, directly or indirectly; [] on systems without ``/proc``."""
     found = []
     for children in glob.glob(f"/proc/{pid}/task/*/children"):
         with suppress(OSError), open(children) as file:

@@ -54,7 +54,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def interrupted(states: dict[int, str]) -> Interrupted:
-    """The error of a caller that was interrupted while its ranks did this, rank -> text."""
+    """The `Interrupted` error of a launch that was stopped. states : rank -> what it was doing."""
     return Interrupted("; ".join(["the ranks were stopped", *_alike(states)]))
 
 
@@ -85,7 +85,7 @@ def timed_out(
 
 
 def deadlock(reason: str, states: dict[int, str]) -> RankTimeoutError:
-    """The error for ranks that would never finish; one of time-outs, which told it before."""
+    """The `RankTimeoutError` of ranks that would never finish, before the time-out."""
     head = f"{reason}: a deadlock, so the ranks were stopped before the time-out"
     return RankTimeoutError(f"{head}{listed(states, 'State of each rank')}", states)
 
@@ -95,7 +95,7 @@ def _because(reason: str, head: str) -> str:
 
 
 def reason(vain: dict[int, list[int]], texts: dict[int, str], finished: Collection[int]) -> str:
-    """Why ranks cannot go on, in a sentence; "" where all can.
+    """A sentence on why ranks cannot go on; "" if all can.
 
     vain : rank -> those for which it waits in vain.
     texts : of each of these ranks, what it has written on the board.
@@ -220,7 +220,7 @@ def user_line(path: str | os.PathLike[str]) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """The same of an exception that was caught."""
+    """As `user_line`, for an exception that was caught."""
     frames = traceback.extract_tb(error.__traceback__)
     return _innermost((f.filename, f.lineno, f.name) for f in reversed(frames))
 

@@ -155,7 +155,7 @@ class Recorder:
         return row
 
     def completed(self, row: list[Any], stamp: Any = None) -> None:
-        """The collective of ``row`` is done; the first to say so is right."""
+        """The collective of ``row`` is done; later calls for the same row are ignored."""
         if row[2] is None:
             row[2] = self.clock.now() if stamp is None else stamp
 

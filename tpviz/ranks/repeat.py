@@ -65,7 +65,7 @@ def repeating() -> Iterator[None]:
 
 
 class Fate:
-    """Whether a tensor's storage was freed inside of a record (``inside()`` says so of now)."""
+    """Whether a tensor's storage was freed within a record; ``inside()`` tells if one runs now."""
 
     def __init__(self, tensor: torch.Tensor, inside: Callable[[], bool]):
         self.in_record, self.inside = False, inside

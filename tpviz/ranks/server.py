@@ -45,7 +45,7 @@ def _fill_standard_streams():
 
 
 def full() -> str:
-    """Where the disk for temporary files has too little room for ranks: so in words; else ""."""
+    """A sentence if the disk for temporary files has too little room for ranks; else ""."""
     folder = tempfile.gettempdir()
     free = shutil.disk_usage(folder).free
     if free >= _ROOM:
@@ -65,12 +65,12 @@ def remove_home() -> None:
 
 
 def cleanup_dirs() -> list[str]:
-    """Directories that nobody needs once this process is gone: ours and multiprocessing's."""
+    """Directories to delete once this process has ended: ours and multiprocessing's."""
     return [home(), util.get_temp_dir()]
 
 
 def life() -> Connection:
-    """The end to read of a pipe that is at end-of-file exactly when this process is gone."""
+    """The read end of a pipe that reaches end-of-file exactly when this process ends."""
     global _life
     _life = _life or Pipe(duplex=False)
     return _life[0]

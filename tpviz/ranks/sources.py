@@ -32,7 +32,7 @@ class Source(NamedTuple):
 
 
 class Loaded:
-    """In a rank: what it loads from here on."""
+    """Keeps track, in a rank, of the source files it loads from now on."""
 
     def __init__(self):
         self._last = next(reversed(sys.modules))  # new ones come after it

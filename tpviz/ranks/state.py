@@ -249,7 +249,7 @@ class State:
         self.remember_surroundings()
 
     def remember_surroundings(self) -> None:
-        """What the caller has given this rank for its next job: environment and directory."""
+        """Record what the caller has set for the next job: environment and working directory."""
         self._environment, self._directory = dict(os.environ._data), os.getcwd()  # pyright: ignore[reportAttributeAccessIssue]
 
     def restore(self) -> list[str]:

@@ -17,7 +17,7 @@ from .operations import IN_PLACE, OPERATIONS
 
 
 class AroundWork(dist.Work):
-    """A handle around another one."""
+    """A `Work` handle that wraps another one."""
 
     def __init__(self, inner: dist.Work):
         super().__init__()
@@ -36,7 +36,7 @@ class AroundWork(dist.Work):
         return self.inner.result()
 
     def source_rank(self) -> int:
-        """Whom a message from anyone was from."""
+        """The sender of a message received from any rank."""
         return source_rank(self.inner)
 
     _source_rank = source_rank  # torch 2.13's name
@@ -53,11 +53,11 @@ class DoneWork(dist.Work):
         self.value = value
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """True at once."""
+        """Returns True at once."""
         return True
 
     def is_completed(self) -> bool:
-        """True."""
+        """Always True."""
         return True
 
     is_success = is_completed
@@ -66,16 +66,16 @@ class DoneWork(dist.Work):
         """None: a failure was raised by the call."""
 
     def result(self) -> list[torch.Tensor]:
-        """No tensors of its own."""
+        """An empty list."""
         return []
 
     def get_future(self) -> torch.futures.Future:
-        """A future that is done."""
+        """A completed future."""
         return done_future(self.value)
 
 
 def done_future(value: Any) -> torch.futures.Future:
-    """A future that gives ``value`` at once."""
+    """A completed future with the value ``value``."""
     future = torch.futures.Future()
     future.set_result(value)
     return future
@@ -87,8 +87,7 @@ def source_rank(work: Any) -> int:
 
 
 def needs_staging(args: Sequence[Any]) -> bool:
-    """Whether the tensors in these arguments must go through the host (``TPVIZ_STAGE=1`` forces
-    it)."""
+    """Whether these tensors must go through host memory (``TPVIZ_STAGE=1`` forces it)."""
     device = _device(args)
     if device is None:
         return False
@@ -128,8 +127,8 @@ def staged(
 
 
 class StagedWork(AroundWork):
-    """Done when host copies have been moved; whoever waits copies ``results`` back, pairs of a
-    tensor and its copy."""
+    """The handle of a collective on host copies; `wait` copies the results back. results : pairs of
+    a tensor and its host copy."""
 
     def __init__(self, inner: dist.Work, results: list[tuple[torch.Tensor, torch.Tensor]]):
         super().__init__(inner)
@@ -192,7 +191,7 @@ _OPERATORS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
 
 
 def can_scatter(method: str, args: Sequence[Any]) -> bool:
-    """Whether `scatter` handles this call: sums or means of CPU tensors in equal parts."""
+    """Whether `scatter` can do this call: a sum or mean of CPU tensors, in equal parts."""
     if method not in METHODS or len(args) < 3:
         return False
     if not any(args[2].reduceOp == operator for operator in _OPERATORS):  # `in` asks the other way
@@ -221,7 +220,7 @@ def _output_and_parts(args):
 
 
 class ScatterWork(AroundWork):
-    """Done when all parts have come; whoever waits adds them up."""
+    """The handle of `scatter`: done when all parts have arrived; `wait` sums them."""
 
     def __init__(
         self,

@@ -197,7 +197,7 @@ class Comparison:
         contention: bool = True,
         faults: "Faults | None" = None,
     ) -> "Trace":
-        """The program simulated again: on another cluster, with faults (see `tpviz.simulate`)."""
+        """Simulate the captured program again, with other options (see `tpviz.simulate`)."""
         if self._capture is None:
             self._capture = capture_program(self.strategy, self.workload)
         return simulate(

@@ -85,14 +85,14 @@ def errors(
 
 
 def largest(errors_by_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """{name: the largest error over the ranks}."""
+    """{name: the largest error over all ranks}."""
     names = dict.fromkeys(name for errors in errors_by_rank for name in errors)
     return {name: max(errors.get(name, 0.0) for errors in errors_by_rank) for name in names}
 
 
 def left_out(by_rank: Sequence[Iterable[str]], first: int = 0) -> tuple[str, ...]:
-    """All that ranks, numbered from ``first``, did not compare; what only some of them have is said
-    to be theirs."""
+    """Names of all that the ranks did not compare; those of some ranks only are followed by these
+    ranks, numbered from ``first``."""
     ranks: dict[str, list[str]] = {}
     for rank, names in enumerate(by_rank, first):
         for name in names:

@@ -39,7 +39,7 @@ def traits(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> dict[st
 
 
 def joined(found: Iterable[Mapping[str, Any]]) -> dict[str, Range]:
-    """{quantity: the `Range` of it} over some `traits`.
+    """{quantity: its `Range`} over several dicts of `traits`.
 
     >>> joined([{"hidden": 2048, "GPU": "A"}, {"hidden": 512, "GPU": "A"}])
     {'hidden': [512, 2048], 'GPU': ['A']}

@@ -52,13 +52,13 @@ class Found:
 
     @property
     def looked_at(self) -> int:
-        """How many strategies are decided."""
+        """Number of strategies decided: ranked, rejected or excluded."""
         return len(self.rows) + self.excluded + sum(r.count for r in self.rejected)
 
 
 class Frontier:
-    """What waits, by its bound. wanted : how many plans are to be found exactly; alone : by the
-    communication formula, which no bound is of."""
+    """The candidates not yet looked at, ordered by their lower bounds. wanted : number of plans to
+    find exactly. alone : rank by the communication formula, for which there is no bound."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class Frontier:
 def rejecting(
     rejected: list[Rejected], strategy: Strategy, cause: str, count: int = 1
 ) -> Iterator[None]:
-    """Inside, an error adds the strategy to the rejected, a ``ValueError`` with this cause."""
+    """Inside, an error adds the strategy to ``rejected``; a ``ValueError`` with this ``cause``."""
     try:
         yield
     except ValueError as error:

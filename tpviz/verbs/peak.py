@@ -88,8 +88,8 @@ class TrainingRun:
 
 
 class KeptBytes(NamedTuple):
-    """Bytes of one microbatch on a stage: from forward to backward; more where it is recomputed at
-    once; for a moment more in forward; the same in backward."""
+    """Bytes of one microbatch on a stage: kept from forward to backward; added by its
+    recomputation; added for a moment in forward, and in backward."""
 
     after_forward: float
     dropped: float
@@ -98,8 +98,8 @@ class KeptBytes(NamedTuple):
 
 
 def run_by(framework: str, s: "Merak", w: "GPT", device: str) -> TrainingRun:
-    """The `TrainingRun` of a strategy under a framework, of `tpviz.cluster.profiles.frameworks`, on
-    a device of that name, with nothing said besides."""
+    """The default `TrainingRun` of a strategy under a framework. framework : one of
+    `tpviz.cluster.profiles.frameworks`. device : its name."""
     hopper = any(name in device for name in ("H100", "H200"))
     handle = LARGE if hopper else HANDLE
     engine = LARGE if hopper or "B200" in device else ENGINE
@@ -162,7 +162,7 @@ def states(s: "Merak", w: "GPT", stages: Iterable[int], run: TrainingRun) -> dic
 
     Parameters take 2 bytes, gradients ``run.summed``, the float32 copy and Adam's two moments 12,
     which ``run.shards`` ranks share as ZeRO's stage says (Rajbhandari et al. 2020, arXiv
-    1910.02054, section 3.1). From stage 2 on the 16-bit gradients of the ends and of one block are
+    1910.02054, section 3.1). At ZeRO 2 and 3 the 16-bit gradients of the ends and of one block are
     whole beside, the block's once more in 32 bits to be reduced; at stage 3 the float32 copy takes
     the place of the parameters, whose ends and two blocks are gathered (as FSDP: derived).
     """

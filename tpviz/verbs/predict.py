@@ -32,7 +32,7 @@ class Prediction:
     """What the formulas say about one step of one rank; every rank's is the same.
 
     segments : tuple of `tpviz.cluster.clock.cost.Segment` in time order; seconds are the cluster's.
-    training : what else a model in 16 bits needs memory for, None: as most people train.
+    training : how a 16-bit model is trained, which decides its memory; None: the usual way.
     """
 
     strategy: Strategy
@@ -148,7 +148,7 @@ class Prediction:
         )
 
     def fit_in_words(self) -> str:
-        """Whether it fits, and what was counted."""
+        """A sentence: whether a rank's memory fits its device, and what was counted."""
         size = show_bytes(room(self.cluster, self.training))
         try:
             needs = show_bytes(self._memory.total)

@@ -38,7 +38,7 @@ def agreement(rows: Sequence[Any], pairs: Iterable[tuple[str, str]]) -> dict[str
 
 
 def rounded(seconds: float) -> float:
-    """Times that differ by rounding are one."""
+    """``seconds`` rounded, so that times differing by rounding errors compare equal."""
     return float(f"{seconds:.9e}")
 
 
@@ -115,7 +115,7 @@ def plans(rows: "Iterable[Row]") -> "Iterator[list[Row]]":
 
 
 def plan_of(row: Row, rows: "Iterable[Row]") -> list[Row]:
-    """The rows that are the same plan as one of them."""
+    """The rows of ``rows`` that are the same plan as ``row`` (see `plans`)."""
     near = [other for other in rows if rounded(other.predicted) == rounded(row.predicted)]
     return next(plan for plan in plans(near) if row in plan)
 

@@ -263,7 +263,7 @@ SLOW_LINK = 1.2
 
 
 class Straggler(NamedTuple):
-    """A rank whose kernels take ``factor`` times as long as those of the other ranks."""
+    """A rank whose kernels take ``factor`` times as long as the other ranks' kernels."""
 
     rank: int
     factor: float
@@ -299,7 +299,8 @@ class SlowLink(NamedTuple):
 
 
 def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
-    """The value with half of the weight on either side: long events decide, not the many short."""
+    """The value with half of the weight on either side; weighted by duration, long events
+    decide."""
     order = np.argsort(values, kind="stable")
     total = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(total, total[-1] / 2)])

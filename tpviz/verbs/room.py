@@ -80,7 +80,7 @@ class Training:
         return BLOCKWISE if self.moments == 1 else self.moments
 
     def of(self, run: TrainingRun) -> TrainingRun:
-        """A framework's run, trained so."""
+        """A framework's `TrainingRun` with these settings in place of its own."""
         summed = run.summed if self.gradients is None else self.gradients
         return replace(run, summed=summed, master=self.master, moment=self.moment)
 
@@ -93,16 +93,16 @@ ORDERS = ("1f1b", "interleaved_1f1b")
 def need(
     strategy: "Strategy", workload: "GPT", cluster: "Cluster", training: Training | None = None
 ) -> Memory:
-    """Bytes that the rank that needs most has to have, by kind. Raises ``NotImplementedError``
-    where the strategy has no formula."""
+    """Bytes by kind on the rank that needs most memory. Raises ``NotImplementedError`` where the
+    strategy has no formula."""
     return Memory(_need(*_key(strategy, workload, cluster, training)))
 
 
 def least_needs(
     strategy: "Strategy", workload: "GPT", cluster: "Cluster", training: Training | None = None
 ) -> Iterator[float]:
-    """Lower bounds of `need`'s total that are found faster, without the order of a schedule; what
-    is found fastest, or mostly is the largest, comes first."""
+    """Yield lower bounds of `need`'s total that need no schedule: those that are quick or usually
+    tight come first."""
     strategy, workload, framework, device, how = _key(strategy, workload, cluster, training)
     if workload.itemsize > 2:
         yield strategy.least_memory(workload).total
@@ -117,7 +117,7 @@ def least_needs(
 
 
 def check_training(training: Training | None, workload: "GPT") -> None:
-    """Raise ``ValueError`` unless this is how that workload can be trained."""
+    """Raise ``ValueError`` unless the workload can be trained with these settings."""
     if training is not None and not isinstance(training, Training):
         raise ValueError(f"training={training!r}: give a tv.Training, or None")
     if training is not None and workload.itemsize > 2:
@@ -128,8 +128,8 @@ def check_training(training: Training | None, workload: "GPT") -> None:
 
 
 def room(cluster: "Cluster", training: Training | None = None) -> float:
-    """Bytes of a device that may be used: of a GPU in `GPUS` more than its name says, see `SPARE`;
-    of a device that somebody described, all."""
+    """Bytes of a device that may be used: for a GPU in `GPUS` more than its nominal memory, see
+    `SPARE`; for other devices all."""
     device = cluster.device
     usable = BINARY * (1 - LEFT) if device.name in GPUS else 1
     return (1 - (training or USUAL).margin) * usable * device.memory
@@ -171,7 +171,7 @@ def check_memory(
 
 
 def words(workload: "GPT", cluster: "Cluster", training: Training | None = None) -> str:
-    """What `need` is the memory of: "" in 32 and 64 bits, where it is our own program's."""
+    """What `need` assumes, in words; "" in 32 and 64 bits, where it counts our own program."""
     if workload.itemsize > 2:
         return ""
     how, framework = training or USUAL, framework_of(cluster)
@@ -188,8 +188,8 @@ def words(workload: "GPT", cluster: "Cluster", training: Training | None = None)
 
 # -- whose formula ---------------------------------------------------------------------------------
 def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
-    """(the same plan as a framework's pipeline, which may have one stage; its workload; ranks that
-    ZeRO shares over); None where no framework has such a plan."""
+    """(the equivalent `Merak`, perhaps of one stage; its workload; number of ranks that ZeRO shards
+    over), the form in which frameworks run it; None if no framework has such a plan."""
     if isinstance(s := as_merak(s), Merak):
         usual = s.schedule in ORDERS and s.recompute != "stage_aware" and not s.subpipeline
         if not usual or s.pp > 1:
@@ -212,7 +212,7 @@ def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
 
 
 def framework_run(framework: str, device: str, s: Merak, w: "GPT", shards: int) -> TrainingRun:
-    """The `TrainingRun` of such a pipeline under a framework, on a device of that name."""
+    """The `TrainingRun` of a pipeline under a framework. device : its name."""
     return replace(run_by(framework, s, w, device), shards=shards if s.zero_stage else 1)
 
 

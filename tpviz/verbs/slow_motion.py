@@ -27,7 +27,7 @@ NEGLIGIBLE = 0.02
 
 
 class SlowMotion(NamedTuple):
-    """A factor, and why it is what it is."""
+    """A slow-motion factor and the reason for it."""
 
     factor: float
     words: str

@@ -44,7 +44,7 @@ class Cell:
 
     @cached_property
     def choices(self) -> Sequence[Mapping[str, Any]]:
-        """{knob: value} of each; of a strategy that was given alone there is one."""
+        """The {knob: value} dicts to try; one, empty, for a strategy that the user gave."""
         if self.alone:
             return [{}]
         return self._choices or self.strategy.choices(self._workload)
@@ -60,11 +60,11 @@ class Cell:
         return found if len(self.choices) > 2 * len(found) else {}
 
     def made(self, choice: Mapping[str, Any]) -> Strategy:
-        """The strategy with a choice."""
+        """The layout with the knobs of one of the `choices`."""
         return replace(self.strategy, **choice) if choice else self.strategy
 
     def has(self, strategy: Strategy) -> bool:
-        """Whether a strategy is one of them."""
+        """Whether ``strategy`` is one of the cell's."""
         return strategy.axes == self.strategy.axes and strategy in map(self.made, self.choices)
 
 

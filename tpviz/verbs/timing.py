@@ -110,7 +110,7 @@ def time_rank(
 def time_paced_rank(
     axes: list[tuple[int, int]], sizes: list[int], repeats: int, cluster: "Cluster"
 ) -> dict[str, Any]:
-    """The "points" of an emulated cluster, in times of the lane clock, and how "late" the run was.
+    """{"points": as of `time_rank`, in emulated seconds, "late": how the run overran, "host"}.
 
     Its device is described, not measured.
     """

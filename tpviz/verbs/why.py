@@ -49,7 +49,7 @@ def why(found: "Search") -> list[str]:
 
 def by_formula(rows: "Sequence[Row]") -> str:
     """A sentence where formulas put another first, or predict that some which were not simulated
-    take less than the first one's simulation says; "" else."""
+    take less than the first one's simulation says; else ""."""
     best, first = rows[0], min(rows, key=lambda row: row.predicted)
     if best.simulated is None:
         return ""
@@ -112,7 +112,7 @@ def left_out(found: "Search") -> list[str]:
 
 
 def why_not(found: "Search", strategy: Strategy) -> str:
-    """`Search.why_not`."""
+    """Implements `Search.why_not`."""
     if not isinstance(strategy, Strategy):
         raise ValueError(f"why_not needs a strategy such as tv.Megatron(tp=2), not {strategy!r}")
     name, best = strategy.short, found.rows[0]
@@ -167,7 +167,7 @@ def _by_bound(found, strategy, p):
 
 
 def least(rows: "Sequence[Row]") -> list[str]:
-    """The same where communication alone is the objective: the first, the next, the best step."""
+    """As `why`, for the objective "communication": the first, the next, the fastest step."""
     best = rows[0]
     lines = [
         "Ranked by communication alone, the schemes' own formulas: "
@@ -194,7 +194,7 @@ def least(rows: "Sequence[Row]") -> list[str]:
 
 
 def kind(strategy: "Strategy") -> tuple[str, ...]:
-    """The axes in use: strategies that share them are of one kind."""
+    """The axes of more than one rank; strategies with the same axes are of one kind."""
     return tuple(axis for axis, size in strategy.axes.items() if size > 1)
 
 
@@ -227,7 +227,7 @@ def _differences(mine, other):
 
 
 def rivals(rows: "Sequence[Row]") -> "list[Row]":
-    """The first row of another kind than the best's, and the best of each kind with one axis."""
+    """The best row whose `kind` differs from the winner's, and the best of each one-axis kind."""
     seen, found = {kind(rows[0].strategy)}, []
     for row in rows:
         this = kind(row.strategy)

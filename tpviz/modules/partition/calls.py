@@ -101,11 +101,11 @@ class TracedCall:
         return found
 
     def flat(self, model: nn.Module) -> nn.Module:
-        """The model with only its output's tensors: export refuses caches and the like."""
+        """The model wrapped to return only the output's tensors, as export refuses caches etc."""
         return _Flat(model, self)
 
     def joined(self, tensors: Iterable[torch.Tensor]) -> Any:
-        """The output, of its tensors."""
+        """The model's output, rebuilt from its tensors."""
         return self.output.filled(tensors)
 
 

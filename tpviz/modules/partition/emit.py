@@ -101,7 +101,7 @@ class TracedStage(nn.Module):
         return self._end(values)
 
     def in_parts(self) -> StageParts:
-        """The same in `StageParts`, for a pipeline that runs some layers again."""
+        """The stage as `StageParts`, for a pipeline that recomputes some layers."""
         trained = {node.name for node in self._graph.nodes if node.trained}
         takes = tuple(piece.takes for piece in self._part.pieces)
         return StageParts(

@@ -29,12 +29,12 @@ class TensorSpec(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Of its elements."""
+        """Bytes of all elements."""
         return self.numel * self.dtype.itemsize
 
 

@@ -32,7 +32,7 @@ def inside() -> bool:
 
 
 class NoShape(Exception):
-    """What a leaf gives cannot be told."""
+    """Raised if the shape of a leaf's output cannot be found out."""
 
     def __init__(self, call: "LeafCall"):
         self.kind = type(call.module).__name__

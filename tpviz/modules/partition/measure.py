@@ -66,7 +66,7 @@ class Measure(fx.Interpreter):
         return self
 
     def run_node(self, n: fx.Node) -> Any:
-        """One operation; what it does is noted."""
+        """Run one operation and record what it costs."""
         if n.op in ("placeholder", "output"):
             return super().run_node(n)
         if n.target is LEAF and self.calls[n.args[1]].shape:  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -49,7 +49,7 @@ def rows(partition: "Partition") -> list[list[str]]:
 
 
 def sentence(partition: "Partition") -> str:
-    """What matters most, in words."""
+    """A sentence that sums up the partition: how even the stages are, and what they send."""
     stages = partition.stages
     most = max(stages, key=lambda part: part.flops)
     mean = sum(part.flops for part in stages) / len(stages)
@@ -134,7 +134,7 @@ def _kept(partition):
 
 
 def grouped(paths: Iterable[str]) -> list[str]:
-    """Paths with what they share said once.
+    """Module paths in short form, with common parts written once.
 
     >>> grouped(["emb", "h.0", "h.1", "h.2", "h.3.ln", "h.3.mlp", "h.4"])
     ['emb', 'h.0..2', 'h.3.{ln, mlp}', 'h.4']

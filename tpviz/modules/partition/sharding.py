@@ -65,7 +65,7 @@ class Crossing:
         return found
 
     def legal(self, names: Sequence[str], most: int) -> bool:
-        """Whether a cut may be where these cross: ``most`` of them, hot ones aside."""
+        """Whether a cut is legal where these values cross: at most ``most`` that are not hot."""
         return (
             bool(names)
             and sum(name not in self.hot for name in names) <= most
@@ -83,8 +83,8 @@ def layer_of(path: str) -> tuple[str, int] | None:
 class Shard:
     """Operations ``start`` to ``stop`` (excluded) of a graph's body.
 
-    numel : elements of the parameters that it uses first, tied ones once. flops : of its forward.
-    paths : of the modules with parameters that it calls.
+    numel : elements of the parameters that no earlier shard uses. flops : FLOPs of its forward.
+    paths : paths of the modules with parameters that it calls.
     """
 
     start: int

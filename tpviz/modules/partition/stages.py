@@ -43,12 +43,12 @@ class Piece(NamedTuple):
 class StagePart:
     """One stage of a partition; sizes are those of one microbatch.
 
-    paths : of the modules that are wholly in it, outermost ones. parameters, buffers : names of
-    those it holds, a tied one in every stage that uses it. numel : elements of these parameters.
-    flops : of its forward. activation_bytes : what autograd keeps for backward, an estimate.
-    receives, sends : lists of `StageMessage`. inputs : names of the model's inputs that it needs
-    itself. pieces : `Piece` of each of its shards. free : the free nodes that it computes for
-    itself.
+    paths : the outermost modules that lie entirely in the stage. parameters, buffers : names of
+    those it holds; a tied one is in every stage that uses it. numel : elements of these parameters.
+    flops : FLOPs of its forward. activation_bytes : bytes that autograd keeps for backward, an
+    estimate. receives, sends : lists of `StageMessage`. inputs : names of the model's inputs that
+    it needs itself. pieces : a `Piece` for each of its shards. free : the free nodes (see `graph`)
+    that it computes itself.
     """
 
     index: int
@@ -66,7 +66,7 @@ class StagePart:
 
     @cached_property
     def nodes(self) -> "tuple[Node, ...]":
-        """Its operations of the body, in order."""
+        """The stage's operations in the graph's body, in order."""
         return tuple(node for piece in self.pieces for node in piece.nodes)
 
 

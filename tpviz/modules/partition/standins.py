@@ -73,7 +73,7 @@ def no_caches(model: nn.Module) -> Iterator[None]:
 
 
 class OwnBackward(Exception):
-    """An autograd function is about to be traced through."""
+    """Raised where export would trace through a custom autograd function."""
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def no_own_backward() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing of export's own on the screen: what stops it is raised."""
+    """While inside, nothing is logged, warned or written to stderr; errors are still raised."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
