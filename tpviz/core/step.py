@@ -75,7 +75,7 @@ class Overlapped(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """``count`` times a kernel and a collective that runs during the next kernels.
+    """``count`` equal chunks: a kernel, then a collective that overlaps the next chunks' kernels.
 
     Two stages of a pipeline with equal items: T(C) = max(C g + a, g + C a), g and a of one chunk
     (derived; references: ATP's chunk-based overlap).
@@ -103,10 +103,11 @@ class PairInChunks(NamedTuple):
     count: int
 
     def expand(self) -> "Sequence[Operation]":
-        """first 1, first 2, second 1, first 3, second 2, ...: second waits for its chunk's first.
+        """The operations in order: kernel 1 of chunks 1 and 2, kernel 2 of chunk 1, kernel 1 of
+        chunk 3, ...; kernel 2 of a chunk waits for the collective after its kernel 1.
 
-        The collectives of both axes are in flight at once. Links that they share count as free, as
-        they do beside data parallelism; `tpviz.simulate` shares them.
+        The collectives of both axes are in flight at once. Contention on links that they share is
+        ignored here; `tpviz.simulate` models it.
         """
         made, tickets = Operations(), []
         for number in range(self.count + 1):

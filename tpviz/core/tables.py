@@ -94,7 +94,7 @@ def in_notebook() -> bool:
 
 
 def show_apart(values: Iterable[float]) -> list[str]:
-    """`show_seconds` of each, with as many digits (up to 7) as times need that are not the same.
+    """`show_seconds` of each value, with enough digits (up to 7) to tell different values apart.
 
     >>> show_apart([293.1e-6, 293.4e-6, 1e-3])
     ['293.1 us', '293.4 us', '1 ms']

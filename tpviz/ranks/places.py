@@ -75,7 +75,7 @@ class PendingWait(NamedTuple):
 class GroupPlace:
     """The share of one group in this rank's part.
 
-    name, members : the same on all members. timeout : seconds after which its collectives fail.
+    name, members : the same on all members. timeout : time after which its collectives fail.
     Below half an hour the program may rely on that failure, so no deadlock is reported.
     """
 

@@ -45,10 +45,10 @@ def validate(schedule: "Schedule") -> "tuple[Step, ...]":
 def schedule_errors(schedule: "Schedule") -> list[str]:
     """What is wrong with a schedule, as a list of sentences; empty if nothing is.
 
-    Wrong are actions of stages or microbatches that do not exist, or on another rank than their
-    stage; what is missing, or there twice; what comes before something it needs; gradients summed
-    in another order than 0..m-1 (every schedule must give the same bits); and ranks that wait for
-    each other in a ring.
+    Errors are: actions of stages or microbatches that do not exist, or on another rank than their
+    stage; missing or repeated actions; actions before one that they need; gradients summed in
+    another order than 0..m-1 (all schedules must give the same bits); and ranks that wait for each
+    other in a ring.
     """
     return _faults(schedule, walk(schedule)[1])
 

@@ -106,8 +106,8 @@ class CriticalPath(Tabular, list[Event]):
     _look, _right = "tpviz-path", (0, 1, 6, 7)
 
     def spent(self) -> list[tuple[float, float]]:
-        """(seconds before it in which no event of the path runs, seconds that it adds) of each
-        event; together they are the time from the first event's start to the last one's end."""
+        """For each event of the path: (seconds before it in which no event of the path runs,
+        seconds that it adds). All of them sum to the time from the first start to the last end."""
         now, found = self[0].start if self else 0.0, []
         for event in self:
             gap = max(0.0, event.start - now)

@@ -73,7 +73,7 @@ class Ledger(Tabular):
 
     @classmethod
     def of(cls, entries: Iterable[tuple[str, str, str, int, int, int]]) -> Self:
-        """From (axis, collective, phase, count, payload bytes of each, group size) tuples.
+        """A ledger from (axis, collective, phase, count, payload bytes of each, group size) tuples.
 
         Groups of one rank move nothing and are left out; so are entries with count 0. -1 stands
         for unknown bytes, and 0 for the size of an unknown group.

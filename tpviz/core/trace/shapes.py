@@ -162,7 +162,7 @@ class Text:
 
 
 class Plain(Text):
-    """A number or a text, as a name or as a number that stands for one; or None."""
+    """A number, a text or None, such as a name or a number used as one."""
 
     def check(self, value: Any) -> Real | str | None:
         """The value."""
@@ -251,7 +251,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Nested:
-    """Anything that JSON can hold, at most ``depth`` deep, by default `limits.DEPTH`."""
+    """Any JSON value, nested at most ``depth`` levels (default: `limits.DEPTH`)."""
 
     depth: int | None = None
 
