@@ -84,7 +84,7 @@ class Traffic:
             ports.append(Port._make(((part, place // inner, way), capacity, load)))
         shared = min([capacity / load for _, capacity, load in ports])
         bandwidth = min(limit, shared)
-        if self.key in self.cluster.table:  # with all of its kind active, so sharing is in it
+        if self.key in self.cluster.table:  # measured with all its kind active: includes sharing
             bandwidth = self.cluster.table[self.key]
             held = shared if shared <= limit else 0.0
             limit, ports = bandwidth, [_as_measured(port, bandwidth, held) for port in ports]

@@ -351,7 +351,7 @@ class _Text:
                 if not self.more():
                     raise
                 continue
-            if end < len(self.text) or not self.more():  # else a number might go on
+            if end < len(self.text) or not self.more():  # else a number may be cut off
                 self.at = end
                 return found
 

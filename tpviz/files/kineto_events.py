@@ -283,7 +283,7 @@ def _issues(events, collectives):
         waiting["all_reduce" if kind == "reduce_scatter" and kind not in kinds else kind].append(e)
     for e in collectives:
         queue = waiting[_kind(e["name"])]
-        # What was issued before the profile began comes out of no queue.
+        # Collectives issued before the profile began are in no queue.
         yield queue.popleft() if queue and queue[0]["start"] <= e["start"] else e
 
 

@@ -105,7 +105,7 @@ def _read(file: Path) -> dict[str, Any]:
     if "tpviz" not in data:
         return {**data, "traceEvents": events, "notes": read.notes}
     header = _check_format(file, data)
-    if events:  # the header came last
+    if events:  # the header came after the events
         table.add(*_values(file, 0, events))
     found = {"tpviz": {**header, "meta": _meta(file, header)}, "traceEvents": table}
     return {**found, "notes": read.notes}

@@ -56,7 +56,7 @@ class AfterBackward:
         self.finish, self.abandon, self.asked = finish, abandon, False
         module.register_forward_pre_hook(self._before)
         module.register_forward_hook(self._watch)
-        me = ref(self)  # a parameter whose hook holds the parameter is never collected
+        me = ref(self)  # a hook that holds its own parameter would never be collected
 
         def weak(_):
             if after := me():

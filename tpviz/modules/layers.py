@@ -208,7 +208,7 @@ class SumBack(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         """The sum of all ranks' gradients."""
-        grad = grad.clone(memory_format=torch.contiguous_format)  # others may hold it
+        grad = grad.clone(memory_format=torch.contiguous_format)  # other code may hold this tensor
         dist.all_reduce(grad, group=ctx.group)
         return grad, None
 

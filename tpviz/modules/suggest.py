@@ -101,7 +101,7 @@ def _calls(model, modules, paths, inputs):
     try:
         with torch.enable_grad():
             model(*args, **kwargs)
-    except Exception:  # it says so itself when it is run
+    except Exception:  # running it raises that error
         reads.clear()
     finally:
         for hook in hooks:

@@ -278,7 +278,7 @@ class TracedGroup(dist.ProcessGroup):
                 )
 
     def _place(self, method, collective, members, args):
-        if self._places is None:  # the first one: the group has its name now
+        if self._places is None:  # the first call: only now does the group have its name
             self._places = places.GroupPlace(self._name, self.members, self.timeout)
         if collective not in PEER:
             return self._places.issue(collective)

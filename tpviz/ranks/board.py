@@ -56,7 +56,7 @@ class Board:
     def __init__(self, path: str | os.PathLike[str], world_size: int):
         self.path = os.fspath(path)
         with open(self.path, "w+b") as file:
-            # All of it now: on a full disk a part without a place kills whoever looks at it.
+            # Allocate all now: on a full disk, touching a missing page kills the process.
             os.posix_fallocate(file.fileno(), 0, world_size * SLOT)
             self._map = mmap.mmap(file.fileno(), 0)
 

@@ -296,7 +296,7 @@ def flops(operator: "Operator", shapes: "Shapes") -> int:
 @lru_cache(4096)  # a step has few different ones, and the counter takes 0.2 ms for each
 def _by_formula(packet, *shapes):
     formula = flop_registry.get(packet) or flop_registry[_SAME_AS[packet]]
-    if "scaled_dot_product" in packet.__name__:  # torch 2.9 counts no keys that queries share
+    if "scaled_dot_product" in packet.__name__:  # torch 2.9 has no grouped-query count
         heads = max(s[1] for s in shapes if _is_4d(s))
         shapes = [(s[0], heads, *s[2:]) if _is_4d(s) else s for s in shapes]
     return int(formula(*shapes[:-1], out_val=shapes[-1]))

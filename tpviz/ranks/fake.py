@@ -81,7 +81,7 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
     c10d, pickling = dist.distributed_c10d, ("_object_to_tensor", "_tensor_to_object")
     originals = {name: getattr(c10d, name) for name in pickling}
     vars(c10d).update(dict.fromkeys(pickling, _refuse_objects))
-    gc.freeze()  # memory is found through the collector: what was there before is none of its
+    gc.freeze()  # the collector finds tensors for memory tracking: exclude older ones
     try:
         dist.init_process_group(
             "tpviz",

@@ -154,7 +154,7 @@ def _alive(fake):
 
     ``type`` rather than isinstance, which would wake lazy proxies.
     """
-    gc.collect()  # what only cycles keep is not the program's memory
+    gc.collect()  # garbage kept alive by cycles is not the program's memory
     objects = gc.get_objects()
     tensors = [o for o in objects if issubclass(type(o), torch.Tensor) and _has_bytes(o)]
     # This process may hold others: for a capture, of whatever else it does; else the compiler's.

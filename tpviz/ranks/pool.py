@@ -103,7 +103,7 @@ class Pool:
         Not where the last job was cut short, where a rank has died, where a job left something
         behind that `state` cannot undo, nor where a module that ranks have loaded was edited.
         """
-        idle, self.idle = self.idle, False  # an interrupt from here on leaves them not idle
+        idle, self.idle = self.idle, False  # an interrupt from here on leaves the ranks marked busy
         return idle and not self.dead() and os.path.isdir(self.folder) and self._as_new()
 
     def _as_new(self):
@@ -217,7 +217,7 @@ class Pool:
 
     def _blame(self, failures, answers, show):
         """The error for the rank it began with: one that died, else the first that raised."""
-        first = min(failures)  # of those heard of at once
+        first = min(failures)  # among failures that arrive together
         until = monotonic() + _GRACE
         while (left := until - monotonic()) > 0 and len(failures) + len(answers) < self.world_size:
             new = self._listen(answers, left, show)

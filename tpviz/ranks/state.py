@@ -292,7 +292,7 @@ class _Functions:
         own: Any = vars(owner)  # of a class, a proxy of its dictionary
         self.owner, self.now = owner, gc.get_referents(own)[0] if isinstance(owner, type) else own
         self.saved = {name: value for name, value in own.items() if callable(value)}
-        # Modules load parts of theirs when these are first needed; classes do not.
+        # Modules may load submodules lazily, on first use; classes do not.
         self.names = set(own) if isinstance(owner, type) or owner is builtins else None
         self.version = dict_version(self.now)
 

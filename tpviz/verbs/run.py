@@ -136,7 +136,7 @@ def _train(
 ):
     """One rank's training: (its `Trace`, its losses)."""
     if in_torchrun():  # elsewhere all ranks are this machine's
-        check_one_clock()  # now, not when all have been trained and their traces meet
+        check_one_clock()  # now, rather than after training, when traces are merged
     program, device = program_here(strategy, workload, lr=lr)
     losses, total = [], warmup + steps + memory
 

@@ -203,7 +203,7 @@ class Engine:
             name, transfer.bytes, len(queue.members), queue.link
         )
         latency, factor = hops * queue.link.latency, queue.factor
-        queued = self.cluster.queued if time > transfer.ready else 1.0  # behind another
+        queued = self.cluster.queued if time > transfer.ready else 1.0  # waits for the one before
         latency, volume = latency * factor * queued, volume * factor * queued
         link, passes = queue.link, queue.passes
         if self.cores:

@@ -101,7 +101,7 @@ class Flows:
 
     def passes(self, link: "Link", kind: Hashable) -> list[PortPass]:
         """How flows of a kind meet the ports of their link."""
-        if (id(link), kind) not in self.of_link:  # a link's hash would be that of all its ports
+        if (id(link), kind) not in self.of_link:  # hashing a link would hash all its ports
             ports = [
                 (port.key, self.ports.setdefault(port.key, SharedPort())) for port in link.ports
             ]

@@ -88,7 +88,7 @@ def disagreements(trace: "Trace") -> list[str]:
     group = (members * (int(axis.max()) + 1) + axis) * 2 + message
     order = np.lexsort((rank, seq, group))
     same = (np.diff(group[order]) == 0) & (np.diff(seq[order]) == 0)
-    if (same & (np.diff(rank[order]) == 0)).any():  # a rank's n-th with a key belongs to the n-th
+    if (same & (np.diff(rank[order]) == 0)).any():  # a rank's n-th of a key matches others' n-th
         _, turn = runs([group, seq, rank])
         order = np.lexsort((rank, turn, seq, group))
         same = (np.diff(group[order]) == 0) & (np.diff(seq[order]) == 0)

@@ -66,7 +66,7 @@ def collective_groups(trace: "Trace") -> tuple[np.ndarray, np.ndarray]:
     what, end = np.where(peer, -1, names[1]), np.where(peer, names[1], -1)
     nobody = (members[0] == "")[members[1]] & (trace["axis"][rows] != UNKNOWN)
     alone = nobody | (seq < 0)
-    axis = codes(trace["axis"][rows])[1]  # of groups with equal members each has its own
+    axis = codes(trace["axis"][rows])[1]  # groups with equal members have axes of their own
     keys = [np.where(alone, np.arange(len(rows)), -1), members[1], axis, seq, what]
     _, turn = runs([*keys, rank, end])
     order, place = runs([*keys, turn])

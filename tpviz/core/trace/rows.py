@@ -91,7 +91,7 @@ class Runs:
     def columns(self) -> dict[str, np.ndarray]:
         """{name: array}; rows with id -1 are numbered in the order given. Empties the table."""
         parts = self.parts or [columns({name: [] for name in COLUMNS}, str)]
-        # A column leaves the runs as it is joined, so that not all are there twice.
+        # Each column is freed from the runs once joined, so memory never holds all of them twice.
         made = {name: np.concatenate([part.pop(name) for part in parts]) for name in COLUMNS}
         made["id"] = np.where(made["id"] < 0, np.arange(self.rows), made["id"])
         self.__init__()

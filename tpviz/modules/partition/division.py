@@ -123,7 +123,7 @@ class Partition(Tabular):
                 )
         return found
 
-    # How it is shown stands in `report`.
+    # Texts and tables are in `report`.
     to_table = report.rows  # pyright: ignore[reportAssignmentType]  (its self is "partition")
     describe = report.sentence
     scene = report.scene

@@ -80,7 +80,7 @@ def payloads(w: "GPT", ranks: int) -> Payloads:
     """The `Payloads` if every matrix is split over ``ranks`` ranks."""
     return Payloads(
         w.batch * w.seq * w.hidden * w.itemsize,
-        2 * ranks * w.batch * w.seq * max(w.itemsize, 4),  # every rank's two numbers a token
+        2 * ranks * w.batch * w.seq * max(w.itemsize, 4),  # two numbers per token from every rank
     )
 
 

@@ -109,7 +109,7 @@ class SplitColumn(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad_2d, of_weight = grad.flatten(0, -2), None
         own = ctx.ring.reduce_scatter(grad_2d, weight)
-        # By whole chunks: every piece adds to all of the weight's gradient.
+        # In whole chunks: each piece adds to the whole weight gradient, so more pieces cost more.
         for rows, piece in ctx.ring.gathered(x.flatten(0, -2), whole_chunk):
             part = grad_2d[rows].t() @ piece
             of_weight = part if of_weight is None else of_weight.add_(part)

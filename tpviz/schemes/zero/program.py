@@ -117,7 +117,7 @@ class DataParallelProgram(Program):
     def _complete(self, bucket):
         """A bucket is full: reduce it, in the plan's order, which is the same on every rank."""
         if self.left and self.zero < 2:
-            return  # more microbatches add to it
+            return  # later microbatches add to it
         if self.zero == 3:
             bucket.free()
         while self.launched < len(self.buckets) and not self.buckets[self.launched].missing:

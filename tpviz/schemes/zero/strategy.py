@@ -110,7 +110,7 @@ class DataParallel(Strategy):
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a strategy inside. Around AxoNN it becomes AxoNN's own axis ``data``."""
         plain = self.inner is None and not isinstance(other, DataParallel)
-        beside = hasattr(other, "stages") and not other.shares_batch  # a Pipeline takes this one
+        beside = hasattr(other, "stages") and not other.shares_batch  # `Pipeline.takes` does it
         if not plain or beside:
             return None
         own = type(self).start_sum is not DataParallel.start_sum
