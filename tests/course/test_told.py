@@ -4,9 +4,8 @@ import ast
 from pathlib import Path
 
 import pytest
-from tpviz.exercises import exercise, exercises
 
-from tpviz.course import catalogue, told
+from tpviz.course import catalogue, exercise, exercises, told
 from tpviz.course.task import HINT_KINDS
 
 FILES = sorted(told.FOLDER.glob("*.md"))

@@ -6,7 +6,7 @@ the function that computes ours (`tpviz.evidence.finding.Finding`), and knows no
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
@@ -268,7 +268,7 @@ def known() -> tuple[Claim, ...]:
     """The claims of `claims.json`."""
     read = json.loads(FILE.read_text())
 
-    def claim(figure, without=(), **row):
+    def claim(figure: Sequence[float], without: Sequence[str] = (), **row: Any) -> Claim:
         ends = read["unknowns"][row["system"]]
         bearing = {name: its for name, its in ends.items() if name not in without}
         return Claim(figure=tuple(figure), unknowns=bearing, **row)
@@ -312,26 +312,34 @@ def claims(
     return Claims(tuple(rows))
 
 
-def _side_by_side(wanted: list[Claim], sensitivity: bool, progress: Any):
+def _side_by_side(wanted: list[Claim], sensitivity: bool, progress: Any) -> dict[Any, Finding]:
     """{`_job`: its `Finding`} of all that these claims ask for; none on one core and in a rank."""
     cores = min(MOST, max_ranks(), len(os.sched_getaffinity(0)))
     if cores < 2 or in_torchrun() or dist.is_initialized():
         return {}
-    jobs, groups = {}, {}
+    jobs: dict[Any, tuple[Claim, dict[str, Any]]] = {}
+    groups: dict[Any, list[tuple[Claim, dict[str, Any]]]] = {}
     hear = lambda *job: jobs.setdefault(_job(*job), job) and Finding(0.0, "", "")
     for claim in (claim for claim in wanted if claim.experiment):
         claim.ask(sensitivity, hear)
     for claim, given in jobs.values():
         groups.setdefault(claim.shares(given), []).append((claim, given))
     with TemporaryDirectory(prefix="claims-") as folder:
-        options = {"timeout": None, "device": "cpu", "progress": progress}
-        every = launch(_worked, [*groups.values()], folder, world_size=cores, **options)
+        every = launch(
+            _worked,
+            [*groups.values()],
+            folder,
+            world_size=cores,
+            timeout=None,
+            device="cpu",
+            progress=progress,
+        )
     return {job: ours for found in every for job, ours in found.items()}
 
 
-def _worked(groups: list[list[tuple[Claim, dict[str, Any]]]], folder: str):
+def _worked(groups: list[list[tuple[Claim, dict[str, Any]]]], folder: str) -> dict[Any, Finding]:
     """What this rank has computed: group after group that no other has begun."""
-    found = {}
+    found: dict[Any, Finding] = {}
     for number, group in enumerate(groups):
         try:
             Path(folder, str(number)).touch(exist_ok=False)
