@@ -271,7 +271,7 @@ def known() -> tuple[Claim, ...]:
     def claim(figure: Sequence[float], without: Sequence[str] = (), **row: Any) -> Claim:
         ends = read["unknowns"][row["system"]]
         bearing = {name: its for name, its in ends.items() if name not in without}
-        return Claim(figure=tuple(figure), unknowns=bearing, **row)
+        return Claim(figure=(figure[0], figure[1]), unknowns=bearing, **row)
 
     return tuple(claim(**row) for row in read["claims"])
 

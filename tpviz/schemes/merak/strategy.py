@@ -12,6 +12,7 @@ ValueError: batch=4 does not split evenly over dp*microbatches=8: use dp*microba
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -96,7 +97,7 @@ class Merak(Staged):
     @property
     def inside(self) -> Megatron:
         """The `Megatron` by which the blocks of a stage are split."""
-        return Megatron(tp=self.tp, sp=self.sp)
+        return _inside(self.tp, self.sp)
 
     @property
     def sequence_parallel(self) -> bool:
@@ -160,3 +161,8 @@ def as_merak(strategy: Any) -> Any:
     made = Merak(tp=tp, sp=sp, dp=strategy.dp, zero=strategy.zero, **own)
     same = not strategy.placement and strategy.inside.layout.chunks == 1
     return made if same else strategy
+
+
+@lru_cache(maxsize=256)  # a search asks hundreds of thousands of times, for few
+def _inside(tp: int, sp: bool) -> Megatron:
+    return Megatron(tp=tp, sp=sp)
