@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .trace.ledger import Ledger
 
 RING_SHIFT = "ring_shift"
-"""A message to the next rank of the axis, and one from the rank before: a send and a receive."""
+"""A message to a neighbour on the axis's ring and one from the other: a send and a receive."""
 
 
 class Kernel(NamedTuple):

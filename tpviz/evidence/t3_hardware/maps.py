@@ -1,4 +1,4 @@
-"""Address maps: what becomes of each chunk of a GEMM's output on each rank (section 2.4 of ours).
+"""Address maps: what becomes of each chunk of a GEMM's output on each rank.
 
 The GEMM's code stays as it is; a store to a mapped address goes to a peer's memory (`Remote`), or
 stays and starts a DMA when enough updates are in (`Dma`), or just stays (`Local`). Maps are data:

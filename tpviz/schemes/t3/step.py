@@ -16,7 +16,7 @@ arrival a_i,
 
     e_i = max(e_{i-1} + g_i, a_{i-m}),    a_i = max(e_i, a_{i-1}) + c_i.
 
-`simulate` gives the same where all links of the ring are alike; where they are not, all are taken
+`tv.simulate` gives the same where all links of the ring are alike; where they are not, all are taken
 for the slowest, of any replica's ring.
 """
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class Layers:
-    """Operations of T3's layers, on tokens and features of one rank. split : gradients of weights
+    """Operations of T3's layers, on tokens and features of one rank. later : gradients of weights
     are left for later, as in `tpviz.schemes.grid.step.pieces`."""
 
-    def __init__(self, s: "T3", w: "GPT", split: bool = False):
-        self.s, self.w, self.rows, self.later = s, w, w.batch * w.seq // s.tp, split
+    def __init__(self, s: "T3", w: "GPT", later: bool = False):
+        self.s, self.w, self.rows, self.later = s, w, w.batch * w.seq // s.tp, later
         self.payloads, self.kernels = payloads(w, s.tp), kernels(w, s.tp)
 
     def pieces(self) -> dict[str, list[Operation]]:
@@ -119,7 +119,7 @@ class Layers:
         return gemm(m, k, n, self.w.itemsize, bias)
 
     def shift(self, height: int, width: int) -> Collective:
-        """The message that sends a tile of this size to the next rank."""
+        """The message that sends a tile of this size to the rank before."""
         return Collective("tp", RING_SHIFT, height * width * self.w.itemsize)
 
     def scattered(self, whole: Kernel, features: int) -> list[Operation]:

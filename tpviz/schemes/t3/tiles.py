@@ -5,9 +5,9 @@ r+1, r+2, ..., r and sends each on to r-1: what is at position j of rank r is at
 rank r-1, so a partial sum arrives while, or before, the receiver computes its own share (derived;
 references: T3's staggered order). An all-gather goes round the same way from r itself.
 
-`ring` runs in this order, and the simulated hardware's maps have it. The formula (`step`) goes by
-positions: an order under which position j is no longer the receiver's j + 1 changes it, the rule of
-`paper.updates_per_element` and the neighbour that `ring` sends to.
+`ring` runs in this order, and the simulated hardware's maps have it. All else goes by positions and
+by the neighbour r - 1: the formula (`step`), the rule of `paper.updates_per_element`, where `ring`
+and the maps send, the hardware's sums and states (`payload`, `tiles_states`), the GPU kernels.
 
 >>> order(1, 4), gathering_order(1, 4)
 ([2, 3, 0, 1], [1, 2, 3, 0])
