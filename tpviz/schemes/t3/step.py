@@ -16,8 +16,8 @@ arrival a_i,
 
     e_i = max(e_{i-1} + g_i, a_{i-m}),    a_i = max(e_i, a_{i-1}) + c_i.
 
-`tv.simulate` gives the same where all links of the ring are alike; where they are not, all are taken
-for the slowest, of any replica's ring.
+`tv.simulate` gives the same where all links of the ring are alike; where they are not, all are
+taken for the slowest, of any replica's ring.
 """
 
 from collections.abc import Callable

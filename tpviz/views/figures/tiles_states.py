@@ -4,9 +4,9 @@ numbers and words.
     waiting -> computing -> its store queued -> stored -> updated twice -> on the link -> sent ->
     done: the reduced result is in this GPU's memory
 
-States that a chunk does not have at its place in the order (the first
-goes straight to the link, the last stays) are skipped. If the partial sum from GPU r + 1 arrives
-before the part itself is stored, the state is marked. Without a tracker stores are not counted.
+States that a chunk does not have at its place in the order (the first goes straight to the link,
+the last stays) are skipped. If the partial sum from GPU r + 1 arrives before the part itself is
+stored, the state is marked. Without a tracker stores are not counted.
 Works on the attributes of a `SimResult` alone.
 """
 
