@@ -223,7 +223,7 @@ def test_charts_follow_the_page(tab, tmp_path):
     for light, ground in (("true", "rgb(250, 251, 252)"), ("false", "rgb(17, 34, 51)")):
         path.write_text(
             f"<body data-jp-theme-light='{light}' style='--jp-layout-color0: {ground};"
-            f"background: {ground}'>{study()._fitted()}{study()._fitted(kind='exposed')}</body>"
+            f"background: {ground}'>{study()._in_page()}{study()._in_page(kind='exposed')}</body>"
         )
         tab.goto(path.as_uri())
         assert tab.evaluate(GROUNDS) == [ground] * 3

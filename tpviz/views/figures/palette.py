@@ -4,8 +4,8 @@ Hues are Okabe and Ito's ("Color Universal Design", 2008), shaded per theme unti
 contrast of at least 3:1 against its background (WCAG 2.2, 1.4.11) and text on it 4.5:1. Memory
 keeps the hues and the order of the Ultra-Scale Playbook, which readers know.
 
->>> INKS["forward"].light, axis_keys(["dp", "tp"])
-('#0072B2', {'dp': 'axis1', 'tp': 'axis0'})
+>>> INKS["forward"].light
+'#0072B2'
 """
 
 from functools import cache
