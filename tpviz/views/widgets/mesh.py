@@ -1,5 +1,6 @@
 """The mesh as a widget: choose a rank, see its groups and the blocks it owns.
 
+>>> from tpviz import Mesh
 >>> MeshView(Mesh({"dp": 2, "tp": 2}))
 <MeshView dp 2 x tp 2, 4 ranks, rank 0>
 """
