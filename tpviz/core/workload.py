@@ -11,6 +11,7 @@ the same data offline.
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -197,7 +198,10 @@ class GPT:
     @property
     def num_parameters(self) -> int:
         """By default V h + s h + L ((4 + 2r) h^2 + (9 + r) h) + 2h, and V h more if untied."""
-        return sum(int(np.prod(shape)) for shape in self.parameter_shapes().values())
+        ends = (
+            (2 - self.tied) * self.vocab + (not self.rotary) * self.seq + len(self.norm_shapes(""))
+        )
+        return ends * self.hidden + self.layers * sum(map(prod, self.block_shapes().values()))
 
     @property
     def block_matrices(self) -> int:
