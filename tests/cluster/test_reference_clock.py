@@ -1,6 +1,5 @@
 """The fast clock gives what the clock to read says: for every strategy, and for any step."""
 
-import doctest
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import tpviz as tv
-from tpviz.cluster.clock import reference
 from tpviz.cluster.clock.cost import rates
 from tpviz.cluster.clock.fast import Clock
 from tpviz.cluster.clock.queues import Transfer
@@ -111,7 +109,3 @@ def test_of_any_step(items, queued):
             lambda move: Transfer(move.axis, float(move.payload), 0.25 * move.payload, queued),
         )
         same(Clock(*given_).run(one), ReferenceClock(*given_).run(one))
-
-
-def test_the_example_of_the_clock_to_read():
-    assert doctest.testmod(reference).failed == 0

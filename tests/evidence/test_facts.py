@@ -1,12 +1,10 @@
 """Facts are data: every file of them, every entry, every row says where it is from."""
 
-import doctest
 import json
 from pathlib import Path
 
 import pytest
 
-from tpviz.evidence import facts as module
 from tpviz.evidence.facts import facts, records
 
 PACKAGE = Path(__file__).parents[2] / "tpviz"
@@ -68,6 +66,5 @@ def test_every_coefficient_has_a_source_or_was_fitted():
 
 
 def test_what_code_gets_of_it():
-    assert doctest.testmod(module).failed == 0
     assert records([["a", "b"], [1, [2, 3]]]) == [{"a": 1, "b": (2, 3)}]
     assert facts(str(PACKAGE / "schemes/axonn/models.py")).sizes["80B"] == [42, 12288]

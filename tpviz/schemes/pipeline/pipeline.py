@@ -135,15 +135,12 @@ class RankPipeline:
             bucket.reduced()
         if self.buckets or self.strategy.dp == 1:
             return
-        group = self.mesh.get_group("dp")
+        group, start_sum = self.mesh.get_group("dp"), self.strategy.replicas.start_sum
         learned = [p for p in self.parameters() if p.grad is not None]
         for dtype in dict.fromkeys(p.dtype for p in learned):
             alike = [p for p in learned if p.dtype == dtype]
-            for p, total in zip(alike, self._summed([p.grad for p in alike], group)):
+            for p, total in zip(alike, sum_together([p.grad for p in alike], group, start_sum)):  # pyright: ignore[reportArgumentType]
                 p.grad = total
-
-    def _summed(self, gradients, group):
-        return sum_together(gradients, group, self.strategy.replicas.start_sum)
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of this rank's stages, each once."""

@@ -86,7 +86,7 @@ class Staged(Strategy):
     @property
     def replicas(self) -> DataParallel:
         """The `DataParallel` around the pipeline."""
-        return DataParallel(dp=self.dp)
+        return _replicas(self.dp)
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -346,6 +346,11 @@ class Staged(Strategy):
 def few_of(pp: int) -> tuple[int, ...]:
     """Microbatches of a replica: one, two and four a stage."""
     return pp, 2 * pp, 4 * pp
+
+
+@lru_cache(maxsize=64)  # each formula asks, for few
+def _replicas(dp: int) -> DataParallel:
+    return DataParallel(dp=dp)
 
 
 @lru_cache(maxsize=64)

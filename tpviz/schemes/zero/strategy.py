@@ -113,8 +113,7 @@ class DataParallel(Strategy):
         beside = hasattr(other, "stages") and not other.shares_batch  # `Pipeline.takes` does it
         if not plain or beside:
             return None
-        own = type(self).start_sum is not DataParallel.start_sum
-        if getattr(other, "data", None) == 1 and not self.zero and not own:
+        if getattr(other, "data", None) == 1 and not self.zero and type(self) is DataParallel:
             return replace(other, data=self.dp)  # pyright: ignore[reportCallIssue]
         return replace(self, inner=other)
 
