@@ -7,10 +7,18 @@ import pytest
 from tpviz import Faults
 
 
-@pytest.mark.parametrize("factor", [inf, nan, -inf, 0, -1.5, "2", None, True, 10**400])
+@pytest.mark.parametrize(
+    "factor, message",
+    [
+        *((factor, "=.* must be a number above 0") for factor in (nan, -inf, 0, -1.5, "2", None)),
+        (True, "=True must be a number above 0"),
+        (inf, " must be finite"),
+        (10**400, " is too large: the most is 1.79769e.308"),
+    ],
+)
 @pytest.mark.parametrize("what", ["stragglers", "slow_links"])
-def test_factors_are_finite_numbers_above_0(what, factor):
-    with pytest.raises(ValueError, match=rf"{what}\[0\]=.* must be a number above 0, and finite"):
+def test_factors_are_finite_numbers_above_0(what, factor, message):
+    with pytest.raises(ValueError, match=rf"{what}\[0\]{message}"):
         Faults(**{what: {0: factor}})
 
 

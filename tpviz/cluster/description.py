@@ -16,12 +16,12 @@ from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core import limits
-from tpviz.core.checks import one_of, whole_number
+from tpviz.core.checks import one_of, settle, whole_number
 from tpviz.core.mesh import Mesh
 from tpviz.core.show import Drawn, Shown, figure_of
 
 from .collectives import ALGORITHMS, choose, cost
-from .parts import Device, Dimension, Level, checked_name, finite, keep, not_negative, positive
+from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
 from .scale import HALVES, caption, scaled
 from .traffic import Traffic
 
@@ -95,10 +95,10 @@ class Cluster(Drawn):
         finite("hidden_scale", self.hidden_scale)
         finite("slow_motion", self.slow_motion)
         one_of("float32_for", self.float32_for, ("", *HALVES))
-        keep(self, "cores", whole_number, "", 0)
-        keep(self, "core_share", not_negative)
-        keep(self, "overhead", not_negative)
-        keep(self, "queued", positive)
+        settle(self, "cores", whole_number, 0)
+        settle(self, "core_share", not_negative)
+        settle(self, "overhead", not_negative)
+        settle(self, "queued", positive)
         self._check_factors()
         for what, check in (("table", positive), ("latencies", not_negative)):
             rows = getattr(self, what)

@@ -3,14 +3,13 @@
 Times in seconds, rates per second, sizes in bytes; bandwidths count one direction.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import inf, isclose
 from numbers import Real
 from sys import float_info
 from typing import Any
 
-from tpviz.core.checks import one_of, whole_number
+from tpviz.core.checks import one_of, settle, whole_number
 
 DTYPES = (
     "float64", "float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8",
@@ -74,15 +73,15 @@ class Device:
         rates = {check_dtype(d): finite(f"flops[{d!r}]", rate) for d, rate in self.flops.items()}
         object.__setattr__(self, "flops", rates)  # a copy: nobody else holds it
         checked_name(self, "device")
-        keep(self, "memory", finite)
-        keep(self, "memory_bandwidth", positive)
+        settle(self, "memory", finite)
+        settle(self, "memory_bandwidth", positive)
         for name in ("gemm_efficiency", "memory_efficiency"):
-            keep(self, name, share)
-        keep(self, "unhidden", not_negative)
+            settle(self, name, share)
+        settle(self, "unhidden", not_negative)
         if self.unhidden > 1:
             raise ValueError(f"unhidden={self.unhidden:g} is a share: use 0 to 1")
         for name in ("startup", "launch", "check", "spread"):
-            keep(self, name, not_negative)
+            settle(self, name, not_negative)
         one_of("pointwise", self.pointwise, POINTWISE)
         one_of("attention", self.attention, ATTENTION)
 
@@ -171,18 +170,18 @@ class Level:
     def __post_init__(self):
         checked_name(self, "level")
         where = f" of level {self.name!r}"
-        keep(self, "units", whole_number, where, 2)
-        keep(self, "p2p", positive, where)
-        keep(self, "latency", not_negative, where)
-        keep(self, "message", not_negative, where)
+        settle(self, "units", whole_number, 2, where=where)
+        settle(self, "p2p", positive, where=where)
+        settle(self, "latency", not_negative, where=where)
+        settle(self, "message", not_negative, where=where)
         one_of(f"direct{where}", self.direct, (True, False))
         if self.nics is not None:
-            keep(self, "nics", whole_number, where)
+            settle(self, "nics", whole_number, where=where)
         if self.group is None:
             object.__setattr__(self, "group", self.p2p * (self.nics or 1))
-        keep(self, "group", positive, where)
+        settle(self, "group", positive, where=where)
         self._check_group()
-        keep(self, "curve", _curve, where)
+        settle(self, "curve", _curve, where=where)
 
     def _check_group(self):
         most = inf if self.nics is None else self.nics * self.p2p
@@ -227,10 +226,10 @@ class Dimension:
     def __post_init__(self):
         checked_name(self, "dimension")
         where = f" of dimension {self.name!r}"
-        keep(self, "size", whole_number, where, 2)
-        keep(self, "links", whole_number, where)
-        keep(self, "bandwidth", positive, where)
-        keep(self, "latency", not_negative, where)
+        settle(self, "size", whole_number, 2, where=where)
+        settle(self, "links", whole_number, where=where)
+        settle(self, "bandwidth", positive, where=where)
+        settle(self, "latency", not_negative, where=where)
 
     def slower(self, link: float, time: float) -> "Dimension":
         """Bandwidth divided by ``link``, latency multiplied by ``time``."""
@@ -238,11 +237,6 @@ class Dimension:
 
 
 # -- checks --------------------------------------------------------------------------------------
-def keep(owner: Any, name: str, check: Callable[..., Any], where: str = "", *bounds: Any) -> None:
-    """Replace a field of a frozen dataclass by the plain number that ``check`` returns for it."""
-    object.__setattr__(owner, name, check(name + where, getattr(owner, name), *bounds))
-
-
 def checked_name(owner: Any, what: str) -> None:
     """Raise ``ValueError`` unless ``owner.name`` is a non-empty text. what : named in the error."""
     if not isinstance(owner.name, str) or not owner.name.strip():

@@ -175,9 +175,10 @@ def divisors(number: int, most: int = 10**6) -> list[int]:
     return sorted({*low, *(number // d for d in low)})
 
 
-def settle(owner: Any, name: str, check: Callable[..., Any], *bounds: Any) -> None:
-    """Check a field of a frozen dataclass, and keep it as a plain Python value."""
-    object.__setattr__(owner, name, check(name, getattr(owner, name), *bounds))
+def settle(owner: Any, name: str, check: Callable[..., Any], *bounds: Any, where: str = "") -> None:
+    """Check a field of a frozen dataclass, and keep it as a plain Python value. where : what stands
+    behind its name in errors."""
+    object.__setattr__(owner, name, check(name + where, getattr(owner, name), *bounds))
 
 
 def _around(value, valid):

@@ -124,8 +124,6 @@ class Mesh:
         With ``places``, only the ranks with these indices along the axis; None on the others.
         To be called on every rank of the world, after `device_mesh`.
         """
-        import torch.distributed as dist
-
         key = (self, device_type, axis, name, places)
         made = _made.get(key)
         if made is None or not all(map(_exists, made)):
@@ -133,10 +131,7 @@ class Mesh:
                 members if places is None else [members[i] for i in places]
                 for members in self.groups(axis)
             ]
-            groups = [
-                (members, dist.new_group(members, group_desc=f"mesh_{name}")) for members in several
-            ]
-            made = _made[key] = [group for members, group in groups if dist.get_rank() in members]
+            made = _made[key] = _new_groups(several, name)
             for group in made:
                 if hasattr(group, "number"):
                     # not as another of the same axis and members
@@ -144,17 +139,9 @@ class Mesh:
         return made[0] if made else None  # pyright: ignore[reportReturnType]
 
     def _make(self, device_type: str):
-        import torch.distributed as dist
         from torch.distributed.device_mesh import DeviceMesh
 
-        # Every rank makes every group: those made by their members alone take their name from the
-        # members, so one made anew after its end would meet its own old keys in the store.
-        made = [
-            (members, dist.new_group(members, group_desc=f"mesh_{axis}"))
-            for axis in self.names
-            for members in self.groups(axis)
-        ]
-        groups = [group for members, group in made if dist.get_rank() in members]
+        groups = [g for axis in self.names for g in _new_groups(self.groups(axis), axis)]
         ranks = _nested(list(range(self.size)), self.shape)
         mesh = DeviceMesh.from_group(
             groups if len(groups) > 1 else groups[0],  # pyright: ignore[reportArgumentType]
@@ -172,6 +159,16 @@ _made = {}
 def forget() -> None:
     """Drop the cached process groups of all meshes, after the groups were destroyed."""
     _made.clear()
+
+
+def _new_groups(several: list[list[int]], name: str):
+    """A group of each list of members, recorded as ``name``; those that this rank is in."""
+    import torch.distributed as dist
+
+    # Every rank makes every group: those made by their members alone take their name from the
+    # members, so one made anew after its end would meet its own old keys in the store.
+    made = [(members, dist.new_group(members, group_desc=f"mesh_{name}")) for members in several]
+    return [group for members, group in made if dist.get_rank() in members]
 
 
 def _exists(group: Any):

@@ -12,7 +12,9 @@ that does not split over the ranks is to be padded, as frameworks do: ``gpt3(voc
 dtype='bfloat16', ffn=14336, kv_heads=8, gated=True, norm='rms', rotary=True, bias=False)"
 """
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .checks import one_of
@@ -21,67 +23,10 @@ from .workload import GPT
 COLUMNS = ("layers", "hidden", "heads", "ffn", "kv_heads")
 """Of `SIZES`. Where they are not said, ``ffn`` is 4 ``hidden`` and every head has its own key."""
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
-    "gpt3": {
-        "125M": (12, 768, 12),
-        "350M": (24, 1024, 16),
-        "760M": (24, 1536, 16),
-        "1.3B": (24, 2048, 16),
-        "2.7B": (32, 2560, 32),
-        "6.7B": (32, 4096, 32),
-        "13B": (40, 5120, 40),
-        "175B": (96, 12288, 96),
-    },
-    "llama": {
-        "7B": (32, 4096, 32, 11008),
-        "13B": (40, 5120, 40, 13824),
-        "33B": (60, 6656, 52, 17920),
-        "65B": (80, 8192, 64, 22016),
-    },
-    "llama2": {
-        "7B": (32, 4096, 32, 11008),
-        "13B": (40, 5120, 40, 13824),
-        "34B": (48, 8192, 64, 22016, 8),
-        "70B": (80, 8192, 64, 28672, 8),
-    },
-    "llama3": {
-        "1B": (16, 2048, 32, 8192, 8),
-        "3B": (28, 3072, 24, 8192, 8),
-        "8B": (32, 4096, 32, 14336, 8),
-        "70B": (80, 8192, 64, 28672, 8),
-        "405B": (126, 16384, 128, 53248, 8),
-    },
-    "mistral": {"7B": (32, 4096, 32, 14336, 8), "123B": (88, 12288, 96, 28672, 8)},
-    "qwen": {
-        "0.5B": (24, 896, 14, 4864, 2),
-        "1.5B": (28, 1536, 12, 8960, 2),
-        "3B": (36, 2048, 16, 11008, 2),
-        "7B": (28, 3584, 28, 18944, 4),
-        "14B": (48, 5120, 40, 13824, 8),
-        "32B": (64, 5120, 40, 27648, 8),
-        "72B": (80, 8192, 64, 29568, 8),
-    },
-    "mpt": {
-        "125M": (12, 768, 12),
-        "350M": (24, 1024, 16),
-        "760M": (24, 1536, 12),
-        "1B": (24, 2048, 16),
-        "3B": (32, 2560, 20),
-        "7B": (32, 4096, 32),
-        "13B": (40, 5120, 40),
-        "30B": (48, 7168, 56),
-        "70B": (80, 8192, 64),
-    },
-    "bloom": {
-        "560M": (24, 1024, 16),
-        "1.1B": (24, 1536, 16),
-        "1.7B": (24, 2048, 16),
-        "3B": (30, 2560, 32),
-        "7.1B": (30, 4096, 32),
-        "176B": (70, 14336, 112),
-    },
-    "nemotron4": {"15B": (32, 6144, 48, 24576, 8), "340B": (96, 18432, 96, 73728, 8)},
+    family: {name: tuple(sizes) for name, sizes in table.items()}
+    for family, table in json.loads(Path(__file__).with_suffix(".json").read_text()).items()
 }
-"""{family: {size: `COLUMNS`}}"""
+"""{family: {size: `COLUMNS`}} of `models.json`; the presets name the sources."""
 _LLAMA = {"tied": False, "gated": True, "norm": "rms", "rotary": True, "bias": False}
 
 

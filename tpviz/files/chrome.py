@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpviz.core.trace.columns import Event, codes
+from tpviz.core.trace.critical import rows_of
 from tpviz.core.trace.shapes import SURROGATES, Nested, fitting
 
 from .files import BATCH, FORMAT, ISSUE, as_texts, write_events
@@ -29,21 +30,9 @@ if TYPE_CHECKING:
     from tpviz.core.trace.table import Trace
 
 _DEFAULTS = Event()._asdict()
-SHARED = (  # the columns that many rows have in common
-    "lane",
-    "phase",
-    "layer",
-    "microbatch",
-    "chunk",
-    "flops",
-    "bytes",
-    "wire_bytes",
-    "axis",
-    "members",
-    "dtype",
-    "terms",
-)
 OWN = "id", "start", "end", "step", "seq", "waits_for"
+SHARED = tuple(name for name in _DEFAULTS if name not in ("rank", "kind", "name", *OWN))
+"""The columns that many rows have in common."""
 
 
 def to_chrome(trace: "Trace", path: str | PathLike[str]) -> Path:
@@ -169,12 +158,9 @@ def _head(name, kind, rank, *rest):
 
 def _arrows(trace, lanes, start, end):
     """Flow events, and the slices they start from: viewers drop arrows that start outside one."""
-    order = np.argsort(trace["id"], kind="stable")
     waits = np.flatnonzero(trace["kind"] == "wait")
-    place = np.searchsorted(trace["id"][order], trace["waits_for"][waits], "right") - 1
-    source = order[place]
-    known = trace["id"][source] == trace["waits_for"][waits]
-    waits, source = waits[known], source[known]
+    source = rows_of(trace, trace["waits_for"][waits])
+    waits, source = waits[source >= 0], source[source >= 0]
     length = _rooms(trace, source, start, end)
     arrive = np.minimum(np.maximum(start[waits], start[source] + length), end[waits])
     columns = (

@@ -103,15 +103,15 @@ def left_out(by_rank: Sequence[Iterable[str]], first: int = 0) -> tuple[str, ...
     )
 
 
-def unwaited(trace: "Trace", most: int = 3) -> str:
+def unwaited(trace: "Trace") -> str:
     """The collectives that no wait belongs to, in words; "" if there is none."""
     waited = set(trace["waits_for"].tolist())
     found = [
         event for number, event in enumerate(trace) if event.kind == "comm" and number not in waited
     ]
-    words = [f"{e.name} over {e.axis} in {e.layer or e.phase or 'the step'}" for e in found]
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return ", ".join(words[:most]) + more
+    return listed(
+        [f"{e.name} over {e.axis} in {e.layer or e.phase or 'the step'}" for e in found], most=3
+    )
 
 
 def unwaited_lines(found_by_rank: Iterable[str], first: int = 0) -> tuple[str, ...]:
@@ -211,8 +211,7 @@ class Verdict:
             }[self.ledger_ok],
         ]
         if wrong := self.wrong:
-            more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
-            lines.insert(-1, f"differing: {', '.join(wrong[:4])}{more}")
+            lines.insert(-1, f"differing: {listed(wrong, most=4)}")
         found = (*(self.ledger_diff or ()), *self.unwaited)
         return "\n".join(lines + [f"  {line}" for line in found])
 

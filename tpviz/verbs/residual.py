@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tpviz.cluster.clock.injected_faults import Faults
-from tpviz.core.tables import show_seconds
+from tpviz.core.tables import listed, show_seconds
 from tpviz.core.trace.critical import match_collectives
 from tpviz.core.trace.faithful import LATE
 from tpviz.core.trace.members import members_list
@@ -248,9 +248,7 @@ def _each(parts, **changes):
 
 def _busy(step):
     """{rank: seconds of its kernels}."""
-    rows = step.select(kind="compute")
-    length = rows["end"] - rows["start"]
-    return {rank: float(length[rows["rank"] == rank].sum()) for rank in rows.ranks}
+    return {rank: float(seconds.sum()) for rank, seconds in kernel_times(step).items()}
 
 
 # -- slow ranks: a measured step compared with a simulated one, event by event ---------------------
@@ -291,7 +289,7 @@ class SlowLink(NamedTuple):
         slow = f"collectives on {where} take {self.factor:.2f} times as long as simulated"
         ranks = ", ".join(map(str, self.ranks))
         if not self.placed:
-            groups = "; ".join(self.groups[:4]) + (" and more" if len(self.groups) > 4 else "")
+            groups = listed(self.groups, "; ", most=4)
             return f"{slow} in groups {groups}, with no one rank behind it"
         if len(self.ranks) > 1:
             return f"a slow link at one of ranks {ranks}, whose groups are the same: {slow}"

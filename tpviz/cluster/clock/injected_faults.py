@@ -6,11 +6,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from numbers import Real
-from sys import float_info
 from zlib import crc32
 
-from tpviz.core.checks import number, whole_number
+from tpviz.cluster.parts import finite
+from tpviz.core.checks import number, settle, whole_number
 
 
 @dataclass(frozen=True)
@@ -37,12 +36,8 @@ class Faults:
                 raise ValueError(f"{what}={factors!r} must be {{rank: factor}}, as in {{3: 1.5}}")
             for rank, factor in factors.items():
                 whole_number(f"rank in {what}", rank, 0)
-                good = isinstance(factor, Real) and not isinstance(factor, bool)
-                if not (good and 0 < factor <= float_info.max):  # pyright: ignore[reportOperatorIssue]
-                    raise ValueError(
-                        f"{what}[{rank}]={factor!r} must be a number above 0, and finite"
-                    )
-        object.__setattr__(self, "jitter", number("jitter", self.jitter, 0, 100))
+                finite(f"{what}[{rank}]", factor)
+        settle(self, "jitter", number, 0, 100)
         whole_number("seed", self.seed, 0)
 
     def __hash__(self):

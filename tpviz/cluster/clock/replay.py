@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpviz.core.trace.columns import COLUMNS
+from tpviz.core.trace.critical import rows_of
 from tpviz.core.trace.members import MANY, members_list
 
 from .agreement import checked
@@ -106,8 +107,7 @@ class Template:
     @cached_property
     def waits_for(self) -> np.ndarray:
         """The row that each row waits for, -1 for none."""
-        row_of = {i: row for row, i in enumerate(self.trace["id"].tolist())}
-        return np.array([row_of.get(i, -1) for i in self.trace["waits_for"].tolist()], int)
+        return rows_of(self.trace, self.trace["waits_for"])
 
     @cached_property
     def per_step(self) -> np.ndarray:

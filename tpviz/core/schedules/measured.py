@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from tpviz.core.mesh import Mesh
+from tpviz.core.trace.pipeline import ranks_of_places
 from tpviz.core.trace.steps import median_step
 
 if TYPE_CHECKING:
@@ -40,18 +40,8 @@ def peaks_in_flight(
 
     Raises ``ValueError`` if the trace has no axis pp, and in the cases of `in_flight`.
     """
-    axes = trace.fact("mesh")["axes"]
-    if "pp" not in axes:
-        raise ValueError(
-            f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
-            "microbatches in flight need a run of tv.Merak, or of another pipeline "
-            "over pp"
-        )
-    step = median_step(trace)
-    return tuple(
-        max(count for _, count in _counted(step, rank, stage_of))
-        for rank in Mesh(axes).group(0, "pp")
-    )
+    ranks, step = ranks_of_places(trace, "microbatches in flight"), median_step(trace)
+    return tuple(max(count for _, count in _counted(step, rank, stage_of)) for rank in ranks)
 
 
 def _counted(step, rank, stage_of):

@@ -8,13 +8,13 @@ s0: F0 F1 B0 B1
 s1: F0 B0 F1 B1
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
 from operator import le
 from re import compile as pattern
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from .actions import GROWS, Action
 from .validity import validate
@@ -56,9 +56,39 @@ class Schedule:
         If ranks have several stages, each action begins with its stage ("2F0"); "2F1+5B0" is an
         overlapped pair. rank_of : stage -> rank; default: the rank whose line first names the
         stage. recomputes : bool per stage; default: the stages with an R or RB. microbatches :
-        default: as many as occur. Raises ``ValueError`` with the line and word that cannot be read.
+        default: as many as occur. Blank lines are skipped.
+        Raises ``ValueError`` with the line and word that cannot be read.
         """
-        return cls(name, **parse(text, Action, rank_of, recomputes, microbatches))
+        lines = _lines(text)
+        rows = [
+            [Action(kind, int(stage or rank), int(batch)) for _, (stage, kind, batch) in line]
+            for rank, line in enumerate(lines)
+        ]
+        pairs = frozenset(
+            (rank, index)
+            for rank, line in enumerate(lines)
+            for index, (paired, _) in enumerate(line)
+            if paired
+        )
+        found = list(chain.from_iterable(rows))
+        if rank_of is None:
+            rank_of = _home(rows) if lines[0] and lines[0][0][1][0] else range(len(rows))
+        rank_of = tuple(rank_of)
+        if recomputes is None:
+            does = {a.stage for a in found if a.kind in ("R", "RB")}
+            recomputes = tuple(s in does for s in range(len(rank_of)))
+        if microbatches is None:
+            microbatches = max((a.microbatch for a in found), default=-1) + 1
+        return cls(
+            name,
+            ranks=len(rows),
+            stages=len(rank_of),
+            microbatches=microbatches,
+            rank_of=rank_of,
+            actions=tuple(map(tuple, rows)),
+            recomputes=tuple(recomputes),
+            pairs=pairs,
+        )
 
     def of(self, rank: int) -> tuple[Action, ...]:
         """The actions of a rank, in order."""
@@ -180,54 +210,17 @@ ALLOWED = (
 )
 
 
-def parse(
-    text: str,
-    make: "Callable[[str, int, int], Action]",
-    rank_of: Iterable[int] | None = None,
-    recomputes: Iterable[bool] | None = None,
-    microbatches: int | None = None,
-) -> dict[str, Any]:
-    """The fields of a `Schedule` but its name; make(kind, stage, microbatch) is an action.
-
-    See `Schedule.parse`. Blank lines are skipped.
-    """
+def _lines(text):
+    """What `_line` gives of each line."""
     lines = [_line(rank, line) for rank, line in enumerate(filter(str.strip, text.splitlines()))]
     if not lines:
         raise ValueError("an empty schedule: write a line for each rank, as in 's0: F0 F1 B0 B1'")
-    named = {bool(word[0]) for _, word in chain.from_iterable(lines)}
-    if named == {True, False}:
+    if len({bool(word[0]) for _, word in chain.from_iterable(lines)}) > 1:
         raise ValueError(
             "some actions name their stage (2F0) and some do not (F0): name it "
             "before all, or, where each rank has one stage, before none"
         )
-    rows = [
-        [make(kind, int(stage or rank), int(microbatch)) for _, (stage, kind, microbatch) in line]
-        for rank, line in enumerate(lines)
-    ]
-    pairs = frozenset(
-        (rank, index)
-        for rank, line in enumerate(lines)
-        for index, (paired, _) in enumerate(line)
-        if paired
-    )
-    found = list(chain.from_iterable(rows))
-    if rank_of is None:
-        rank_of = _home(rows) if True in named else range(len(rows))
-    rank_of = tuple(rank_of)
-    if recomputes is None:
-        does = {a.stage for a in found if a.kind in ("R", "RB")}
-        recomputes = tuple(s in does for s in range(len(rank_of)))
-    if microbatches is None:
-        microbatches = max((a.microbatch for a in found), default=-1) + 1
-    return dict(
-        ranks=len(rows),
-        stages=len(rank_of),
-        microbatches=microbatches,
-        rank_of=rank_of,
-        actions=tuple(map(tuple, rows)),
-        recomputes=tuple(recomputes),
-        pairs=pairs,
-    )
+    return lines
 
 
 def _line(rank, line):

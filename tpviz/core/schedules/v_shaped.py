@@ -32,23 +32,10 @@ def zb_v(p: int, m: int) -> Plan:
     rows = []
     for s in range(p):
         steady = whole - (2 * p - 1 - s)  # forwards of chunk 0 that are left after warm-up
-        rows.append(
-            _play(
-                s,
-                p,
-                m,
-                [
-                    (2 * (p - s) - 1, "F0"),
-                    (s, "F1 F0"),
-                    (p - s, "F1 I1 W"),
-                    (steady, "F0 I0 W F1 I1 W"),
-                    (p - 1 - s, "I0 W F1 I1 W"),
-                    (s, "I0 I1"),
-                    (p - s, "I0 W"),
-                    (2 * s, "W"),
-                ],
-            )
-        )
+        phases = [(2 * (p - s) - 1, "F0"), (s, "F1 F0"), (p - s, "F1 I1 W")]
+        phases += [(steady, "F0 I0 W F1 I1 W"), (p - 1 - s, "I0 W F1 I1 W")]
+        phases += [(s, "I0 I1"), (p - s, "I0 W"), (2 * s, "W")]
+        rows.append(_play(s, p, m, phases))
     return Plan(v_shape(p), rows, (True,) * 2 * p)
 
 

@@ -9,6 +9,8 @@ stage 1 has no backward of microbatch 1: add B1
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from tpviz.core.tables import listed
+
 from .actions import BACKWARDS, KINDS, Action
 from .order import rings, walk
 
@@ -34,11 +36,7 @@ def validate(schedule: "Schedule") -> "tuple[Step, ...]":
     steps, waits = walk(schedule)
     wrong = _faults(schedule, waits)
     if wrong:
-        most = 12
-        more = [f"and {len(wrong) - most} more"] if len(wrong) > most else []
-        raise ValueError(
-            f"{schedule!r} cannot run:\n" + "\n".join(f"- {line}" for line in wrong[:most] + more)
-        )
+        raise ValueError(f"{schedule!r} cannot run:\n- " + listed(wrong, "\n- ", most=12))
     return steps
 
 

@@ -39,7 +39,7 @@ def last_members(trace: "Trace") -> np.ndarray:
     last = np.full(len(trace["start"]), -1)
     if "last" in trace.columns:  # of ranks that share rows not every member has its own
         rows = np.flatnonzero(trace["kind"] == "comm")
-        found = _rows_of(trace, trace["last"][rows])
+        found = rows_of(trace, trace["last"][rows])
         last[rows] = np.where(found >= 0, found, rows)
         return last
     rows, group = collective_groups(trace)
@@ -48,7 +48,7 @@ def last_members(trace: "Trace") -> np.ndarray:
     return last
 
 
-def _rows_of(trace, ids):
+def rows_of(trace: "Trace", ids: np.ndarray) -> np.ndarray:
     """The row of each event's id, -1 where there is none."""
     order = np.argsort(trace["id"], kind="stable")
     if not len(order):
@@ -195,7 +195,7 @@ class _Walk:
     def __init__(self, trace):
         self.start, self.end, self.rank = trace["start"], trace["end"], trace["rank"]
         self.comm, self.wait = trace["kind"] == "comm", trace["kind"] == "wait"
-        sources = _rows_of(trace, trace["waits_for"])
+        sources = rows_of(trace, trace["waits_for"])
         self.waits_for = np.where((sources >= 0) & self.comm[sources], sources, -1)
         self.last_member = last_members(trace)
         compute = np.isin(trace["kind"], ["compute", "copy"])

@@ -4,6 +4,7 @@ Keys that are not in the table may be anything that JSON holds.
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 from tpviz.core import limits
@@ -50,25 +51,18 @@ class Loss(FiniteNumber):
         return None if value is None else super().check(value)
 
 
-class UnrecordedGroup:
-    """[backend, members] of a process group whose collectives were not all recorded."""
+@dataclass(frozen=True)
+class TwoTexts:
+    """A list of two texts: [backend, members] of a process group whose collectives were not all
+    recorded; [name of a host, mark of its clock], see `tpviz.ranks.hosts`. wanted : in errors."""
+
+    wanted: str
 
     def check(self, value: Any) -> list[str]:
         """``value`` as a list of two texts; raises `Misfit`."""
         found = List(Text()).check(value)
         if len(found) != 2:
-            raise Misfit(value, "a backend and the members of a group")
-        return found
-
-
-class Host:
-    """[name of a host, mark of its clock], see `tpviz.ranks.hosts`."""
-
-    def check(self, value: Any) -> list[str]:
-        """``value`` as a list of two texts; raises `Misfit`."""
-        found = List(Text()).check(value)
-        if len(found) != 2:
-            raise Misfit(value, "the name of a host and the mark of its clock")
+            raise Misfit(value, self.wanted)
         return found
 
 
@@ -95,10 +89,10 @@ META = {
     "ownership": List(_ROW),
     "memory": MapOf(Rank(0, digits=True), Samples()),
     "late": Fields({**dict.fromkeys(_LATE, FiniteNumber()), "events": List(Text())}),
-    "unrecorded": List(UnrecordedGroup()),
+    "unrecorded": List(TwoTexts("a backend and the members of a group")),
     "notes": List(Text()),
     "disagree": List(Text()),
-    "hosts": MapOf(Rank(0, digits=True), Host()),
+    "hosts": MapOf(Rank(0, digits=True), TwoTexts("the name of a host and the mark of its clock")),
 }
 ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
           "memory": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": [],

@@ -39,14 +39,7 @@ def measured(
     alone, they are not known. Raises ``ValueError`` where the trace has no axis pp, or no
     microbatches.
     """
-    axes = trace.fact("mesh")["axes"]
-    if "pp" not in axes:
-        raise ValueError(
-            f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
-            "measured lanes need a run of tv.Merak, or of another pipeline over pp"
-        )
-    step, mesh = median_step(trace), Mesh(axes)
-    ranks = mesh.group(0, "pp")
+    step, ranks = median_step(trace), ranks_of_places(trace, "measured lanes")
     rows = [_bars(step.select(rank=rank, lane="compute")) for rank in ranks]
     if not any(rows):  # a stage may have no kernels
         raise ValueError(
@@ -66,6 +59,18 @@ def measured(
     except ValueError:
         held = ()
     return Measured(trace.badge, bars, makespan, idle, held)
+
+
+def ranks_of_places(trace: "Trace", what: str) -> list[int]:
+    """The lowest rank at each place along pp; ``ValueError``, which says ``what`` needs that axis,
+    where the trace has none."""
+    axes = trace.fact("mesh")["axes"]
+    if "pp" not in axes:
+        raise ValueError(
+            f"this trace has no axis pp but {', '.join(axes) or 'no axes at all'}: "
+            f"{what} need a run of tv.Merak, or of another pipeline over pp"
+        )
+    return Mesh(axes).group(0, "pp")
 
 
 def _bars(events):

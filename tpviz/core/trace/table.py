@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from tpviz.core.show import written_by
+from tpviz.core.tables import listed
 
 from . import analyses, ledger
 from .agreement import MOST, disagreements
@@ -107,7 +108,7 @@ class Trace:
         found = disagreements(merged) if len(traces) > 1 else []
         if found:
             merged.meta["disagree"] = found[:MOST]
-            warn("ranks disagree", f"ranks disagree about {_first_of(found)}")
+            warn("ranks disagree", f"ranks disagree about {listed(found, between=' ', most=1)}")
         return merged
 
     @property
@@ -119,11 +120,11 @@ class Trace:
             f"{backend} group of ranks {members}" for backend, members in self.fact("unrecorded")
         ]
         if groups:
-            text += f"; not recorded: {_first_of(groups)}"
+            text += f"; not recorded: {listed(groups, between=' ', most=1)}"
         if (hosts := self.fact("hosts")) and (others := set(self.ranks) - hosts.keys()):
             text += f"; host unknown of ranks {members_text(sorted(others))}"
         disagree = self.fact("disagree")
-        text += f"; ranks disagree: {_first_of(disagree)}" if disagree else ""
+        text += f"; ranks disagree: {listed(disagree, between=' ', most=1)}" if disagree else ""
         return "; ".join([text, *brief(self.fact("notes"))])
 
     @property
@@ -234,8 +235,3 @@ class Trace:
         except ImportError as error:
             raise ImportError("to_pandas needs pandas: pip install pandas") from error
         return pandas.DataFrame(self.columns)
-
-
-def _first_of(texts: list[str]) -> str:
-    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-    return texts[0] + more
