@@ -154,7 +154,7 @@ def test_ranks_in_the_names_of_folders_and_by_a_pattern(tmp_path):
     ):
         with pytest.raises(ValueError, match=says):
             tv.load_trace(tmp_path / "b", rank=pattern)
-    with pytest.raises(ValueError, match="both say rank 2"):
+    with pytest.raises(ValueError, match="both hold rank 2"):
         tv.load_trace(tmp_path / "b", rank=r"of(\d+)")
 
 

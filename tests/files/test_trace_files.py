@@ -141,7 +141,7 @@ def test_ranks_of_profiles_that_clash_or_are_missing(tmp_path):
         _write(
             tmp_path, json.dumps({"distributedInfo": {"rank": 3}, "traceEvents": [kernel]}), name
         )
-    assert "a.json and b.json both say rank 3" in _message(tmp_path)
+    assert "a.json and b.json both hold rank 3" in _message(tmp_path)
     for name in ("a.json", "b.json"):
         _write(tmp_path, json.dumps({"traceEvents": [kernel]}), name)
     with pytest.raises(ValueError, match=r"a.json: names no rank.* name the files"):

@@ -251,6 +251,17 @@ def complete_events(
         yield number, event
 
 
+def claim(owner: dict[int, Path], file: Path, ranks: Iterable[int]) -> None:
+    """Note the file of these ranks; ``ValueError`` where another one has one of them already."""
+    for rank in ranks:
+        if rank in owner:
+            raise ValueError(
+                f"{file.parent}: {owner[rank].name} and {file.name} both hold rank {rank}; "
+                "a folder is one run, with one file per rank"
+            )
+        owner[rank] = file
+
+
 def place(file: Path, number: int) -> str:
     """The beginning of an error message about event ``number`` of a file."""
     return f"{file}: event {number} of traceEvents is damaged: "

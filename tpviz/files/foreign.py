@@ -13,13 +13,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from tpviz.core.trace.columns import UNKNOWN, Event
-from tpviz.core.trace.rows import table_of
+from tpviz.core.trace.columns import UNKNOWN
 from tpviz.core.trace.table import Trace
 
 from .files import place
 from .kineto import checked_events
-from .kineto_across import in_order, notes_of, shortened
+from .kineto_across import said, traced
 from .kineto_events import comm_fields
 from .names import communication
 
@@ -35,7 +34,7 @@ def from_programs(files: Sequence[tuple[Path, dict[str, Any], int | None]]) -> T
     """One `Trace` of (path, loaded JSON object, rank or None) triples; the rank counts for files of
     one process. Raises ValueError, with the path, for damaged events and for files without any
     event that lasts."""
-    rows, said, owner, unpaired = {}, [], {}, 0
+    rows, names, owner, unpaired = {}, [], {}, 0
     for path, data, rank in files:
         events, left = paired(path, data["traceEvents"])
         unpaired += left
@@ -48,15 +47,12 @@ def from_programs(files: Sequence[tuple[Path, dict[str, Any], int | None]]) -> T
             number = rank if rank is not None and len(processes) == 1 else len(rows)
             owner[number] = path
             rows[number] = sorted(_rows(number, threads), key=lambda f: f["start"])
-            said.append(f"{number} is {process}")
-    found = [f for of_rank in rows.values() for f in of_rank]
-    notes = [f"processes taken as ranks: {', '.join(said[:4])}"]
+            names.append(f"{number} is {process}")
+    notes = [f"processes taken as ranks: {', '.join(names[:4])}"]
     notes += [f"{unpaired} events that begin or end only: left out"] if unpaired else []
-    notes += [*in_order(rows), *notes_of(found), *shortened(found)]
-    events = [Event(**{k: f[k] for k in Event._fields if k in f}) for f in found]
-    table = table_of(events, lambda row: f"{owner[events[row].rank]}: {events[row].name!r}: ")
-    meta = {"badge": "imported", "source": "Chrome", "files": [path.name for path, *_ in files]}
-    return Trace(table, {**meta, "world_size": len(rows), "notes": notes}).rebased()
+    notes += said(rows)
+    meta = {"source": "Chrome", "files": [path.name for path, *_ in files]}
+    return traced(rows, owner, {**meta, "world_size": len(rows), "notes": notes})
 
 
 def paired(path: Path, events: list[Any]) -> tuple[list[Any], int]:

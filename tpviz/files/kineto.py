@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tpviz.core.trace.columns import Event
-from tpviz.core.trace.rows import table_of
 from tpviz.core.trace.shapes import (
     Fields,
     FiniteNumber,
@@ -35,15 +33,9 @@ from tpviz.core.trace.shapes import (
 )
 from tpviz.core.trace.table import Trace
 
-from .files import complete_events, place
-from .kineto_across import by_gpu_time, in_order, notes_of, shortened
-from .kineto_events import (
-    ELEMENTS,
-    cpu_events,
-    gloo_events,
-    gpu_events,
-    spans_at,
-)
+from .files import claim, complete_events, place
+from .kineto_across import by_gpu_time, said, traced
+from .kineto_events import ELEMENTS, cpu_events, gloo_events, gpu_events, spans_at
 
 # What releases before torch 1.12 call the categories, and what Meta's MTIA does.
 _OTHER_CATEGORIES = {
@@ -76,25 +68,17 @@ def from_kineto(files: Sequence[tuple[Path, dict[str, Any], int | None]]) -> Tra
     profiles = sorted((_Profile(*file) for file in files), key=lambda p: p.rank)
     owner = {}
     for p in profiles:
-        if p.rank in owner:
-            raise ValueError(
-                f"{p.path.parent}: {owner[p.rank].name} and {p.path.name} both say rank {p.rank}; "
-                "a folder is one run, with one file per rank"
-            )
-        owner[p.rank] = p.path
+        claim(owner, p.path, [p.rank])
     origin = min(p.begin_ns for p in profiles)
     rows, notes = {}, []
     for p in profiles:
         rows[p.rank] = _rows(p, (p.begin_ns - origin) * 1e-9)
     if any(p.on_gpu for p in profiles):
         notes += by_gpu_time(rows)
-    found = [f for of_rank in rows.values() for f in of_rank]
-    notes += [*in_order(rows), *notes_of(found), *shortened(found)]
+    notes += said(rows)
     for of_rank in rows.values():
         _number(of_rank)
-    events = [Event(**{k: f[k] for k in Event._fields if k in f}) for f in found]
-    table = table_of(events, lambda row: f"{owner[events[row].rank]}: {events[row].name!r}: ")
-    return Trace(table, _meta(profiles, notes, origin)).rebased()
+    return traced(rows, owner, _meta(profiles, notes, origin))
 
 
 def _meta(profiles, notes, origin):
@@ -102,7 +86,6 @@ def _meta(profiles, notes, origin):
     devices = first.get("deviceProperties") or []
     memory = {p.rank: p.memory((p.begin_ns - origin) * 1e-9) for p in profiles}
     meta = {
-        "badge": "imported",
         "source": "Kineto",
         "files": [p.path.name for p in profiles],
         "world_size": profiles[0].info.get("world_size") or len(profiles),

@@ -6,9 +6,12 @@ All functions take the rows of the table as dicts, in order of start; some by ra
 
 from collections import Counter, defaultdict
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from tpviz.core.trace.columns import UNKNOWN
+from tpviz.core.trace.columns import UNKNOWN, Event
+from tpviz.core.trace.rows import table_of
+from tpviz.core.trace.table import Trace
 
 Rows = list[dict[str, Any]]
 _TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
@@ -56,6 +59,20 @@ def _spans(rows):
         if b == a + 1:
             ends[a] = max(begins[b], begins[a])
     return begins, ends
+
+
+def traced(rows: dict[int, Rows], owner: dict[int, Path], meta: dict[str, Any]) -> Trace:
+    """The `Trace` of these rows by rank. owner : the file of each rank, which errors name."""
+    found = [f for of_rank in rows.values() for f in of_rank]
+    events = [Event(**{k: f[k] for k in Event._fields if k in f}) for f in found]
+    table = table_of(events, lambda row: f"{owner[events[row].rank]}: {events[row].name!r}: ")
+    return Trace(table, {"badge": "imported", **meta}).rebased()
+
+
+def said(rows: dict[int, Rows]) -> list[str]:
+    """All that is to be said of the rows, which are numbered and shortened."""
+    found = [f for of_rank in rows.values() for f in of_rank]
+    return [*in_order(rows), *notes_of(found), *shortened(found)]
 
 
 def in_order(rows: dict[int, Rows]) -> list[str]:

@@ -23,6 +23,7 @@ from .files import (
     FORMAT,
     ISSUE,
     TraceFile,
+    claim,
     complete_events,
     path_of,
     place,
@@ -58,7 +59,9 @@ def load_trace(path: str | PathLike[str], rank: str | None = None) -> Trace:
     notes = [f"{file.name}: {note}" for file, data in loaded for note in data.pop("notes", ())]
     if all(ours):
         traces = [from_chrome(data) for _, data in loaded]
-        _check_ranks(files, traces)
+        owner = {}
+        for file, trace in zip(files, traces):
+            claim(owner, file, trace.ranks)
         trace = traces[0] if len(traces) == 1 else Trace.merge(traces)
     else:
         kinds = [_OURS if own else _kind(data) for own, (_, data) in zip(ours, loaded)]
@@ -184,15 +187,3 @@ def _restored(value: Any) -> Any:
             return float(value["float"])
         return {k: _restored(v) for k, v in value.items()}
     return [_restored(v) for v in value] if isinstance(value, list) else value
-
-
-def _check_ranks(files: Sequence[Path], traces: Sequence[Trace]):
-    owner = {}
-    for file, trace in zip(files, traces):
-        for rank in trace.ranks:
-            if rank in owner:
-                raise ValueError(
-                    f"{file.parent}: {owner[rank].name} and {file.name} both hold rank {rank}; "
-                    "a folder is one run, with one file per rank"
-                )
-            owner[rank] = file

@@ -213,41 +213,51 @@ class SumBack(torch.autograd.Function):
         return grad, None
 
 
-def state(x: torch.Tensor) -> tuple[torch.Tensor, int, bool]:
-    """A tensor, its version, and whether gradients are on: one reader after another must see the
-    same."""
-    return x, 0 if x.is_inference() else x._version, torch.is_grad_enabled()
+class Readers:
+    """``count`` layers that come one after another with the same tensor. One that was changed in
+    place between two of them, or is read with and without gradients, is another."""
+
+    seen: Any  # the tensor, its version, and whether gradients are on; None while nobody is to come
+
+    def __init__(self, count: int):
+        self.count, self.left, self.seen = count, 0, None
+
+    def fresh(self, x: torch.Tensor) -> bool:
+        """Count a reader of ``x``; whether it is the first of that tensor."""
+        now = 0 if x.is_inference() else x._version, torch.is_grad_enabled()
+        fresh = not self.left or self.seen[0] is not x or self.seen[1:] != now
+        if fresh:
+            self.seen, self.left = (x, *now), self.count
+        self.left -= 1
+        if not self.left:
+            self.seen = None  # holds nothing between steps
+        return fresh
 
 
 class Entrance:
     """Shared by the first layers of a pair; ``readers`` of them come with the same tensor.
 
-    One reader all-reduces its gradient itself, during the GEMM of its weight's. A tensor that was
-    changed in place between two readers, or is read with and without gradients, is cut anew.
+    One reader all-reduces its gradient itself, during the GEMM of its weight's. A tensor that is
+    another by `Readers` is cut anew.
     """
 
-    seen: Any  # what `state` gave; None, as the cut, while nobody is to read it
-    cut: Any
+    cut: Any  # None while nobody is to read it
 
     def __init__(self, inside: dist.ProcessGroup, stream: dist.ProcessGroup, readers: int):
-        self.inside, self.stream, self.readers = inside, stream, readers
-        self.seen, self.cut, self.left = None, None, 0
+        self.inside, self.stream, self.readers = inside, stream, Readers(readers)
+        self.cut = None
 
     @property
     def sums(self) -> bool:
         """Whether the all-reduce over *inside* is issued here."""
-        return self.readers > 1 and self.inside.size() > 1
+        return self.readers.count > 1 and self.inside.size() > 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x (..., in) -> (..., in/s)."""
-        seen = state(x)
-        same = self.left and self.seen[0] is x and self.seen[1:] == seen[1:]
-        if not same:
+        if self.readers.fresh(x):
             cut = Cut.apply(x, self.stream) if self.stream.size() > 1 else x
             self.cut = SumBack.apply(cut, self.inside) if self.sums else cut
-            self.seen, self.left = seen, self.readers
         cut = self.cut
-        self.left -= 1
-        if not self.left:
-            self.seen = self.cut = None  # holds nothing between steps
+        if not self.readers.left:
+            self.cut = None
         return cut

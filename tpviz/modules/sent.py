@@ -13,7 +13,7 @@ from tpviz.schemes.axonn.step import PREFETCH
 from tpviz.schemes.pipeline.p2p_plan import P2PPlan
 
 from .cuts import LinearPart
-from .layers import state
+from .layers import Readers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,13 +57,10 @@ def calls_of(model: torch.nn.Module, pairs: "Iterable[Planned]") -> Iterator[lis
     the list of `LayerCall`s, which grows."""
     modules, calls, hooks = dict(model.named_modules()), [], []
     for pair in pairs:
-        entered = {"seen": (None,), "left": 0}
+        readers = Readers(len(pair.firsts))
         for part in pair.layers:
-            hooks.append(
-                modules[part.path].register_forward_pre_hook(
-                    _noting(calls, part, len(pair.firsts), entered)
-                )
-            )
+            note = _noting(calls, part, readers)
+            hooks.append(modules[part.path].register_forward_pre_hook(note))
     try:
         yield calls
     finally:
@@ -71,20 +68,13 @@ def calls_of(model: torch.nn.Module, pairs: "Iterable[Planned]") -> Iterator[lis
             hook.remove()
 
 
-def _noting(calls, part, readers, entered):
-    """A hook. entered : of a pair, what was seen when a tensor was cut last, and how many layers
-    are yet to read it, as `tpviz.modules.layers.Entrance` counts."""
+def _noting(calls, part, readers):
+    """A hook that adds the call of a layer. readers : the first layers of its pair."""
 
     def note(layer, args):
         x, enters = args[0], True
-        if part.first and readers:
-            now, seen = state(x), entered["seen"]
-            enters = not (entered["left"] and seen[0] is x and seen[1:] == now[1:])
-            if enters:
-                entered.update(seen=now, left=readers)
-            entered["left"] -= 1
-            if not entered["left"]:
-                entered["seen"] = (None,)  # holds nothing between steps
+        if part.first and readers.count:
+            enters = readers.fresh(x)
         calls.append(
             LayerCall(
                 part,
@@ -93,7 +83,7 @@ def _noting(calls, part, readers, entered):
                 x.requires_grad,
                 layer.weight.requires_grad,
                 torch.is_grad_enabled(),
-                readers,
+                readers.count,
             )
         )
 

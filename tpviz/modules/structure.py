@@ -4,7 +4,7 @@ In the graph a linear layer is second of a pair if everything that reaches it co
 layers through operations that treat each feature alone, and nothing on the way is used elsewhere.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from itertools import takewhile
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .partition.leaves import tensors_of
+from .partition.calls import Flat
 from .partition.standins import quiet
 
 # -- linear layers as they are found ---------------------------------------------------------------
@@ -204,17 +204,6 @@ def in_sequences(modules: Mapping[str, nn.Module]) -> Iterator[tuple[tuple[str, 
                 before = None
 
 
-class _Tensors(nn.Module):
-    """The model with only its output's tensors: export refuses caches and the like."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, *args, **kwargs):
-        return tensors_of(self.inner(*args, **kwargs))
-
-
 class Findings(NamedTuple):
     """What the graph says. pairs : (first layers, second layer), paths, in its order; reasons :
     {path: why nothing is the second layer to this one}. Ranks can send it to each other."""
@@ -231,7 +220,7 @@ class LinearFlow:
 
     def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]):
         with quiet(), as_linear(model):
-            program = torch.export.export(_Tensors(model), args, kwargs, strict=False)
+            program = torch.export.export(Flat(model), args, kwargs, strict=False)
         names = program.graph_signature.inputs_to_parameters
         first = {module: path for path, module in reversed(list(model.named_modules()))}
         self.first = {
@@ -278,18 +267,12 @@ class LinearFlow:
 
     def _sources(self, call):
         """The calls of linear layers that alone reach this one; empty if there is more to it."""
-        sources, seen, ahead = set(), set(), [call.args[0]]
-        while ahead:
-            node = ahead.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            if node in self.paths:
-                sources.add(node)
-            elif _name(node) in FEATUREWISE and node.all_input_nodes:
-                ahead += node.all_input_nodes
-            else:
-                return set()
+        through = lambda node: () if node in self.paths else node.all_input_nodes
+        seen = reached(call.args[:1], through)
+        sources = {node for node in seen if node in self.paths}
+        between = seen - sources
+        if any(_name(n) not in FEATUREWISE or not n.all_input_nodes for n in between):
+            return set()
         kept = seen | {call}
         return sources if all(user in kept for node in seen for user in node.users) else set()
 
@@ -315,19 +298,21 @@ class LinearFlow:
         return f"its output goes to {', '.join(sorted(ends))}"
 
 
+def reached(start: Iterable[Any], ahead: Callable[[Any], Iterable[Any]]) -> set[Any]:
+    """The nodes of a graph at ``start``, those ``ahead`` of them, and so on."""
+    seen, left = set(), list(start)
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            left += ahead(node)
+    return seen
+
+
 def _ends(call, through):
     """Names of the first operations after a call that are not among ``through``."""
-    found, seen, ahead = set(), set(), list(call.users)
-    while ahead:
-        node = ahead.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if _name(node) in through:
-            ahead += node.users
-        else:
-            found.add(_name(node))
-    return found
+    seen = reached(call.users, lambda node: node.users if _name(node) in through else ())
+    return {_name(node) for node in seen} - through
 
 
 def _name(node):

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from .rules import Pair
-from .structure import commonpath, set_number, widths
+from .structure import commonpath, reached, set_number, widths
 from .watch import in_evaluation
 
 if TYPE_CHECKING:
@@ -111,19 +111,13 @@ def _calls(model, modules, paths, inputs):
 
 def _sources(start, made):
     """The layers that alone lead to a node; None where a parameter or an input does too."""
-    found, seen, ahead = set(), set(), [start]
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if node in made:
-            found.add(made[node])
-        elif type(node).__name__ == "AccumulateGrad":
-            return None
-        else:
-            ahead += [before for before, _ in node.next_functions]
-    return frozenset(found)
+    before = lambda node: (
+        () if node is None or node in made else [n for n, _ in node.next_functions]
+    )
+    seen = reached([start], before) - {None}
+    if any(type(node).__name__ == "AccumulateGrad" for node in seen - made.keys()):
+        return None
+    return frozenset(made[node] for node in seen & made.keys())
 
 
 # -- guesses ---------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A model's call: its arguments by name, its output from tensors. Both are trees of values."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -100,24 +100,24 @@ class TracedCall:
             check(name, tensor, inputs[name])
         return found
 
-    def flat(self, model: nn.Module) -> nn.Module:
-        """The model wrapped to return only the output's tensors, as export refuses caches etc."""
-        return _Flat(model, self)
-
-    def joined(self, tensors: Iterable[torch.Tensor]) -> Any:
-        """The model's output, rebuilt from its tensors."""
-        return self.output.filled(tensors)
+    def see(self, output: Any) -> None:
+        """Keep the frame of the model's output, which its tensors fill later."""
+        self.output = TreeFrame.of(output)
 
 
-class _Flat(nn.Module):
-    def __init__(self, inner, call):
+class Flat(nn.Module):
+    """The model ``inner`` with only its output's tensors: export refuses caches and the like.
+    seen : is given the whole output."""
+
+    def __init__(self, inner: nn.Module, seen: Callable[[Any], Any] = lambda output: None):
         super().__init__()
-        self.inner, self.call = inner, call
+        self.inner, self.seen = inner, seen
         self.training = inner.training
 
-    def forward(self, *args, **kwargs):
+    def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        """The tensors of the model's output, in order."""
         given = self.inner(*args, **kwargs)
-        self.call.output = TreeFrame.of(given)
+        self.seen(given)
         return tensors_of(given)
 
 

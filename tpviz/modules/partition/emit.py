@@ -134,7 +134,7 @@ class TracedStage(nn.Module):
         if self._part.sends is not None:
             return values
         by_name = dict(zip(self._part.pieces[-1].gives, values))
-        return self._graph.call.joined([by_name[name] for name in self._graph.results])
+        return self._graph.call.output.filled([by_name[name] for name in self._graph.results])
 
     def train(self, mode: bool = True) -> Self:
         """Refuses to change the mode: dropout and the like were traced in one."""

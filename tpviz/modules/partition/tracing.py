@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map
 
-from .calls import TracedCall, inputs_of
+from .calls import Flat, TracedCall, inputs_of
 from .graph import ModelGraph, TensorSpec
 from .leaves import Leaves, NoShape, leaves_of, tensors_of
 from .measure import LEAF, Measure
@@ -53,7 +53,7 @@ def trace(model: nn.Module, example_inputs: Any, leaves: Leaves = ()) -> ModelGr
         try:
             with torch.enable_grad(), no_own_backward():
                 program = torch.export.export(
-                    call.flat(model), call.args, call.kwargs, strict=False
+                    Flat(model, call.see), call.args, call.kwargs, strict=False
                 )
             module, kinds = _cleaned(program.graph_module), _kinds(program)
             tensors = _tensors(model, module, kinds, program.constants, call, mode, device)
