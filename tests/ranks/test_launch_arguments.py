@@ -14,15 +14,15 @@ from tpviz.ranks import launch as launching
 from tpviz.ranks import server
 
 BAD = [
-    ({"world_size": 0}, "world_size=0 is less than 1; use 1 to 16"),
+    ({"world_size": 0}, "world_size=0 is too small: the least that works is 1"),
     ({"world_size": 17}, "17 is more than the 16 ranks allowed here.*TPVIZ_MAX_RANKS=17"),
-    ({"world_size": 2.0}, r"world_size=2\.0 is not a whole number"),
-    ({"world_size": True}, "world_size=True is not a whole number"),
+    ({"world_size": 2.0}, r"world_size must be a whole number, not 2\.0"),
+    ({"world_size": True}, "world_size must be a whole number, not True"),
     ({"timeout": 0}, "timeout=0; use a number of seconds above 0, or None"),
     ({"timeout": "5"}, "timeout='5'"),
     ({"timeout": float("nan")}, "timeout=nan"),
-    ({"device": "tpu"}, "device='tpu'; use 'cpu', 'cuda' or None"),
-    ({"backend": "mpi"}, "backend='mpi'; use 'tpviz', 'gloo', 'nccl' or None"),
+    ({"device": "tpu"}, "device='tpu' is not possible: use 'cpu', 'cuda' or None"),
+    ({"backend": "mpi"}, "backend='mpi' is not possible: use 'tpviz', 'gloo', 'nccl' or None"),
     ({"progress": 3}, "progress=3; use None, False or a function"),
 ]
 

@@ -27,29 +27,25 @@ def viewer(
     if isinstance(progress, ProgressView):
         return progress
     if callable(progress):
-        return _Call(progress)
+        return ProgressView(progress)
     raise ValueError(f"progress={progress!r}; use None, False or a function (done, total, text)")
 
 
 class ProgressView:
-    """A progress display that shows nothing; subclasses show something, and `close` ends them."""
+    """A progress display that passes all on to a function, by default to nobody; subclasses show
+    something, and `close` ends them."""
+
+    def __init__(self, function: Callable[[int, int, str], Any] = lambda done, total, text: None):
+        self._function = function
 
     def __call__(self, done: int, total: int, text: str) -> None:
-        pass
+        self._function(done, total, text)
 
     def found(self, result: Any) -> None:
         """Show what was found so far: its HTML is made only where there is a place for it."""
 
     def close(self) -> None:
         pass
-
-
-class _Call(ProgressView):
-    def __init__(self, function):
-        self._function = function
-
-    def __call__(self, done: int, total: int, text: str) -> None:
-        self._function(done, total, text)
 
 
 class _Line(ProgressView):

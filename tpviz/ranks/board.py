@@ -20,13 +20,19 @@ folder = None  # of this rank's pool, which removes it with everything in it; No
 _slot = None
 
 
+def mapped(path: str | os.PathLike[str], size: int = 0) -> mmap.mmap:
+    """The file at ``path`` in memory; with a size, in bytes, it is made anew and empty."""
+    with open(path, "w+b" if size else "r+b") as file:
+        if size:  # all of it now: on a full disk, touching a missing page kills the process
+            os.posix_fallocate(file.fileno(), 0, size)
+        return mmap.mmap(file.fileno(), 0)
+
+
 def attach(path: str | os.PathLike[str], rank: int) -> None:
     """Let ``write`` in this process fill slot ``rank`` of the board file at ``path``."""
     global folder, _slot
     folder = os.path.dirname(path)
-    with open(path, "r+b") as file:
-        board = mmap.mmap(file.fileno(), 0)
-    _slot = memoryview(board)[rank * SLOT : (rank + 1) * SLOT]
+    _slot = memoryview(mapped(path))[rank * SLOT : (rank + 1) * SLOT]
 
 
 def write(text: str) -> None:
@@ -55,10 +61,7 @@ class Board:
 
     def __init__(self, path: str | os.PathLike[str], world_size: int):
         self.path = os.fspath(path)
-        with open(self.path, "w+b") as file:
-            # Allocate all now: on a full disk, touching a missing page kills the process.
-            os.posix_fallocate(file.fileno(), 0, world_size * SLOT)
-            self._map = mmap.mmap(file.fileno(), 0)
+        self._map = mapped(path, world_size * SLOT)
 
     def read(self, rank: int) -> tuple[str, float]:
         """``(text, seconds since it was written)``; ``("", inf)`` if the rank never wrote."""

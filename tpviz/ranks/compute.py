@@ -169,11 +169,6 @@ def _local(tensor):
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def has_flops(operator: "Operator") -> bool:
-    """Whether there is a formula for the operator's FLOPs."""
-    return operator.overloadpacket in flop_registry or operator.overloadpacket in _SAME_AS
-
-
 def _register(key):
     """The kernels of `KERNELS` at a dispatch key, for as long as the library returned is kept."""
     aten = torch.library.Library("aten", "IMPL")
@@ -232,7 +227,15 @@ class KernelHook:
         _observe = self.pair
 
 
-class EveryOperator(TorchDispatchMode):
+class SeesCompiled(TorchDispatchMode):
+    """A mode in which what is compiled runs as compiled, and its operators are seen."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+
+class EveryOperator(SeesCompiled):
     """As `KernelHook`, for every aten operator, views included: slower, but complete."""
 
     def __init__(self, now: Callable[[], Any], note: Callable[[tuple[Any, ...]], Any]):
@@ -246,11 +249,6 @@ class EveryOperator(TorchDispatchMode):
     def resume(self) -> None:
         """Take notes again."""
         self.paused = False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """True: what is compiled runs as compiled, and its operators are seen."""
-        return True
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if self.paused or func.namespace != "aten":

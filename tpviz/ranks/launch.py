@@ -21,9 +21,9 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from numbers import Real
-from operator import index
 from typing import Any
 
+from tpviz.core.checks import one_of, whole_number
 from tpviz.core.shield import shielded
 from tpviz.core.tables import in_notebook
 
@@ -316,14 +316,7 @@ def max_ranks() -> int:
 
 def check_world_size(world_size: int) -> int:
     """``world_size`` if that many ranks may be started; else ``ValueError`` with the numbers."""
-    most = max_ranks()
-    try:
-        world_size = index(None if isinstance(world_size, bool) else world_size)  # pyright: ignore[reportArgumentType]
-    except TypeError:
-        message = f"world_size={world_size!r} is not a whole number; use 1 to {most}"
-        raise ValueError(message) from None
-    if world_size < 1:
-        raise ValueError(f"world_size={world_size} is less than 1; use 1 to {most}")
+    most, world_size = max_ranks(), whole_number("world_size", world_size)
     if world_size > most:
         raise ValueError(
             f"world_size={world_size} is more than the {most} ranks allowed here; use 1 to {most}, "
@@ -338,10 +331,8 @@ def _check(fn: Any, timeout: float | None, device: str | None, backend: str | No
     good = isinstance(timeout, Real) and not isinstance(timeout, bool)
     if timeout is not None and not (good and math.isfinite(timeout) and timeout > 0):  # pyright: ignore[reportOperatorIssue]
         raise ValueError(f"timeout={timeout!r}; use a number of seconds above 0, or None")
-    if device not in (None, "cpu", "cuda"):
-        raise ValueError(f"device={device!r}; use 'cpu', 'cuda' or None")
-    if backend not in (None, "tpviz", "gloo", "nccl"):
-        raise ValueError(f"backend={backend!r}; use 'tpviz', 'gloo', 'nccl' or None")
+    one_of("device", device, ("cpu", "cuda", None))
+    one_of("backend", backend, ("tpviz", "gloo", "nccl", None))
 
 
 def _refuse_nesting():

@@ -10,15 +10,14 @@ A kind may change: an activation becomes a gradient.
 import gc
 import time
 import weakref
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .clock import OrderClock
-from .compute import leave_alone
+from .compute import SeesCompiled, leave_alone
+from .operations import flat
 
 if TYPE_CHECKING:
     from .phases import Phases
@@ -27,7 +26,7 @@ _DEVICE = torch.ops.prim.device.default
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
-class MemoryHook(TorchDispatchMode):
+class MemoryHook(SeesCompiled):
     """Counts allocations while entered; `series` gives the samples.
 
     With a clock, as for a capture, its stamps are the times, and only fake tensors count.
@@ -40,11 +39,6 @@ class MemoryHook(TorchDispatchMode):
         self.live = {}  # storage id -> [bytes, kind, weak reference]
         self.totals: dict[str, int] = dict.fromkeys(KINDS, 0)
         self.samples, self.hooks, self.muted = [], [], False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """True: what is compiled runs as compiled, and its allocations are seen."""
-        return True
 
     def __enter__(self):
         tensors, states = _alive(self.fake)
@@ -177,12 +171,3 @@ def _has_bytes(tensor):
         return tensor.device.type != "meta"
     except RuntimeError:  # freed before that: an object without a tensor
         return False
-
-
-def flat(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in lists and tuples, one after another."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for v in value:
-            yield from flat(v)

@@ -6,7 +6,7 @@ reduce_scatter. Method names differ between torch releases (2.11 says ``_allgath
 method's arguments. `terms` says what else all members must agree on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -14,11 +14,18 @@ import torch
 import torch.distributed as dist
 
 
+def flat(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested lists and tuples, one after another."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from flat(v)
+
+
 def _bytes(value):
     """Bytes of all tensors in nested lists."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    return sum(map(_bytes, value))
+    return sum(tensor.numel() * tensor.element_size() for tensor in flat(value))
 
 
 def _first(size, tensors, *_):
@@ -105,8 +112,7 @@ def terms(
     >>> terms("broadcast", [torch.ones(2)], None, (4, 6), how=1)
     'float32 (root 6)'
     """
-    dtype = _dtype(args)
-    text = "" if dtype is None else _name(dtype)
+    text = next((_name(tensor.dtype) for tensor in flat(args)), "")
     if collective in _REDUCING:
         if how is None:
             reduction = getattr(options, "reduceOp", None)
@@ -124,17 +130,6 @@ def terms(
 @cache
 def _name(dtype):
     return str(dtype).removeprefix("torch.")
-
-
-def _dtype(value):
-    """The dtype of the first tensor in nested lists, or None."""
-    if isinstance(value, torch.Tensor):
-        return value.dtype
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            if (dtype := _dtype(item)) is not None:
-                return dtype
-    return None
 
 
 IN_PLACE = {"all_reduce", "broadcast", "reduce", "send"}  # read the first argument, too

@@ -9,12 +9,13 @@ group's), has more threads or callbacks of futures, or receives from anyone.
 """
 
 import hashlib
-import mmap
 import os
 import threading
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
+
+from .board import mapped
 
 # A rank's part of the file, words of 8 bytes: how often it was written, whether the rank waits, for
 # what (see `Place`), whether something of the rank may go on unseen; then pairs: a key, a number.
@@ -34,8 +35,7 @@ def attach(path: str | os.PathLike[str], rank: int, world_size: int) -> None:
     global _mine, _main, _own_threads
     _main, _own_threads = threading.get_ident(), threading.active_count()
     if world_size <= _MOST_RANKS:
-        with open(path, "r+b") as file:
-            words = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+        words = memoryview(mapped(path)).cast("q")
         _mine = words[rank * _WORDS : (rank + 1) * _WORDS]
 
 
@@ -181,9 +181,7 @@ class Places:
 
     def __init__(self, path: str | os.PathLike[str], world_size: int):
         self._size = world_size if world_size <= _MOST_RANKS else 0
-        with open(path, "w+b") as file:
-            os.posix_fallocate(file.fileno(), 0, 8 * _WORDS * world_size)  # as of the board
-            self._map = mmap.mmap(file.fileno(), 0)
+        self._map = mapped(path, 8 * _WORDS * world_size)
 
     def read(self) -> list[RankPlace]:
         """Where each rank stands now; nothing for worlds that are too large for this."""

@@ -1,4 +1,4 @@
-"""Ending processes, and all that they have started.
+"""Ending processes, and all that they have started; and their environment.
 
 Only the standard library is imported here: ranks and the fork server need it before torch loads.
 """
@@ -6,7 +6,17 @@ Only the standard library is imported here: ranks and the fork server need it be
 import glob
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
+
+
+def set_environment(changes: Mapping[str, str | None]) -> None:
+    """Set variables of this process's environment; None takes one away."""
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def kill_tree(pid: int) -> None:

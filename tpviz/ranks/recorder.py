@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from tpviz.cluster import Cluster
 from tpviz.cluster.clock.injected_faults import Faults
+from tpviz.core.checks import one_of
 from tpviz.core.trace.ledger import wire_bytes
 from tpviz.core.trace.members import members_text
 from tpviz.core.trace.table import Event, Trace
@@ -56,9 +57,7 @@ class Recorder:
         cluster: Cluster | None = None,
         faults: Faults | None = None,
     ):
-        if detail not in DETAILS:
-            raise ValueError(f'detail={detail!r} is not known; use "kernels" or "all"')
-        self.detail = detail
+        self.detail = one_of("detail", detail, DETAILS)
         self.kernels, self.comms, self.waits, self.steps = [], [], [], []
         self.phases = Phases(self.kernels)
         self.memory = MemoryHook(self.phases, clock) if memory else None
@@ -169,48 +168,23 @@ class Recorder:
     def _build(self):
         rank = dist.get_rank() if dist.is_initialized() else 0
         resolve, events, ids = self.clock.resolve, [], {}
+
+        def add(start: Any, end: Any, **fields: Any):
+            events.append(Event(rank=rank, start=resolve(start), end=resolve(end), **fields))
+
         for number, start, end in self.steps:
-            events.append(
-                Event(
-                    rank=rank,
-                    lane="step",
-                    kind="step",
-                    name=f"step {number}",
-                    step=number,
-                    start=resolve(start),
-                    end=resolve(end),
-                )
-            )
+            add(start, end, lane="step", kind="step", name=f"step {number}", step=number)
         for kernel, where in zip(map(compute.Note._make, self.kernels), self.phases.of_kernels()):
-            events.append(
-                Event(
-                    rank=rank,
-                    name=kernel.operator.overloadpacket.__name__,
-                    start=resolve(kernel.start),
-                    end=resolve(kernel.end),
-                    **_work(kernel),
-                    **where,
-                )
-            )
+            name = kernel.operator.overloadpacket.__name__
+            add(kernel.start, kernel.end, name=name, **_work(kernel), **where)
         for row in self.comms:
             ids[id(row)] = len(events)
             events.append(self._comm_event(row, rank))
         for row, start, end, where in self.waits:
             source = events[ids[id(row)]]
-            events.append(
-                Event(
-                    rank=rank,
-                    kind="wait",
-                    name=f"wait {row[0]}",
-                    start=resolve(start),
-                    end=resolve(end),
-                    axis=source.axis,
-                    members=source.members,
-                    seq=source.seq,
-                    waits_for=ids[id(row)],
-                    **self._where(where),
-                )
-            )
+            group = {"axis": source.axis, "members": source.members, "seq": source.seq}
+            of = {**group, "waits_for": ids[id(row)], **self._where(where)}
+            add(start, end, kind="wait", name=f"wait {row[0]}", **of)
         return Trace.from_events(events, self._meta(rank))
 
     def _comm_event(self, row: list[Any], rank: int):

@@ -18,8 +18,8 @@ from tpviz.core import labels
 
 from . import backend
 from .clock import OrderClock
-from .memory import KINDS, MemoryHook, flat
-from .operations import PEER
+from .memory import KINDS, MemoryHook
+from .operations import PEER, flat
 
 if TYPE_CHECKING:
     from .recorder import Recorder
@@ -146,31 +146,14 @@ class Tape:
             return (*where[:3], microbatch, *where[4:])
 
         of.phases.marks += [(n + more, sequence, *state) for n, _, *state in self.marks]
-        of.kernels += [
-            (
-                operator,
-                start + late,
-                end + late,
-                task,
-                node,
-                label._replace(microbatch=microbatch),
-                *what,
-            )
-            for operator, start, end, task, node, label, *what in self.kernels
-        ]
+        for operator, start, end, task, node, label, *what in self.kernels:
+            label = label._replace(microbatch=microbatch)
+            of.kernels.append((operator, start + late, end + late, task, node, label, *what))
         for row in self.comms:
             collective, start, end, where, payload, members, axis, seq, terms = row
-            copies[id(row)] = [
-                collective,
-                start + late,
-                end + late,
-                here(where),
-                payload,
-                members,
-                axis,
-                seq + self._later(axis, (members, collective in PEER)),
-                terms,
-            ]
+            seq += self._later(axis, (members, collective in PEER))
+            times, group = (start + late, end + late), (payload, members, axis, seq, terms)
+            copies[id(row)] = [collective, *times, here(where), *group]
         of.comms += copies.values()
         of.waits += [
             (copies[id(row)], start + late, end + late, here(where))

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from . import forkserver_hooks, worker_bootstrap
+from .processes import set_environment
 
 _PRELOADED = [f"tpviz.ranks.{n}" for n in ("forkserver_hooks", "worker_bootstrap", "worker")]
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -192,8 +193,4 @@ def _environment(changes):
     try:
         yield
     finally:
-        for name, value in saved.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        set_environment(saved)

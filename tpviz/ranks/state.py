@@ -26,6 +26,7 @@ import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy
@@ -94,16 +95,10 @@ def _entries() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any] | 
     yield "default dtype", torch.get_default_dtype, torch.set_default_dtype
     yield "grad mode", torch.is_grad_enabled, torch.set_grad_enabled
     for kind in ("cpu", "cuda"):
-        yield (
-            f"autocast, {kind}",
-            lambda k=kind: torch.is_autocast_enabled(k),
-            lambda value, k=kind: torch.set_autocast_enabled(k, value),
-        )
-        yield (
-            f"autocast's dtype, {kind}",
-            lambda k=kind: torch.get_autocast_dtype(k),
-            lambda value, k=kind: torch.set_autocast_dtype(k, value),
-        )
+        on, put_on = torch.is_autocast_enabled, torch.set_autocast_enabled
+        yield f"autocast, {kind}", partial(on, kind), partial(put_on, kind)
+        dtype, put_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
+        yield f"autocast's dtype, {kind}", partial(dtype, kind), partial(put_dtype, kind)
     yield "autocast's cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled
     yield (
         "deterministic algorithms",
@@ -161,11 +156,7 @@ def _entries() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any] | 
 
     yield "collector", gc.isenabled, lambda value: gc.enable() if value else gc.disable()
     yield "collector's thresholds", gc.get_threshold, lambda value: gc.set_threshold(*value)
-    yield (
-        "collector's callbacks",
-        lambda: list(gc.callbacks),
-        lambda value: gc.callbacks.__setitem__(slice(None), value),
-    )
+    yield _contents("collector's callbacks", gc.callbacks)
     yield "recursion limit", sys.getrecursionlimit, sys.setrecursionlimit
     yield "switch interval", sys.getswitchinterval, sys.setswitchinterval
     yield "longest number", sys.get_int_max_str_digits, sys.set_int_max_str_digits
@@ -190,11 +181,7 @@ def _entries() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any] | 
             lambda n=name: list(getattr(sys, n)),
             lambda value, n=name: getattr(sys, n).__setitem__(slice(None), value),
         )
-    yield (
-        "reducers",
-        lambda: dict(copyreg.dispatch_table),
-        lambda value: (copyreg.dispatch_table.clear(), copyreg.dispatch_table.update(value)),
-    )
+    yield _contents("reducers", copyreg.dispatch_table)
     yield "tracemalloc", tracemalloc.is_tracing, lambda _: tracemalloc.stop()
     yield "faulthandler", faulthandler.is_enabled, lambda _: faulthandler.disable()
     yield "warning filters", lambda: list(warnings.filters), _filters
@@ -203,29 +190,20 @@ def _entries() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any] | 
         lambda: (logging.root.level, list(logging.root.handlers), logging.root.manager.disable),
         _logging,
     )
-    yield (
-        "locale",
-        lambda: locale.setlocale(locale.LC_ALL),
-        lambda value: locale.setlocale(locale.LC_ALL, value),
-    )
+    in_locale = partial(locale.setlocale, locale.LC_ALL)
+    yield "locale", in_locale, in_locale
     yield (
         "decimal context",
         lambda: repr(decimal.getcontext()),
         lambda _: decimal.setcontext(decimal.Context()),
     )
     yield "socket time-out", socket.getdefaulttimeout, socket.setdefaulttimeout
-    yield (
-        "start method",
-        lambda: multiprocessing.get_start_method(allow_none=True),
-        lambda value: multiprocessing.set_start_method(value, force=True),
-    )
+    method, put_method = multiprocessing.get_start_method, multiprocessing.set_start_method
+    yield "start method", partial(method, allow_none=True), partial(put_method, force=True)
     yield "umask", _umask, os.umask
     yield "affinity", lambda: os.sched_getaffinity(0), lambda value: os.sched_setaffinity(0, value)
-    yield (
-        "signal mask",
-        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
-        lambda value: signal.pthread_sigmask(signal.SIG_SETMASK, value),
-    )
+    mask = signal.pthread_sigmask
+    yield "signal mask", partial(mask, signal.SIG_BLOCK, []), partial(mask, signal.SIG_SETMASK)
     yield "priority", lambda: os.getpriority(os.PRIO_PROCESS, 0), None
     yield "signal handlers", lambda: list(map(signal.getsignal, _SIGNALS)), None
     yield "limits", lambda: list(map(resource.getrlimit, _LIMITS)), None
@@ -315,8 +293,10 @@ def _attribute(owner, name):
 
 
 def _contents(what, kept):
-    """A dictionary that is changed in place."""
-    return what, lambda: dict(kept), lambda value: (kept.clear(), kept.update(value))
+    """A dictionary or a list that is changed in place."""
+    if isinstance(kept, list):
+        return what, kept.copy, lambda value: operator.setitem(kept, slice(None), value)
+    return what, kept.copy, lambda value: (kept.clear(), kept.update(value))
 
 
 def _hashed_groups():

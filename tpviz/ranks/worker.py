@@ -29,6 +29,7 @@ import tpviz.ranks.recorder  # noqa: F401
 
 from . import adapters, backend, board, forkserver_hooks, output, places, sources, state
 from .devices import choose_device
+from .processes import set_environment
 
 if TYPE_CHECKING:
     from .worker_bootstrap import RankSpec
@@ -141,11 +142,7 @@ def _leave_groups():
 
 def _apply(context):
     env, path, cwd = context
-    for name, value in (env or {}).items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    set_environment(env)
     with suppress(RuntimeError, ValueError):  # not of a word that torch does not know
         dist.set_debug_level_from_env()  # pyright: ignore[reportPrivateImportUsage]
     backend.heed_debug_level()

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .devices import inner_kind
-from .operations import IN_PLACE, OPERATIONS
+from .operations import IN_PLACE, OPERATIONS, flat
 
 
 class AroundWork(dist.Work):
@@ -88,17 +88,16 @@ def source_rank(work: Any) -> int:
 
 def needs_staging(args: Sequence[Any]) -> bool:
     """Whether these tensors must go through host memory (``TPVIZ_STAGE=1`` forces it)."""
-    device = _device(args)
-    if device is None:
+    first = next(flat(args), None)
+    if first is None:
         return False
-    on_cuda = device.type == "cuda"
-    return (on_cuda and inner_kind() == "gloo") or os.environ.get("TPVIZ_STAGE") == "1"
+    return (first.is_cuda and inner_kind() == "gloo") or os.environ.get("TPVIZ_STAGE") == "1"
 
 
 def by_nccl(args: Sequence[Any]) -> bool:
     """Whether NCCL moves the bytes of a call on these arguments; a barrier has no tensors."""
-    device = _device(args)
-    return (device is None or device.type == "cuda") and inner_kind() == "nccl"
+    first = next(flat(args), None)
+    return (first is None or first.is_cuda) and inner_kind() == "nccl"
 
 
 def staged(
@@ -148,15 +147,6 @@ class StagedWork(AroundWork):
 
     def get_future(self) -> torch.futures.Future:
         return done_future(self.result())
-
-
-def _device(value):
-    """The device of the first tensor in nested arguments, or None."""
-    if isinstance(value, torch.Tensor):
-        return value.device
-    if isinstance(value, (list, tuple)):
-        return next((d for d in map(_device, value) if d is not None), None)
-    return None
 
 
 # -- groups that move nothing ----------------------------------------------------------------------
