@@ -1,69 +1,19 @@
 """The exercise of notebook 07 on the axis of a mesh that carries tensor parallelism."""
 
-from tpviz.cluster import Cluster, Device, Dimension, Level
+import json
+
+from tpviz.cluster import Cluster
 from tpviz.core.mesh import Mesh
+from tpviz.evidence.facts import facts
 
 from .formula import Asked, Formula, least
 from .told import told
 
-_DEVICE = Device({"float32": 1e13}, 4e10, 1e12)
-
-
-_WIRED = (  # (cluster, mesh axes, payload bytes), outermost axis first
-    # In this order each rule of thumb of `_RULES` fails on an axis where no other one has failed.
-    (
-        Cluster(
-            "racks of NVLink nodes",
-            _DEVICE,
-            (
-                Level("NVLink", 2, 2e11, 2e11, 3e-6),
-                Level("network", 4, 2.5e10, 2.5e10, 1e-5),
-                Level("spine", 3, 1e11, 1e11, 2e-5),
-            ),
-        ),
-        {"x": 3, "y": 4, "z": 2},
-        2**24,
-    ),
-    (
-        Cluster(
-            "a torus of slow, short and fast rings",
-            _DEVICE,
-            torus=(
-                Dimension("slow", 4, 1e10, 3e-6),
-                Dimension("short", 2, 2e10, 2e-6),
-                Dimension("fast", 4, 1e11, 1e-6),
-            ),
-        ),
-        {"x": 4, "y": 2, "z": 4},
-        2**24,
-    ),
-    (
-        Cluster(
-            "two wide NVLink nodes of bus boards",
-            _DEVICE,
-            (
-                Level("bus", 4, 1e9, 1e9, 1e-6),
-                Level("NVLink", 8, 2e11, 8e11, 8e-6),
-                Level("network", 2, 2.5e10, 8e11, 1e-5),
-            ),
-        ),
-        {"x": 2, "y": 8, "z": 4},
-        2**16,
-    ),
-    (
-        Cluster(
-            "lopsided torus",
-            _DEVICE,
-            torus=(
-                Dimension("thin", 4, 2e10, 1e-6),
-                Dimension("wide", 4, 1e11, 1e-6),
-                Dimension("far", 4, 1e10, 1e-6),
-            ),
-        ),
-        {"x": 4, "y": 4, "z": 4},
-        2**24,
-    ),
-)
+_WIRED = [
+    (Cluster.from_json(json.dumps(row["cluster"])), row["mesh"], row["payload"])
+    for row in facts(__file__, "axes").wired
+]
+"""[(cluster, mesh axes, payload bytes)]."""
 _RULES = {
     "is the innermost axis": lambda place, size, link: -place,
     "is the outermost axis": lambda place, size, link: place,

@@ -18,6 +18,7 @@ from math import ceil, inf
 from typing import NamedTuple, Self
 
 from tpviz.core.checks import number, one_of, whole_number
+from tpviz.evidence.facts import facts, records
 
 POLICIES = {
     "round_robin": "communication and the GEMM in turn, byte for byte",
@@ -26,21 +27,12 @@ POLICIES = {
     "request waits long: then until those that wait are young again",
 }
 """{policy of the memory controller: what it serves}."""
+KNOBS = {row.pop("knob"): row for row in records(facts(__file__, "machine").knobs)}
+"""{knob of `Machine`: its default, where that is from, what it is, and what it may be}."""
 
 
-def _knob(default, source, help, low=None, high=None, choices=None):
-    whole = isinstance(default, int)
-    return field(
-        default=default,
-        metadata={
-            "source": source,
-            "help": help,
-            "low": low,
-            "high": high,
-            "choices": choices,
-            "whole": whole,
-        },
-    )
+def _knob(name):
+    return field(default=KNOBS[name]["default"], metadata=KNOBS[name])
 
 
 @dataclass(frozen=True)
@@ -51,87 +43,31 @@ class Machine:
     for a value out of bounds, with the nearest that works.
     """
 
-    cus: int = _knob(80, "note", "compute units", 1, 1024)
-    clock: float = _knob(1.4e9, "note", "clock of the compute units, 1/s", 1e6, 1e11)
-    flops: float | None = _knob(
-        None, "derived", "GEMM rate; None: cus x clock x 1024, 114.7e12", 1e6, 1e18
-    )
-    wgs_per_cu: int = _knob(2, "chosen", "workgroups that fit a compute unit at once", 1, 16)
-    lockstep: bool = _knob(
-        True,
-        "note",
-        "whether a wave begins when the one before is computed: the note sees reads at its begin, "
-        "stores at its end",
-        choices=(True, False),
-    )
-    slices: int = _knob(
-        4,
-        "chosen",
-        "steps in which a workgroup reads its panels along k: it "
-        "computes one while it reads the next",
-        1,
-        64,
-    )
-    llc: int = _knob(16 << 20, "note", "last-level cache", 0, 1 << 40)
-    replacement: str = _knob(
-        "nru",
-        "fitted",
-        "what the cache drops: a panel not recently used, or the least recently used",
-        choices=("nru", "lru"),
-    )
-    dram: float = _knob(1e12, "note", "peak of the memory", 1e9, 1e15)
-    efficiency: float = _knob(0.92, "derived", "of it, while one stream is served", 0.05, 1.0)
-    mixed: float = _knob(
-        0.5,
-        "derived",
-        "of it, while both streams are queued: then every 64 bytes, 2 clocks of a channel's bus, "
-        "open a row, and 4 clocks lie between rows (RRD of public HBM timing at 1 GHz)",
-        0.05,
-        1.0,
-    )
-    update: float = _knob(2.0, "recalled", "cost of an update in memory, in plain writes", 1.0, 8.0)
-    queue: int = _knob(64, "public", "entries of the memory's queue", 1, 4096)
-    entry: int = _knob(2048, "derived", "bytes of an entry: 64 on each of 32 channels", 64, 1 << 20)
-    policy: str = _knob(
-        "round_robin", "recalled", "whom the memory serves in plain T3", choices=tuple(POLICIES)
-    )
-    thresholds: tuple[float, ...] = _knob(
-        (5, 10, 30, inf),
-        "recalled",
-        "MCA: entries queued below which communication is let in, most memory-bound GEMM first",
-    )
-    intensities: tuple[float, ...] = _knob(
-        (0.5, 0.25, 0.1),
-        "chosen",
-        "MCA: busy share of the memory in the first wave from which each threshold but the last "
-        "holds",
-    )
-    starvation: float = _knob(
-        1e-4,
-        "chosen",
-        "MCA: seconds after which a request goes first; "
-        "a starved backlog is served until it is young again",
-        0.0,
-        1.0,
-    )
-    link: float = _knob(
-        150e9, "fitted", "link, in each direction (the note: 150 GB/s bi-directional)", 1e6, 1e15
-    )
-    latency: float = _knob(500e-9, "note", "of the link", 0.0, 1.0)
-    dma_buffer: int = _knob(
-        1 << 30,
-        "note",
-        "bytes that the DMA engine has in flight, from the read to the delivery; its inside is not "
-        "modelled in the paper, so no bound; less than link x latency keeps the link idle",
-        1,
-        1 << 40,
-    )
-    tracker_sets: int = _knob(256, "note", "sets of the tracker's table", 1, 1 << 20)
-    tracker_records: int = _knob(8, "derived", "records of a set: 76 bytes hold about 8", 1, 1024)
-    jitter: float = _knob(
-        0.0, "chosen", "most seconds by which an arrival is late, at random", 0.0, 1.0
-    )
-    seed: int = _knob(0, "chosen", "of the jitter", 0, 1 << 31)
+    cus: int = _knob("cus")
+    clock: float = _knob("clock")
+    flops: float | None = _knob("flops")
+    wgs_per_cu: int = _knob("wgs_per_cu")
+    lockstep: bool = _knob("lockstep")
+    slices: int = _knob("slices")
+    llc: int = _knob("llc")
+    replacement: str = _knob("replacement")
+    dram: float = _knob("dram")
+    efficiency: float = _knob("efficiency")
+    mixed: float = _knob("mixed")
+    update: float = _knob("update")
+    queue: int = _knob("queue")
+    entry: int = _knob("entry")
+    policy: str = _knob("policy")
+    thresholds: tuple[float, ...] = _knob("thresholds")
+    intensities: tuple[float, ...] = _knob("intensities")
+    starvation: float = _knob("starvation")
+    link: float = _knob("link")
+    latency: float = _knob("latency")
+    dma_buffer: int = _knob("dma_buffer")
+    tracker_sets: int = _knob("tracker_sets")
+    tracker_records: int = _knob("tracker_records")
+    jitter: float = _knob("jitter")
+    seed: int = _knob("seed")
 
     def __post_init__(self):
         for f in fields(self):
@@ -139,7 +75,7 @@ class Machine:
             if bounds["choices"]:
                 value = one_of(f.name, value, bounds["choices"])
             elif bounds["low"] is not None and not (value is None and f.default is None):
-                check = whole_number if bounds["whole"] else number
+                check = whole_number if isinstance(f.default, int) else number
                 value = check(f.name, value, bounds["low"], bounds["high"])
             object.__setattr__(self, f.name, value)
         self._check_levels()
