@@ -108,10 +108,6 @@ def _block_variants(attempt):
 LINEAR = RankProgram(
     **told("axonn_linear"),
     make=_make_forward,
-    sends=lambda axes, case: [
-        ("z", "all_gather", 1, case.inputs[0][1].nbytes * axes["z"]),
-        ("y", "all_reduce", 1, case.expected[0].nbytes),
-    ],
     judges=(
         silent,
         ran_along("you all-reduced over x as backward", "x", "all_reduce"),
@@ -185,10 +181,6 @@ def _under_weight(attempt):
 BACKWARD = RankProgram(
     **told("axonn_backward"),
     make=_make_backward,
-    sends=lambda axes, case: [
-        ("x", "all_reduce", 1, case.inputs[0][0].nbytes),
-        ("z", "reduce_scatter", 1, case.inputs[0][1].nbytes),
-    ],
     judges=(
         silent,
         ran_along("you all-reduced over y as forward", "y", "all_reduce"),

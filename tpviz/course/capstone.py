@@ -80,19 +80,9 @@ def _levels_case(rng, axes):
     return Case(inputs, [np.sum(terms, axis=0)] * ranks, None, Terms(terms, "all"), program)
 
 
-def _levels_sends(axes, case):
-    size = case.expected[0].nbytes
-    return [
-        ("gpu", "reduce_scatter", 1, size),
-        ("node", "all_reduce", 1, size // axes["gpu"]),
-        ("gpu", "all_gather", 1, size),
-    ]
-
-
 LEVELS = RankProgram(
     **told("capstone_levels"),
     make=_levels_case,
-    sends=_levels_sends,
     worlds=({"node": 2, "gpu": 2}, {"node": 2, "gpu": 3}),
     judges=(
         silent,

@@ -15,7 +15,7 @@ import numpy as np
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace import Ledger, Trace
 
-from .mutants import Program
+from .mutants import Program, Steps
 from .shapes import joined_otherwise
 from .task import Exercise
 from .variants import Terms, Variants, general
@@ -403,20 +403,27 @@ def _are(ranks):
     return f"{_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'}"
 
 
+def of_program(axes: dict[str, int], case: Case) -> list[tuple[str, str, int, int]]:
+    """The collectives of a case's right program."""
+    assert case.program is not None
+    case.program(steps := Steps(axes))
+    return steps.sent
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RankProgram(Exercise):
     """An exercise whose function every rank runs, judged by its numbers and by the trace.
 
     make: (random generator, axes) -> `Case`, computed by one process. sends: (axes, case) -> the
-    collectives of the best known solution, as (axis, collective, count, payload bytes). judges: the
-    first that has a message is the learner's answer. worlds: the meshes to grade on, each {axis
-    name: size, outer first}; the single axis "world" means the default group, and the function then
-    gets no mesh.
+    collectives of the best known solution, as (axis, collective, count, payload bytes); by default
+    those of the case's program. judges: the first that has a message is the learner's answer.
+    worlds: the meshes to grade on, each {axis name: size, outer first}; the single axis "world"
+    means the default group, and the function then gets no mesh.
     """
 
     make: Callable[..., Case]
-    sends: Callable[[dict[str, int], Case], Iterable[tuple[str, str, int, int]]]
     judges: tuple[Mistake | Callable[[Attempt], str | None], ...]
+    sends: Callable[[dict[str, int], Case], Iterable[tuple[str, str, int, int]]] = of_program
     worlds: tuple[dict[str, int], ...] = ({"world": 4}, {"world": 2})
 
     def needed(self, axes: dict[str, int], case: Case) -> Ledger:

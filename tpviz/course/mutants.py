@@ -22,12 +22,13 @@ MOST = 1500
 class Steps:
     """The operations of a program, which makes the ``mistakes``: {number of operation: name}.
 
-    made: after a run, the (number of operation, name, words) of all mistakes that could be made.
+    After a run: made, the (number of operation, name, words) of all mistakes that could be made;
+    sent, the (axis, collective, 1, payload bytes) of its collectives.
     """
 
     def __init__(self, axes: dict[str, int], mistakes: dict[int, str] | None = None):
         self._mesh, self._mistakes = Mesh(axes), mistakes or {}
-        self._count, self.made = 0, []
+        self._count, self.made, self.sent = 0, [], []
         self._axes = {axis: self._over(axis) for axis, size in axes.items() if size > 1}
         if len(self._axes) > 1:
             self._axes["all"] = [[*range(self._mesh.size)]] * self._mesh.size
@@ -89,6 +90,7 @@ class Steps:
     def sum(self, name: str, values: Values, axis: str) -> Values:
         """An all-reduce."""
         where = self._where(axis)
+        self.sent.append((axis, "all_reduce", 1, values[0].nbytes))
         known = {
             "no": f"{{}} is not added over {where}",
             "mean": f"{{}} is averaged over {where}: its terms are added",
@@ -112,6 +114,7 @@ class Steps:
     def gather(self, name: str, values: Values, axis: str, dim: int = 0) -> Values:
         """An all-gather of parts along a dim."""
         where = self._where(axis)
+        self.sent.append((axis, "all_gather", 1, values[0].nbytes * self._mesh.axes[axis]))
         known = {
             "own": f"every part of {{}} is that of the rank itself: {where} has the others",
             "reverse": f"the parts of {{}} along {where} are joined in the reverse order",
@@ -141,6 +144,7 @@ class Steps:
     def scatter(self, name: str, values: Values, axis: str) -> Values:
         """A reduce-scatter of parts along dim 0."""
         where = self._where(axis)
+        self.sent.append((axis, "reduce_scatter", 1, values[0].nbytes))
         known = {
             "no": f"{{}} is not added over {where}: each rank has its part of its own term",
             "mean": f"{{}} is averaged over {where}: its terms are added",

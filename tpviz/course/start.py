@@ -10,10 +10,6 @@ from .told import told
 from .variants import Terms
 
 
-def _one_all_reduce(axes, case):
-    return [("world", "all_reduce", 1, case.expected[0].nbytes)]
-
-
 # --- mean_over_ranks ---
 def _make_mean(rng, axes):
     rows, columns = rng.integers(3, 9, size=2)
@@ -26,7 +22,7 @@ def _make_mean(rng, axes):
 MEAN = RankProgram(
     **told("mean_over_ranks"),
     make=_make_mean,
-    sends=_one_all_reduce,
+    sends=lambda axes, case: [("world", "all_reduce", 1, case.expected[0].nbytes)],
     judges=(
         silent,
         Mistake("you have the sum over", lambda a: a.matches(lambda mean: mean * a.size)),
@@ -70,7 +66,6 @@ def _summed_too_early(attempt):
 ROWS = RankProgram(
     **told("row_parallel"),
     make=_make_rows,
-    sends=_one_all_reduce,
     judges=(
         Mistake(
             "each rank returned only its partial",
@@ -118,9 +113,6 @@ def _half_way(attempt):
 IN_TWO = RankProgram(
     **told("all_reduce_in_two"),
     make=_make_two,
-    sends=lambda axes, case: [
-        ("world", half, 1, case.expected[0].nbytes) for half in ("reduce_scatter", "all_gather")
-    ],
     judges=(
         silent,
         Mistake("this exercise builds all_reduce", lambda a: "all_reduce" in a.names()),
@@ -202,7 +194,6 @@ def _mixed_over_dp(attempt, by=1):
 MLP = RankProgram(
     **told("mlp_on_mesh"),
     make=_make_mlp,
-    sends=lambda axes, case: [("tp", "all_reduce", 1, case.expected[0].nbytes)],
     judges=(
         Mistake("each rank returned a partial sum", lambda a: not a.ledger and not a.right),
         Mistake("you added the hidden activations over", lambda a: _summed_hidden(a, total=True)),
