@@ -4,16 +4,19 @@
 
 Half are pairs: the second hits within 0.3 s of the first, a launch that follows at once or what the
 first has not yet finished. After each, the next launch must give the right results. World sizes
-change, ranks are often just starting, and now and then the fork server too. Prints tried and
-survived; exits with 1 where a launch after an interrupt failed.
+change, ranks are often just starting, and now and then the fork server too. Prints what went wrong
+at once and tried and survived at every hundred; exits with 1 where a launch after an interrupt
+failed.
 """
 
+import itertools
 import os
 import random
 import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 
 import tpviz as tv
 
@@ -83,17 +86,41 @@ def interrupted(rnd, alarms):
     return hits
 
 
+@dataclass
+class Tally:
+    """Interrupts so far: how many, those that hit a launch, what went wrong after any."""
+
+    where: str
+    tried: int = 0
+    hits: int = 0
+    wrong: list = field(default_factory=list)
+
+    def add(self, tried, hits, wrong):
+        """Those of one more round, which says what went wrong and each hundred."""
+        hundreds = self.tried // 100
+        self.tried, self.hits = self.tried + tried, self.hits + hits
+        if wrong:
+            self.wrong.append(wrong)
+        if wrong or self.tried // 100 > hundreds:
+            print(f"{self}{wrong and f': {wrong}'}", flush=True)
+
+    def __str__(self):
+        return (
+            f"{self.where}: {self.tried} tried, {self.hits} hit a launch, "
+            f"{len(self.wrong)} broke the next"
+        )
+
+
 def in_script(tries, seed):
-    """(interrupts, those that hit a launch, what went wrong after any)."""
-    rnd, tried, hits, wrong = random.Random(seed), 0, 0, []
-    while tried < tries:
+    """The tally of a script's interrupts."""
+    rnd, tally = random.Random(seed), Tally("script")
+    while tally.tried < tries:
         prepare(rnd)
         send = os.kill, (os.getpid(), signal.SIGINT)
         alarms = [threading.Timer(moment, *send) for moment in moments(rnd)]
-        tried += len(alarms)
-        hits += interrupted(rnd, alarms)
-        wrong += filter(None, [works(rnd.choice(SIZES))])
-    return tried, hits, wrong
+        hits = interrupted(rnd, alarms)
+        tally.add(len(alarms), hits, works(rnd.choice(SIZES)))
+    return tally
 
 
 def in_kernel(tries, seed):
@@ -101,7 +128,7 @@ def in_kernel(tries, seed):
     output of an interrupt."""
     from jupyter_client.manager import start_new_kernel
 
-    rnd, tried, hits, wrong, longest = random.Random(seed), 0, 0, [], ""
+    rnd, tally, longest = random.Random(seed), Tally("kernel"), ""
     manager, client = start_new_kernel(kernel_name="python3")
     try:
         here = os.path.dirname(os.path.abspath(__file__))
@@ -111,22 +138,21 @@ def in_kernel(tries, seed):
             "import random, tpviz as tv, stress_interrupts as s\n"
             f"rnd = random.Random({seed})",
         )
-        while tried < tries:
+        while tally.tried < tries:
             cell(client, "s.prepare(rnd)")
-            before = 0
-            for moment in moments(rnd):
+            at, hits = (0, *moments(rnd)), 0
+            for before, moment in itertools.pairwise(at):
                 stopped, text = stopped_launch(manager, client, rnd, moment - before)
                 hits, longest = hits + stopped, max(longest, text, key=line_count)
-                tried, before = tried + 1, moment
             time.sleep(0.05)  # an interrupt may reach the kernel a moment after its cell has ended
             failed, text = cell(
                 client, f"assert not (found := s.works({rnd.choice(SIZES)})), found"
             )
-            wrong += [text] if failed else []
+            tally.add(len(at) - 1, hits, text if failed else "")
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    return tried, hits, wrong, longest
+    return tally, longest
 
 
 def stopped_launch(manager, client, rnd, seconds):
@@ -172,18 +198,16 @@ def line_count(text):
 
 def main(tries=1000, seed=0):
     """Both, with a line each."""
-    tried, hits, wrong = in_script(tries, seed)
-    print(f"script: {tried} tried, {hits} hit a launch, {len(wrong)} broke the next", flush=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
+    script = in_script(tries, seed)
+    print(script, flush=True)
     tv.shutdown()
-    tried, hits, wrong_there, longest = in_kernel(tries, seed)
+    kernel, longest = in_kernel(tries, seed)
     lines = line_count(longest)
-    print(
-        f"kernel: {tried} tried, {hits} hit a launch, {len(wrong_there)} broke the next; an "
-        f"interrupt shows at most {lines} lines"
-    )
-    for text in wrong + wrong_there + [longest] * (lines > 3):
-        print("  ", text)
-    return 1 if wrong or wrong_there or lines > 3 else 0
+    print(f"{kernel}; an interrupt shows at most {lines} lines")
+    if lines > 3:
+        print("  ", longest)
+    return 1 if script.wrong or kernel.wrong or lines > 3 else 0
 
 
 if __name__ == "__main__":

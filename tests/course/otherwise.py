@@ -100,6 +100,10 @@ def chunks_above_and_below(payload, links, latency, bandwidth):
     return both[times.argmin()]
 
 
+def chunks_rounded(payload, links, latency, bandwidth):
+    return max(1, round(((links - 1) * payload / latency / bandwidth) ** 0.5))
+
+
 # --- notebook 08 ---
 def bubble_of_slots(batch, dp, pp, micro_batch):
     m = (batch / dp) / micro_batch
@@ -441,7 +445,7 @@ RIGHT = {
     "ring_time": [time_step_by_step, time_of_two_halves],
     "bus_bandwidth": [bus_of_a_dict, bus_by_match, bus_in_numpy],
     "axis_for_tp": [axis_by_a_loop, axis_sorted],
-    "best_chunks": [chunks_tried, chunks_by_steps, chunks_above_and_below],
+    "best_chunks": [chunks_tried, chunks_by_steps, chunks_above_and_below, chunks_rounded],
     "beat_bubble": [bubble_of_slots, bubble_of_a_line, bubble_in_fractions],
     "beat_regret": [regret_by_index, regret_in_numpy, regret_of_pairs],
     "beat_rank": [rank_by_differences, rank_by_counting, rank_from_one],

@@ -6,6 +6,7 @@ import batches
 import misconceptions
 import misconceptions_schemes as schemes
 import numpy as np
+import otherwise
 import pytest
 import solutions_layouts
 import solutions_memory
@@ -80,6 +81,13 @@ def test_these_passed_on_some_seeds(name, fn, words):
     for seed in range(40):
         message = batches.asked_here(exercise(name), fn, seed)
         assert message and words in message, seed
+
+
+def test_no_near_tie_of_chunks_is_asked():
+    """Two numbers of chunks that differ by a hundredth of a ppm are both right: seed 13 asked."""
+    task = exercise("best_chunks")
+    for seed in range(40):
+        assert batches.asked_here(task, otherwise.chunks_rounded, seed) is None, seed
 
 
 def test_what_is_remembered_of_collectives_in_flight_is_told_on_every_seed():

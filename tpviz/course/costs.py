@@ -91,6 +91,10 @@ BUS = Formula(
 
 
 # --- best_chunks ---
+TIE = 1e-5
+"""Two numbers of chunks that differ by less of their time are equally good: none such is asked."""
+
+
 def _pipeline(chunks, payload, links, latency, bandwidth):
     """T(C) = (C + links - 1) (latency + payload / C / bandwidth); derived."""
     return (chunks + links - 1) * (latency + payload / chunks / bandwidth)
@@ -115,10 +119,16 @@ def _draw_chunks(rng):
 
 def _chains(rng):
     for links in (4, 8, 16, 3):
-        payload, *rates = _draw(
-            rng, (1_000_003, 4_000_037, 9_000_011), (1e-5, 2e-5, 4e-5), (1e10, 2e10)
-        )
-        yield payload, links, *rates
+        tied = True  # the root itself, rounded, is then as good as the better of its neighbours
+        while tied:
+            payload, *rates = _draw(
+                rng, (1_000_003, 4_000_037, 9_000_011), (1e-5, 2e-5, 4e-5), (1e10, 2e10)
+            )
+            sizes = payload, links, *rates
+            best = _best(*sizes)
+            near = (_pipeline(c, *sizes) for c in (best - 1, best + 1) if c)
+            tied = min(near) < (1 + TIE) * _pipeline(best, *sizes)
+        yield sizes  # pyright: ignore[reportPossiblyUnbound]
 
 
 def _roots(payload, links, latency, bandwidth):
