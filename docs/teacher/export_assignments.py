@@ -31,6 +31,9 @@ os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.enviro
 c.CourseDirectory.root = os.path.dirname(os.path.abspath(__file__))
 c.GenerateAssignment.force = True  # the release that was exported is replaced by nbgrader's own
 c.ClearSolutions.enabled = False  # cells of answers hold the starter, no solution
+# A cell that grades starts ranks, three times, and each of its checks ends by a time-out of its
+# own; nbgrader's 30 s would end right answers on a machine that is busy.
+c.Execute.timeout = 600
 '''
 
 

@@ -83,8 +83,9 @@ def test_assignments_hide_their_seeds(kit, stem):
 
 
 def test_nbgrader_is_told_how(kit, tmp_path, monkeypatch):
-    """It runs alembic by its name for a new database, would skip a release that exists, and would
-    replace a starter by a stub: seen with nbgrader 0.9.6, which is not installed here."""
+    """It runs alembic by its name for a new database, would skip a release that exists, would
+    replace a starter by a stub, and would give right answers no points where a cell's ranks take
+    over 30 s to start: seen with nbgrader 0.9.6, which is not installed here."""
     monkeypatch.setattr("sys.argv", ["export", "00_start", "--out", str(tmp_path)])
     monkeypatch.setenv("PATH", "/elsewhere")
     kit("export_assignments").main()
@@ -95,9 +96,10 @@ def test_nbgrader_is_told_how(kit, tmp_path, monkeypatch):
     assert os.environ["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}/elsewhere"
     assert told.CourseDirectory.root == str(tmp_path)
     assert told.GenerateAssignment.force and told.ClearSolutions.enabled is False
+    assert told.Execute.timeout >= 600
     source, release = (tmp_path / kind / "00_start/00_start.ipynb" for kind in NBGRADER_FOLDERS)
     assert "HIDDEN TESTS" in source.read_text() and "def mean_over_ranks" in release.read_text()
 
 
-NBGRADER = ("CourseDirectory", "GenerateAssignment", "ClearSolutions")
+NBGRADER = ("CourseDirectory", "GenerateAssignment", "ClearSolutions", "Execute")
 NBGRADER_FOLDERS = ("source", "release")

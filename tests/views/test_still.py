@@ -2,7 +2,8 @@
 
 import pytest
 
-from tpviz.views.widgets import still
+from tpviz.views.widgets.base import View
+from tpviz.views.widgets.still import STYLE
 
 LIVES = "<div class='tpv-lives'><div class='tpv'>the view</div></div>"
 DEAD = """<div class='tpv-lives'><div class='jupyter-widgets-error-widget icon-error'>Click to show
@@ -19,9 +20,19 @@ KNOBS = f"<div class='tpv-lives'>knobs{DEAD}</div>"
 )
 def test_one_of_picture_and_widget_is_seen(tab, output, widget, shown):
     """A page that cannot load the widget's code has an error in its place: the picture stays."""
+    assert seen(tab, output, f"<style>{STYLE}</style>its picture", widget) == [shown]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("output", ["jp-OutputArea-child", "output_area"])
+def test_a_page_that_drops_the_pictures_style_has_that_of_the_widget(tab, output):
+    """Voila's classic template showed both."""
+    assert seen(tab, output, "its picture", f"<style>{View._css}</style>{LIVES}") == ["widget"]
+
+
+def seen(tab, output, picture, widget):
     tab.set_content(
-        f"<div id='picture' class='{output}'><div class='tpv-still'><style>{still._STYLE}</style>"
-        f"its picture</div></div><div id='widget' class='{output}'>{widget or 'no widget'}</div>"
+        f"<div id='picture' class='{output}'><div class='tpv-still'>{picture}</div></div>"
+        f"<div id='widget' class='{output}'>{widget or 'no widget'}</div>"
     )
-    seen = [name for name in ("picture", "widget") if tab.locator(f"#{name}").is_visible()]
-    assert seen == [shown]
+    return [name for name in ("picture", "widget") if tab.locator(f"#{name}").is_visible()]

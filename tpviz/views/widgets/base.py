@@ -27,7 +27,7 @@ from tpviz.views.figures.svg import check_step
 
 from .job import Latest
 from .knobs import borrowed, gave_words, settled, small_html
-from .still import Still
+from .still import STYLE, Still
 
 _Args = ParamSpec("_Args")
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -99,7 +99,7 @@ class View(Still, anywidget.AnyWidget):
     rank = traitlets.Int(0).tag(sync=True)
     error = traitlets.Unicode("").tag(sync=True)
     generation = traitlets.Int(0).tag(sync=True)
-    _css = stylesheet()
+    _css = stylesheet() + STYLE
     kind: str
     """The JavaScript module that draws it."""
 

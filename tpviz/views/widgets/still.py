@@ -3,8 +3,9 @@
 A view is shown as two outputs: its picture, and the widget, of which a page without kernel has an
 error or nothing. So has a page whose server lacks anywidget's half for the browser, as a Voila that
 is installed apart. CSS alone hides the picture where the widget lives, and the widget where it does
-not. It knows outputs of JupyterLab, Notebook and Voila (nbconvert's lab template) and of classic
-pages; anywhere else both show.
+not. The picture brings it, and the widget too: a page that cleans what it shows, as Voila's classic
+template, drops the picture's. It knows outputs of JupyterLab, Notebook and Voila (nbconvert's lab
+template) and of classic pages; anywhere else both show.
 """
 
 from html import escape
@@ -17,7 +18,7 @@ _LIVES = "tpv-lives"
 _FAILED = ".jupyter-widgets-error-widget"  # in place of what the page cannot draw
 _OUTPUTS = (".jp-OutputArea-child", ".output_area")
 # A live view comes some 0.1 s after its picture, which keeps its place until then, unseen.
-_STYLE = (
+STYLE = (
     "".join(
         f"{output}:has(.tpv-still):has(+ {output} .{_LIVES}):not(:has(+ {output} {_FAILED})),"
         f"{output}:has(.tpv-still) + {output}:not(:has(.{_LIVES})),"
@@ -57,6 +58,6 @@ class Still:
         from IPython.display import publish_display_data
 
         if self._place:
-            html = f"<div class='tpv-still'><style>{_STYLE}</style>{self._still()}</div>"
+            html = f"<div class='tpv-still'><style>{STYLE}</style>{self._still()}</div>"
             at = {"display_id": self._place}
             publish_display_data({"text/html": html}, transient=at, update=update)
