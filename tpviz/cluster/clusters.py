@@ -1,4 +1,5 @@
-"""Clusters to try things on. Each docstring says where its numbers come from and how sure they are.
+"""Clusters to try things on. Each docstring says where its numbers come from and how sure they are;
+`clusters.json` does so of devices and nodes.
 
 *Nominal* is the vendor's number, *measured* a published measurement, *derived* our arithmetic.
 `as_run_by` gives a cluster of `dgx` as it is: what its GPUs and links reach, what kernels cost.
@@ -9,7 +10,9 @@
 ['dgx', 'frontier', 'laptop']
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from tpviz.core import limits
@@ -38,54 +41,19 @@ __all__ = [
     "torus",
 ]
 
-A100_PCIE = Device(
-    {"float16": 250e12, "bfloat16": 250e12, "float32": 19.5e12}, 80e9, 1.935e12, "A100 80GB PCIe"
+_READ = json.loads(Path(__file__).with_suffix(".json").read_text())
+A100_PCIE, A100_SXM, H100_SXM, MI250X_GCD, TPU_V3 = (
+    Device(flops, memory, bandwidth, name)
+    for name, flops, memory, bandwidth, _ in _READ["devices"]["value"][1:]
 )
-"""16-bit GEMMs: 250 TFLOP/s, as the estimate this box is for assumes (265 measured in its traces at
-4096^3); float32 and memory nominal."""
-A100_SXM = Device(
-    {"float16": 280e12, "bfloat16": 280e12, "float32": 19.5e12}, 40e9, 1.555e12, "A100 40GB SXM"
-)
-"""16-bit GEMMs measured by AxoNN's authors (280 of 312 TFLOP/s, recalled); the rest nominal."""
-H100_SXM = Device(
-    {"float16": 813e12, "bfloat16": 813e12, "float32": 67e12}, 80e9, 3.35e12, "H100 80GB SXM"
-)
-"""16-bit GEMMs measured by AxoNN's authors on Alps (813 of 989 TFLOP/s, recalled); the rest
-nominal."""
-MI250X_GCD = Device(
-    {"float16": 125e12, "bfloat16": 125e12, "float32": 47.9e12}, 64e9, 1.6e12, "MI250X GCD"
-)
-"""16-bit GEMMs measured by AxoNN's authors (125 of 191.5 TFLOP/s, recalled); the rest nominal."""
-TPU_V3 = Device({"bfloat16": 123e12, "float32": 123e12 / 6}, 32 * 2**30, 900e9, "TPU v3 chip")
-"""Nominal (Google Cloud's page on TPU v3); float32 as six bfloat16 passes, derived."""
-
 GPUS = {
     name: Device({"float16": half, "bfloat16": half, "float32": full}, memory, bandwidth, name)
-    for name, half, full, memory, bandwidth in (
-        ("V100-SXM3-32GB", 125e12, 15.7e12, 32e9, 0.9e12),
-        ("A100-SXM-40GB", 312e12, 19.5e12, 40e9, 1.555e12),
-        ("A100-SXM-80GB", 312e12, 19.5e12, 80e9, 2.039e12),
-        ("H100-SXM-80GB", 989.4e12, 67e12, 80e9, 3.35e12),
-        ("H100-SXM-96GB-HBM2e-500W", 989.4e12, 67e12, 96e9, 2.4e12),
-        ("H200-SXM-141GB", 989.4e12, 67e12, 141e9, 4.8e12),
-        ("B200-SXM-180GB", 2250e12, 75e12, 180e9, 7.7e12),
-    )
+    for name, half, full, memory, bandwidth in _READ["gpus"]["value"][1:]
 }
-"""NVIDIA's data-centre GPUs by the names that published rows use; all numbers nominal. Dense
-16-bit FLOP/s of tensor cores (half of what is printed with sparsity), float32 FLOP/s, memory and
-its bandwidth: datasheets of V100, A100, H100 and H200, and of HGX for B200. The H100 with HBM2e and
-a 500 W limit is torchtitan's (memory and bandwidth by torchtitan's report; its rate is below the
-nominal one given here). V100 has no bfloat16: the rate stands for float16."""
-NODES = {
-    "V100": (16, 150e9, 8, 12.5e9),
-    "A100": (8, 300e9, 8, 25e9),
-    "H100": (8, 450e9, 8, 50e9),
-    "H200": (8, 450e9, 8, 50e9),
-    "B200": (8, 900e9, 8, 50e9),
-}
+"""NVIDIA's data-centre GPUs by the names that published rows use; all numbers nominal."""
+NODES = {generation: tuple(row) for generation, row in _READ["nodes"]["value"].items()}
 """Of each generation (GPUs of a node, bytes/s of NVLink out of a GPU in one direction, NICs of a
-node, bytes/s of a NIC), nominal: NVIDIA's DGX-2 (NVLink 2, EDR InfiniBand), DGX A100 (NVLink 3,
-HDR), DGX H100 and H200 (NVLink 4, NDR), DGX B200 (NVLink 5, NDR)."""
+node, bytes/s of a NIC), nominal."""
 
 
 def laptop(ranks: int = 4) -> Cluster:

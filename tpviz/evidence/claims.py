@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from tpviz.core.charts import axis, panel, points
 from tpviz.core.checks import one_of, some_of
-from tpviz.core.tables import html_table, table
+from tpviz.core.tables import html_table
 from tpviz.ranks.bar import viewer
 from tpviz.ranks.launch import in_torchrun, launch, max_ranks
 from tpviz.ranks.launch import progress as report
@@ -209,13 +209,11 @@ class Claims(Report):
             "panels": [panel("", [ranges, {**mine, "text": text}], x, y, rules=marks)],
         }
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first."""
-
+    def _columns(self):
         def figure(r: ClaimRow) -> str:
             return f"{r.ours.figure:.3g} {r.claim.unit}" if r.ours else ""
 
-        columns = [
+        return [
             ("system", lambda r: r.claim.system),
             ("claim", lambda r: r.claim.claim),
             ("its setting, as far as known", lambda r: r.claim.setting),
@@ -227,7 +225,6 @@ class Claims(Report):
             ("sensitivity", lambda r: r.sensitivity),
             ("our experiment", lambda r: r.ours.setting if r.ours else ""),
         ]
-        return table(columns, ((row,) for row in self.rows))
 
     def summary(self) -> list[list[str]]:
         """The same without settings and sensitivity."""

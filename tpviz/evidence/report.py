@@ -1,6 +1,7 @@
 """Results of labs: numbers with a chart, a table and a description."""
 
 import copy
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Self
@@ -9,13 +10,16 @@ from tpviz.core.checks import one_of, whole_number
 from tpviz.core.show import Charted
 from tpviz.core.tables import Columns, table
 
+from .facts import filled, notes
+
 
 class Report(Charted):
     """A result of a lab, or of `tpviz.study`; a notebook shows its chart. Subclasses define chart,
-    sentences, and the table: a row for each of ``cells``. ``badges`` : sources of the numbers."""
+    sentences, and the table: its columns, and lines, of ``rows`` by default.
+    ``badges`` : sources of the numbers."""
 
     badges: Any
-    cells: Any
+    rows: Any
     _options: Mapping[str, Any] = MappingProxyType({})
 
     def drawing(self) -> dict[str, Any]:
@@ -34,10 +38,24 @@ class Report(Charted):
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first."""
-        return table(self._columns(), self.cells)
+        return table(self._columns(), self._lines())
 
     def _columns(self) -> Columns:
         raise NotImplementedError
+
+    def _lines(self) -> Iterable[tuple[Any, ...]]:
+        """What the columns get of each line of the table."""
+        return ((row,) for row in self.rows)
+
+    def say(self, heading: str, /, **facts: Any) -> str:
+        """The text of this heading in the ``notes.md`` beside the lab, filled in with facts; ``it``
+        is the report."""
+        lab = sys.modules[type(self).__module__].__file__
+        return filled(notes(str(lab))[heading], it=self, **facts)
+
+    def __repr__(self):
+        """What stands in ``notes.md`` under the name of the class."""
+        return f"<{self.say(type(self).__name__)}>"
 
     def scene(self, **options: Any) -> dict[str, Any]:
         """The chart as data, ready for JSON: see `tpviz.core.charts`. options : of

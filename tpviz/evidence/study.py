@@ -185,6 +185,9 @@ class Study(Report):
             *(f"Left out: {self.name(label)} ({why})." for label, why in self.left_out.items()),
         ]
 
+    def _lines(self):
+        return self.cells
+
     def _columns(self):
         columns: list[tuple[str, Callable[..., str]]] = [
             (self.heads[0], lambda row, source, one: self.name(row.label)),

@@ -91,38 +91,28 @@ class ChunkCurve(Study):
         lines = [f"{self._name} on {self.cluster.caption}, chunking={self.strategy.chunking!r}."]
         for source, times in self.times.items():
             best = self.best(source)
-            step, exposed = map(show_seconds, _median(times[best]))
-            first = map(show_seconds, _median(times[self.counts[0]]))
-            lines.append(
-                f"{source.capitalize()}: {best} chunk{'s' * (best > 1)} best of "
-                f"{', '.join(map(str, self.counts))}, {step} a step of which "
-                f"kernels wait {exposed}; with {self.counts[0]}, {' and '.join(first)}."
-            )
+            facts = {
+                "source": source.capitalize(),
+                "plural": "s" * (best > 1),
+                "counts": ", ".join(map(str, self.counts)),
+                "at": _median(times[best]),
+                "first": _median(times[self.counts[0]]),
+            }
+            lines.append(self.say("curve", best=best, **facts))
         return lines
 
     def notes(self) -> list[str]:
         """Omissions, the content of each source, and warnings."""
         notes = [f"Left out: {count} chunks ({reason})." for count, reason in self.left_out.items()]
         if "with contention" in self.sources:
-            notes.append(
-                f"With contention: a GEMM takes {self.kappa:.3g} times as long during a "
-                "collective. The lost time counts as exposed."
-            )
+            notes.append(self.say("with contention"))
         if {"simulated", "measured"} & {*self.sources}:
-            notes.append(
-                "On simulated and emulated clusters a collective slows no GEMM down (kappa = 1 by "
-                "construction, since waiting ranks sleep)."
-            )
+            notes.append(self.say("no contention"))
         if "measured" in self.sources:
             steps = len(self.rows[0].times["measured"].repeats)
-            notes.append(
-                "Measured on the emulated cluster: "
-                + (
-                    f"median of {steps} steps, bars from the least to the most."
-                    if steps > 1
-                    else "one step."
-                )
-            )
+            many = f"median of {steps} steps, bars from the least to the most."
+            what = many if steps > 1 else "one step."
+            notes.append(f"Measured on the emulated cluster: {what}")
         return notes + too_late(self.late(), noun=" chunks")
 
     def __repr__(self):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tpviz.core.charts import axis, panel, points
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.tables import show_bytes, show_seconds
+from tpviz.core.tables import show_seconds
 from tpviz.evidence.facts import facts
 from tpviz.evidence.report import Report
 from tpviz.ranks.devices import badge
@@ -121,33 +121,12 @@ class Contention(Report):
 
     def words(self) -> list[str]:
         """The measurement."""
-        low, high = self.spread
-        return [
-            f"On {self.machine} ({self.badge}) a GEMM of {self.size}^3 in {self.dtype} takes "
-            f"{self.ratio:.2f} times as long during all-reduces of {show_bytes(self.payload)} as "
-            f"alone (median of {self.ratios.size} pairs; quartiles {low:.2f} and {high:.2f})."
-        ]
+        return [self.say("slowdown")]
 
     def notes(self) -> list[str]:
         """The authors' range, and the limits of ours."""
-        notes = [
-            f"For comparison, not the paper's numbers: {AUTHORS} ({A100['from']}).",
-            "On emulated clusters kappa is 1 by construction: ranks sleep while they wait for a "
-            "collective, which slows no GEMM.",
-        ]
-        if self.in_flight < 0.9:
-            notes.append(
-                f"Only {100 * self.in_flight:.0f} % of the GEMMs ended before their "
-                "all-reduces did: the ratio is too low; take a larger payload."
-            )
-        return notes
-
-    def __repr__(self):
-        low, high = self.spread
-        return (
-            f"<Contention kappa={self.ratio:.2f} ({low:.2f} to {high:.2f}) on {self.machine}, "
-            f"{self.badge}>"
-        )
+        found = [self.say("authors", range=AUTHORS, source=A100["from"]), self.say("emulated")]
+        return found + [self.say("too short")] * (self.in_flight < 0.9)
 
 
 def contention(

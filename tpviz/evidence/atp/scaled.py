@@ -15,7 +15,7 @@ from tpviz.cluster.clusters import nvswitch, nvswitch_nodes
 from tpviz.cluster.parts import finite
 from tpviz.core.charts import axis, growth
 from tpviz.core.checks import one_of
-from tpviz.core.tables import show_seconds, table
+from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
 from tpviz.evidence.facts import notes
 from tpviz.evidence.report import Report, listed, whole_numbers
@@ -39,7 +39,10 @@ STYLES = {
     "best mesh, weak": ("recompute", "dashdot", "diamond-open"),
 }
 """{line: (ink, dash, marker)}."""
-CAVEATS = (*notes(__file__).values(),)
+CAVEATS = tuple(
+    notes(__file__)[about]
+    for about in ("towards 1 over root N", "strong scaling", "weak scaling", "modelled")
+)
 
 
 class MeshPoint(NamedTuple):
@@ -107,13 +110,16 @@ class MeshScaling(Report):
             "panels": growth(x, titles, seconds, shares, STYLES, texts),
         }
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first; volumes in units of batch x seq x hidden elements."""
+    def _lines(self):
+        return ((name, p) for name, points in self.points.items() for p in points)
+
+    def _columns(self):
+        """Volumes are in units of batch x seq x hidden elements."""
 
         def fraction(weak, one):
             return lambda name, p: f"{100 * p.fraction(weak, one):.1f} %"
 
-        columns = [
+        return [
             ("fabric", lambda name, p: name),
             ("ranks", lambda name, p: str(p.ranks)),
             ("best mesh", lambda name, p: p.words),
@@ -127,7 +133,6 @@ class MeshScaling(Report):
             ("fraction, weak", fraction(True, False)),
             ("1D", fraction(True, True)),
         ]
-        return table(columns, ((name, p) for name, points in self.points.items() for p in points))
 
     def words(self) -> list[str]:
         """The trends in words."""
@@ -157,16 +162,11 @@ class MeshScaling(Report):
 
     def _fabrics(self):
         first, second = (f"{rate / 1e9:.4g}" for rate in self.bandwidths)
-        return (
-            f"constant: {first} and {second} GB/s along d1 and d2 at any N; shared: {self.shared}."
-        )
+        return self.say("fabrics", first=first, second=second)
 
     def __repr__(self):
         last = self.points["constant"][-1]
-        return (
-            f"<Scaling to {last.ranks} ranks: best mesh {last.strategy.mesh} sends "
-            f"{last.volume / last.volume_1d:.3f} of 1D, modelled>"
-        )
+        return f"<{self.say('MeshScaling', last=last, share=last.volume / last.volume_1d)}>"
 
 
 def one_nic(ranks: int) -> "Cluster":

@@ -8,7 +8,6 @@ from typing import Any
 from tpviz.cluster import Cluster
 from tpviz.core.charts import heat_map, panel
 from tpviz.core.checks import whole_number
-from tpviz.core.tables import table
 from tpviz.core.workload import GPT
 from tpviz.evidence.ranked import MODES, RankedRow, order, tau
 from tpviz.evidence.report import Report, named, not_knobs
@@ -120,9 +119,11 @@ class Winners(Report):
             for number, strategy in enumerate(self.strategies)
         ]
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: the times, and the gain of the step over 1D."""
+    def _lines(self):
+        places = ((name, s) for name in self.clusters for s in self.strategies)
+        return ((*place, self.cells[place]) for place in places)
 
+    def _columns(self):
         def mesh(name, s, cell):
             return _row(s) + " (best)" * (s == self.winner(name) and cell.fits)
 
@@ -130,7 +131,7 @@ class Winners(Report):
             memory = "" if cell.fits else ", memory does not fit"
             return f"{100 * self.gain(name, s):+.0f} %{memory}"  # pyright: ignore[reportOperatorIssue]
 
-        columns = [
+        return [
             ("cluster", lambda name, s, cell: name),
             ("mesh, order", mesh),
             ("communication", lambda name, s, cell: cell.words("communication")),
@@ -138,43 +139,30 @@ class Winners(Report):
             ("gain", gain),
             ("measured", lambda name, s, cell: cell.words("measured")),
         ]
-        places = ((name, s) for name in self.clusters for s in self.strategies)
-        return table(columns, ((*place, self.cells[place]) for place in places))
 
     def words(self) -> list[str]:
         """The winner on each cluster."""
         lines = []
         for name in self.clusters:
             paper, step = (self.winner(name, mode) for mode in MODES[:2])
-            lines.append(
-                f"{name}: {'' if self.cells[name, step].fits else 'no memory fits; '}"
-                f"{_row(step)} has the shortest predicted step, "
-                f"{100 * self.gain(name, step):+.0f} % to 1D; by communication alone "  # pyright: ignore[reportOperatorIssue]
-                + ("it is first too." if paper == step else f"{_row(paper)} is first.")
-            )
+            memory = "" if self.cells[name, step].fits else "no memory fits; "
+            other = "it is first too" if paper == step else f"{_row(paper)} is first"
+            facts = {"gain": self.gain(name, step), "other": other}
+            lines.append(self.say("winner", name=name, memory=memory, step=_row(step), **facts))
         return lines
 
     def notes(self) -> list[str]:
         """The baseline, the paper's claim, the agreement of predictions and runs, and warnings."""
-        notes = [
-            "Predicted: by formula on described clusters. 1D is Megatron's mesh "
-            f"({self.base.world_size}, 1) in column order; ★ marks the fastest. " + CLAIM
-        ]
+        notes = [self.say("winners", claim=CLAIM)]
         for name, agreed in self.agreement.items():
             count = sum(self.cells[name, s].measured is not None for s in self.strategies)
             slow = self.clusters[name].slow_motion
-            notes.append(
-                f"{name}: {count} strategies also run on the emulated cluster; Kendall's "
-                f"tau of predicted and measured steps {agreed:.2f}."
-                + f" Its times are in {slow:,g} x slow motion."
-                * (slow != 1)
-            )
-        late = [f"{_row(s)} on {c}" for (c, s), cell in self.cells.items() if not cell.faithful]
-        notes += [f"Not faithful, events too short for this machine: {', '.join(late)}."] * bool(
-            late
-        )
-        full = [f"{_row(s)} on {c}" for (c, s), cell in self.cells.items() if not cell.fits]
-        notes += [f"Memory does not fit (shown, never marked): {', '.join(full)}."] * bool(full)
+            slow = f" Its times are in {slow:,g} x slow motion." * (slow != 1)
+            notes.append(self.say("agreement", name=name, count=count, tau=agreed, slow=slow))
+        for kind, heading in (("faithful", "late"), ("fits", "memory")):
+            cells = self.cells.items()
+            some = [f"{_row(s)} on {c}" for (c, s), cell in cells if not getattr(cell, kind)]
+            notes += [self.say(heading, cells=", ".join(some))] * bool(some)
         return notes
 
     def __repr__(self):

@@ -10,7 +10,6 @@ from tpviz.core.charts import words_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
-from tpviz.evidence.facts import notes
 from tpviz.evidence.report import not_knobs, too_late
 from tpviz.evidence.study import GAIN, Study, ask
 from tpviz.schemes.axonn.strategy import OVERLAPS, AxoNN
@@ -64,30 +63,20 @@ class Overlaps(Study):
         lines = [f"Grid x y z data = {grid_of(self.strategy)} on {self.cluster.caption}."]
         for source, times in self.times.items():
             none, every = times[()], times[OVERLAPS]
-            alone = ", ".join(
-                f"{name} {100 * self.gain((name,), source):+.1f} %" for name in OVERLAPS
-            )
-            axes = ", ".join(
-                f"{a} {show_seconds(none.exposed.get(a, 0.0))} to "
-                f"{show_seconds(every.exposed.get(a, 0.0))}"
+            alone = [f"{name} {self.percent((name,), source)}" for name in OVERLAPS]
+            ends = (
+                [a, *(show_seconds(t.exposed.get(a, 0.0)) for t in (none, every))]
                 for a in self.axes
             )
-            lines.append(
-                f"{words_of(source).capitalize()}: the step goes from "
-                f"{show_seconds(none.step)} to {show_seconds(every.step)} with all overlaps, "
-                f"{100 * self.gain(source=source):+.1f} %; each alone {alone}"
-                + (f"; kernels wait for {axes}." if axes else "; kernels wait for no axis.")
-            )
+            axes = ", ".join(f"{a} {start} to {end}" for a, start, end in ends) or "no axis"
+            facts = {"gain": self.gain(source=source), "alone": ", ".join(alone), "axes": axes}
+            named = words_of(source).capitalize()
+            lines.append(self.say("effect", source=named, none=none, every=every, **facts))
         return lines
 
     def notes(self) -> list[str]:
         """Definitions of the overlaps, the paper's claim, and warnings."""
-        return [
-            notes(__file__)["overlaps"],
-            GAIN,
-            CLAIM,
-            *too_late(self.late(), "; "),
-        ]
+        return [self.say("overlaps"), GAIN, CLAIM, *too_late(self.late(), "; ")]
 
     def __repr__(self):
         gains = ", ".join(f"{100 * self.gain(source=s):+.1f} % {words_of(s)}" for s in self.sources)

@@ -16,9 +16,8 @@ from tpviz.cluster.clusters import frontier, perlmutter
 from tpviz.core.charts import axis, growth
 from tpviz.core.charts import points as points_of
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.tables import show_bytes, show_seconds, table
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.core.workload import GPT
-from tpviz.evidence.facts import notes
 from tpviz.evidence.report import Report, listed, whole_numbers
 from tpviz.schemes.axonn.models import NOMINAL, SIZES, Utilisation, paper_models, utilisation
 from tpviz.schemes.axonn.paper import fitting, seconds
@@ -141,9 +140,11 @@ class GridScaling(Report):
         title = f"{self.model} on {self.machine}: AxoNN's best grids, {batch}"
         return {"title": title, "panels": panels}
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first."""
-        columns = [
+    def _lines(self):
+        return ((p, p.first, p.fastest) for p in self.points)
+
+    def _columns(self):
+        return [
             ("devices", lambda p, a, b: str(p.devices)),
             ("grids that fit", lambda p, a, b: f"{p.fit} of {p.grids}"),
             ("best by communication model", lambda p, a, b: a.words if a else p.reason),
@@ -155,7 +156,6 @@ class GridScaling(Report):
             ("HFU", lambda p, a, b: _percent(b.used.hfu) if b else ""),
             ("MFU", lambda p, a, b: _percent(b.used.mfu) if b else ""),
         ]
-        return table(columns, ((p, p.first, p.fastest) for p in self.points))
 
     def words(self) -> list[str]:
         """Step time and device utilisation by number of devices."""
@@ -163,29 +163,18 @@ class GridScaling(Report):
         for p in self.possible[:1] + self.possible[1:][-1:]:
             best = p.fastest
             assert best is not None  # of a possible point
-            lines.append(
-                f"On {p.devices} devices {p.fit} of {p.grids} grids fit; the fastest is "
-                f"{best.words} (x y z data), {show_seconds(best.step)} a step, HFU "
-                f"{100 * best.used.hfu:.1f} %, MFU {100 * best.used.mfu:.1f} %, "
-                f"{100 * best.exposed / best.step:.1f} % exposed communication."
-            )
+            lines.append(self.say("point", p=p, best=best, exposed=best.exposed / best.step))
         return lines
 
     def notes(self) -> list[str]:
         """Definitions, the papers' claims, and omissions."""
-        how = notes(__file__)["scaling"].format(dtype=self.workload.dtype, peak=self.peak / 1e12)
+        how = self.say("scaling", peak=self.peak / 1e12)
         theirs = [f"The paper, not reproduced: {run.words}." for run in self.claims]
         left = [f"{p.devices} ({p.reason})" for p in self.points if not p.first]
         return [how, *theirs, *[f"Left out: {'; '.join(left)}."] * bool(left)]
 
     def __repr__(self):
-        last = self.possible[-1]
-        assert last.fastest is not None
-        return (
-            f"<Scaling of {self.model} on {self.machine} to {last.devices} devices: "
-            f"{show_seconds(last.fastest.step)} a step, HFU "
-            f"{100 * last.fastest.used.hfu:.1f} %, predicted>"
-        )
+        return f"<{self.say('GridScaling', last=self.possible[-1])}>"
 
 
 def _percent(share):

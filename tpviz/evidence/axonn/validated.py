@@ -10,7 +10,6 @@ from tpviz.core.charts import axis, label, log_ticks, panel, points, unit_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_seconds, table
 from tpviz.core.workload import GPT
-from tpviz.evidence.facts import notes
 from tpviz.evidence.ranked import MODES, RankedRow, order, tau
 from tpviz.evidence.report import Report, not_knobs, too_late
 from tpviz.ranks.launch import check_world_size
@@ -158,37 +157,27 @@ class GridValidation(Report):
 
     def _agreement(self):
         """Kendall's taus and hits in words."""
-        lines, against = [], self.against
+        lines = []
         for first, second in combinations(MODES, 2):
             if (tau := self.tau(first, second)) is not None:
                 known = "" if lines else " (1: the same order, 0: unrelated, -1: the reverse)"
                 lines.append(f"Kendall's tau of {first} and {second}{known}: {tau:.2f}.")
         for top, mode in product(TOPS, MODES[: 1 + bool(self.measured)]):
             if hits := self.hits(mode, top):
-                lines.append(
-                    f"The first {top} by {mode} include {hits.found} of the {top} fastest "
-                    f"{against} of {hits.of} (by chance {hits.chance:.1f})."
-                )
+                lines.append(self.say("hits", mode=mode, hits=hits))
         return lines
 
     def notes(self) -> list[str]:
         """Definitions of the models, their agreement, the paper's claim, and warnings."""
         said = "Measured step: the median on the emulated cluster. " * bool(self.measured)
-        found = [notes(__file__)["validation"].format(measured=said)]
-        if self.measured and len(self.measured) < len(self.rows):
-            found.append(
-                f"Only the first {len(self.measured)} of {len(self.rows)} grids by the "
-                "communication model were run."
-            )
+        found, run, of = [self.say("validation", measured=said)], len(self.measured), len(self.rows)
+        found += [self.say("few", run=run, of=of)] * (0 < run < of)
         late = [grid_of(r.strategy) for r in self.measured if not r.faithful]
         return [*found, *too_late(late, "; "), " ".join(self._agreement()), CLAIM]
 
     def __repr__(self):
-        against, tau = self.against, self.tau("communication", self.against)
-        return (
-            f"<Validation of {len(self.rows)} grids on {self.cluster.caption}: Kendall's tau "
-            f"of communication and {against} {tau:.2f}; {', '.join(self.badges)}>"
-        )
+        facts = {"tau": self.tau("communication", self.against), "badges": ", ".join(self.badges)}
+        return f"<{self.say('GridValidation', count=len(self.rows), **facts)}>"
 
 
 def _axis(mode, seconds, reach, of):

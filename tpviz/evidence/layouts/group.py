@@ -184,10 +184,7 @@ class Layouts(Report):
     def title(self) -> str:
         """Model, cluster and batch."""
         row = self.points[0].row
-        return (
-            f"{row.model} on {row.n_gpus} {row.gpu}, {row.global_batch} sequences of {row.seq} "
-            "tokens a step"
-        )
+        return self.say("title", row=row)
 
     @property
     def fitted(self) -> bool:
@@ -242,35 +239,25 @@ class Layouts(Report):
         times = [p.measured for p in self.points]
         different = len({p.row.layout for p in self.points})
         runs = f"{len(times)} runs of " if len(times) > different else ""
-        found = [
-            f"{self.title}: {runs}{different} layouts, measured steps of "
-            f"{show_seconds(min(times))} to {show_seconds(max(times))}."
-        ]
+        found = [self.say("steps", runs=runs, count=different, ends=(min(times), max(times)))]
         picks = self.picks()
         for who in (SEARCH, MOST, RANDOM):
-            slower = f"{100 * self.regret(picks[who]):.1f} % slower than the fastest"
-            found.append(f"{who}: {names_of(picks[who])}, {slower}.")
+            facts = {"layout": names_of(picks[who]), "regret": self.regret(picks[who])}
+            found.append(self.say("pick", who=who, **facts))
         middle = median(times) / self.fastest.measured - 1
-        found.append(f"Half of them are at least {100 * middle:.1f} % slower.")
-        found.append(f"Rank correlation of predicted and measured steps: {self.correlation:.2f}.")
-        return found
+        return [*found, self.say("half", middle=middle), self.say("correlation")]
 
     def notes(self) -> list[str]:
         """Whether rows were fitted on, and what is left out."""
-        part = "may have been" if self.fitted else "was"
-        found = [
-            f"{'Some number' if self.fitted else 'No number'} of the model {part} fitted on "
-            f"these rows. Source: {self.points[0].row.source}."
-        ]
         refused = len(self.found.rejected)
-        found += [f"Not modelled, or of another shape: {self.left} more measured rows."] * bool(
-            self.left
-        )
-        found += [
-            f"By tv.search's formula of memory, strategies that ran but do not fit: {refused}."
-        ] * bool(refused)
-        found += [f"{self.failed} more configurations failed."] * bool(self.failed)
-        return found
+        told = {
+            "fitted": self.fitted,
+            "not fitted": not self.fitted,
+            "not modelled": self.left,
+            "do not fit": refused,
+            "failed": self.failed,
+        }
+        return [self.say(heading, refused=refused) for heading, many in told.items() if many]
 
     def to_table(self, you: Sequence[ScorePoint] = ()) -> list[list[str]]:
         """Rows of strings, header first: who picks what, its step, its place and its regret."""

@@ -71,23 +71,14 @@ class Standing(Report):
     def words(self) -> list[str]:
         """Errors of these rows, and the medians of the groups."""
         e, ranked = score.errors(self.points), self.rankings()
-        found = [
-            f"{e.rows} layouts in {len(ranked)} groups: median absolute error of the step "
-            f"{100 * e.median:.1f} %, 90th percentile {100 * e.p90:.0f} %, median of predicted "
-            f"over measured {e.ratio:.2f}.",
-            f"Median rank correlation {median(r.correlation for r in ranked):.2f}.",
-        ]
-        regrets = ", ".join(
-            f"{who} {100 * median(each):.1f} %" for who, each in self.regrets().items()
-        )
-        return [*found, f"Median regret: {regrets}."]
+        middle = median(r.correlation for r in ranked)
+        each = (f"{who} {100 * median(r):.1f} %" for who, r in self.regrets().items())
+        facts = {"groups": len(ranked), "correlation": middle, "regrets": ", ".join(each)}
+        return self.say("standing", e=e, **facts).split("\n\n")
 
     def notes(self) -> list[str]:
         """What the baselines are."""
-        return [
-            f"{MOST}: a rule of dp and the micro batch, without a model; the mean of ties. "
-            f"{RANDOM}: the mean of all. Every baseline picks among layouts that ran."
-        ]
+        return [self.say("baselines", most=MOST, random=RANDOM)]
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each group."""

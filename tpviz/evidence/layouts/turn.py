@@ -84,12 +84,9 @@ class Turn(Report):
     @property
     def sizes(self) -> str:
         """Microbatches, stages and memory, in a sentence."""
-        row = self.points[0].row
+        row, needs = self.points[0].row, sum(self.memory().values())
         stages = f", to fill a pipeline of {row.pp} stages" if row.pp > 1 else ""
-        return (
-            f"Microbatches of a replica: {round(row.microbatches)}{stages}. Each GPU needs "
-            f"{show_bytes(sum(self.memory().values()))}."
-        )
+        return self.say("sizes", count=round(row.microbatches), stages=stages, needs=needs)
 
     def words(self) -> list[str]:
         """The layout, and what is known of it."""
@@ -104,10 +101,7 @@ class Turn(Report):
     def notes(self) -> list[str]:
         """Covered: sizes, and what to do. Else the group's notes."""
         if self.covered:
-            return [
-                f"{self.group.title}. {self.sizes}",
-                "Choose a layout, then commit it: what was measured is covered until then.",
-            ]
+            return [f"{self.group.title}. {self.sizes}", self.say("covered")]
         return self.group.notes()
 
     def to_table(self) -> list[list[str]]:

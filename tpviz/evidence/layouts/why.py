@@ -85,12 +85,8 @@ class Why(Report):
             split = parts(point)
             total = sum(split.values())
             shares = ", ".join(f"{name} {100 * s / total:.0f} %" for name, s in split.items() if s)
-            off = 100 * self.residual(point) / point.measured
-            found.append(
-                f"{who}, {point.row.layout}: predicted {show_seconds(total)} ({shares}), measured "
-                f"{show_seconds(point.measured)}; the residual is {off:.0f} % of the measured "
-                f"step. A guess: {score.guess(point)}."
-            )
+            facts = {"off": self.residual(point) / point.measured, "guess": score.guess(point)}
+            found.append(self.say("why", who=who, p=point, total=total, shares=shares, **facts))
         return [*found, self.preference]
 
     @property
@@ -102,18 +98,12 @@ class Why(Report):
         ours, theirs = parts(pick), parts(best)
         gains = {name: theirs.get(name, 0.0) - ours.get(name, 0.0) for name in (*theirs, *ours)}
         name = max(gains, key=gains.__getitem__)
-        less = f"{show_seconds(sum(gains.values()))} less in all, {show_seconds(gains[name])} of "
-        slower = show_seconds(pick.measured - best.measured)
-        return (
-            f"tv.search prefers its pick to the fastest layout, for it predicts {less}{name}; "
-            f"measured, the pick takes {slower} longer."
-        )
+        facts = {"less": sum(gains.values()), "gain": gains[name], "name": name}
+        return self.say("preference", slower=pick.measured - best.measured, **facts)
 
     def notes(self) -> list[str]:
         """What a residual here is."""
-        return [
-            "Residual: measured less predicted. What may be missing is a rule's guess, no finding."
-        ]
+        return [self.say("residual")]
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: parts in rows, picks in columns."""

@@ -19,7 +19,6 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.tables import show_seconds
 from tpviz.core.trace.analyses import length, merge
 from tpviz.core.workload import GPT
-from tpviz.evidence.facts import notes
 from tpviz.evidence.report import not_knobs, some, too_late
 from tpviz.evidence.study import Outcome, Study, Variant, ask, outcome
 from tpviz.schemes.gpt.step import payloads
@@ -127,28 +126,17 @@ class Halves(Study):
 
     def phrase(self, row: LevelVariant, one: HalvesOutcome) -> str:
         """A level in words."""
-        return (
-            f"level {row.level} {show_seconds(one.step)}, {show_seconds(one.waits)} waiting for "
-            f"tp, {100 * one.hidden:.0f} % of its all-reduces hidden"
-        )
+        return self.say("level", row=row, one=one)
 
     def words(self) -> list[str]:
         """Communication hidden by each level."""
-        blocks = "; ".join(
-            f"level {r.level} {r.expected:.3g} c expected, "
-            f"{r.blocks['forward']:.3g} c forward and {r.blocks['backward']:.3g} c "
-            "backward found"
-            for r in self.rows
-        )
+        blocks = "; ".join(self.say("block", row=row) for row in self.rows)
         return [*super().words(), f"A block of the first stage: {blocks}."]
 
     def notes(self) -> list[str]:
         """Definition of c, expected values, rows not halved, warnings, the paper's claim."""
         rows = self.rows[0].strategy.local(self.workload).batch
-        found = [notes(__file__)["halves"].format(c=show_seconds(self.one_sum))]
-        found += ["A microbatch has one row and cannot be halved: all levels are the same."] * (
-            rows == 1
-        )
+        found = [self.say("halves"), *[self.say("one row")] * (rows == 1)]
         found += [f"Halves of {rows} rows are not equal."] * (rows > 1 and rows % 2)
         late = [name.removeprefix("level ") for name in self.late()]
         late[:1] = [f"level {name}" for name in late[:1]]

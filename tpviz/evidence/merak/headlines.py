@@ -234,16 +234,10 @@ def ladder(w: GPT, cluster: Cluster, like: Merak | None = None) -> dict[str, Mer
     return found
 
 
-def gain(
-    name: str = "1.5B",
-    rivals: str = "free",
-    gpu: str = "RTX 3090",
-    batch: int = 256,
-    dtype: str = "float32",
-) -> Finding:
+def gain(name: str = "1.5B", rivals: str = "free", **how: Any) -> Finding:
     """By how many percent Merak, all techniques on, is faster than its ``rivals``; arguments as of
     `techniques`."""
-    study, last = techniques(name, rivals, gpu, batch, dtype), list(TECHNIQUES)[-1]
+    study, last = techniques(name, rivals, **how), list(TECHNIQUES)[-1]
     rungs = ", ".join(
         f"{technique} {study.percent(technique, 'predicted')}" for technique in TECHNIQUES
     )

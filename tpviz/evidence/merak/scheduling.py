@@ -13,7 +13,6 @@ from tpviz.core.schedules.formulas import bubble, makespan
 from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.core.trace.pipeline import measured as bars_of
 from tpviz.core.workload import GPT
-from tpviz.evidence.facts import notes
 from tpviz.evidence.report import not_knobs, some, too_late
 from tpviz.evidence.study import GAIN, Outcome, Study, Variant, ask, outcome
 from tpviz.schemes.merak.strategy import Merak
@@ -131,8 +130,7 @@ class Schedules(Study):
         lines = [f"{self.head}."]
         for source, times in self.times.items():
             words = ", ".join(
-                f"{name} {show_seconds(t.step)} (bubble "
-                f"{100 * min(t.bubbles):.1f} to {100 * max(t.bubbles):.1f} %)"
+                self.say("schedule", name=name, one=t, idle=(100 * min(t.bubbles), max(t.bubbles)))
                 for name, t in sorted(times.items(), key=lambda item: item[1].step)
             )
             lines.append(f"{words_of(source).capitalize()}, fastest first: {words}.")
@@ -140,20 +138,15 @@ class Schedules(Study):
 
     def notes(self) -> list[str]:
         """Definitions of bars and closed forms, the paper's claim, warnings, omissions."""
-        found = ["Bars: the average of the ranks; bubble: neither kernels nor messages in flight. "]
-        found[0] += GAIN
+        found = [f"{self.say('bars')} {GAIN}"]
         forms = [
             f"{r.name} {100 * (r.form / r.times['predicted'].makespan - 1):+.1f} % ({r.uneven:.2f})"
             for r in self.rows
             if r.form
         ]
-        form = notes(__file__)["closed forms"].format(errors=", ".join(forms))
-        found += [form] * bool(forms)
+        found += [self.say("closed forms", errors=", ".join(forms))] * bool(forms)
         if {"shifted_critical_path", "early_recompute"} <= {r.name for r in self.rows}:
-            found.append(
-                "Here the shifted critical path's gain over early recomputation is "
-                f"{100 * self.gain():+.1f} %, predicted."
-            )
+            found.append(self.say("gain here", gain=self.gain()))
         found += [*told(), *too_late(self.late())]
         return found + [f"Left out: {n}, {why}." for n, why in self.refused.items()]
 

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from tpviz.cluster import Cluster
 from tpviz.core.charts import FROM_ZERO, axis, label, line, panel, unit_of
-from tpviz.core.tables import show_bytes, show_seconds, table
+from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.core.workload import GPT
-from tpviz.evidence.facts import notes
 from tpviz.evidence.report import Report
 from tpviz.schemes.merak.budget import keeps
 from tpviz.schemes.merak.strategy import Merak
@@ -123,9 +122,12 @@ class Tradeoff(Report):
             ],
         }
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: every k0 under both rules."""
-        columns = [
+    def _lines(self):
+        pairs = zip(*(self.points[rule] for rule in RULES))
+        return (row for pair in pairs for row in zip(RULES, pair))
+
+    def _columns(self):
+        return [
             ("k0", lambda rule, p: f"{p.keep:.3g}"),
             ("rule", lambda rule, p: rule),
             ("step", lambda rule, p: show_seconds(p.step)),
@@ -134,36 +136,21 @@ class Tradeoff(Report):
             ("layers recomputed", lambda rule, p: " ".join(map(str, p.num_recomputed))),
             ("fits", lambda rule, p: "yes" if p.most <= self.budget else "no"),
         ]
-        pairs = zip(*(self.points[rule] for rule in RULES))
-        return table(columns, (row for pair in pairs for row in zip(RULES, pair)))
 
     def words(self) -> list[str]:
         """The cost and gain of keeping more."""
         aware = self.points["stage-aware"]
         low, high = aware[0], aware[-1]
-        lines = [
-            f"Predicted: {self._words} on {self.cluster.caption}. From k0 = 0 to 1 "
-            f"stage-aware the step goes from {show_seconds(low.step)} to "
-            f"{show_seconds(high.step)} and the rank that needs most from "
-            f"{show_bytes(low.most)} to {show_bytes(high.most)}."
-        ]
+        lines = [self.say("range", words=self._words, low=low, high=high)]
         for rule, p in self.picked.items():
-            lines.append(
-                f"{rule.capitalize()}, {show_bytes(self.budget)} a rank "
-                + (
-                    f"allow k0 = {p.keep:.3g}: {show_seconds(p.step)}, {show_bytes(p.most)}."
-                    if p
-                    else f"are less than recomputing everything takes, "
-                    f"{show_bytes(self.points[rule][0].most)}."
-                )
-            )
+            heading, least = "fits" if p else "nothing fits", self.points[rule][0]
+            lines.append(self.say(heading, rule=rule.capitalize(), p=p, least=least))
         return lines
 
     def notes(self) -> list[str]:
         """The limits of both rules, and rounding to whole layers."""
         keep, saved = max(self.saving().items(), key=lambda item: item[1])
-        told = notes(__file__)
-        return [told["tradeoff"].format(saved=100 * saved, keep=keep), told["rounding"]]
+        return [self.say("tradeoff", saved=saved, keep=keep), self.say("rounding")]
 
     def __repr__(self):
         p = self.picked["stage-aware"]

@@ -18,7 +18,7 @@ import numpy as np
 from tpviz.cluster import Cluster
 from tpviz.cluster.clock.cost import Memory
 from tpviz.core.charts import FROM_ZERO, axis, line, log_ticks, panel, points
-from tpviz.core.tables import Columns, show_bytes, show_seconds, table, text_table
+from tpviz.core.tables import Columns, show_bytes, show_seconds, text_table
 from tpviz.evidence.report import Report
 from tpviz.verbs.predict import predict
 from tpviz.verbs.room import room
@@ -159,9 +159,8 @@ class Validation(Report):
         """The most frequent reasons of rows without a prediction."""
         return [f"{n} without a prediction: {why}." for why, n in list(self.reasons.items())[:5]]
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first."""
-        return table(COLUMNS, ((row,) for row in self.rows))
+    def _columns(self):
+        return COLUMNS
 
     def __repr__(self):
         return "\n".join([*text_table(self.to_table(), right=(2,)), self.describe()])

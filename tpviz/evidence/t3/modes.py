@@ -14,7 +14,6 @@ from tpviz.core.charts import FROM_ZERO, axis, curves, words_of
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
-from tpviz.evidence.facts import notes
 from tpviz.evidence.report import some, too_late
 from tpviz.evidence.study import GAIN, Outcome, Study, Variant, ask, outcome
 from tpviz.evidence.t3_hardware import Machine
@@ -89,17 +88,14 @@ class Modes(Study):
     def notes(self) -> list[str]:
         """Definition of FC-2, the parts in software, and warnings."""
         return [
-            notes(__file__)["modes"].format(caption=self.cluster.caption),
+            self.say("modes"),
             GAIN.replace("Gain", "The table's gain", 1),
             *too_late(self.late()),
         ]
 
     def __repr__(self):
         best = min(self.rows, key=lambda r: r.times["predicted"].sublayer)
-        return (
-            f"<Modes of {self.head}: FC-2 fastest by {best.label}, "
-            f"{show_seconds(best.times['predicted'].sublayer)}, predicted>"
-        )
+        return f"<{self.say('Modes', best=best, times=best.times['predicted'])}>"
 
 
 def ring(gpus: int = 4, machine: Machine | None = None) -> Cluster:

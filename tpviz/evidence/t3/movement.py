@@ -27,6 +27,7 @@ KINDS = {
     "sum": "last addition, written",
 }
 """{what moves: words}."""
+WRITTEN = ("gemm", "incoming", "sum")
 INK = {
     "gemm": ("forward", ""),
     "incoming": ("axis0", "/"),
@@ -134,31 +135,16 @@ class Movement(Report):
 
     def words(self) -> list[str]:
         """The counts."""
-        return [f"Over {self.ranks} ranks, without the GEMM's inputs."] + [
-            f"{name}: reads {self.total(config, 'read')} chunks and writes "
-            f"{self.total(config, 'gemm', 'incoming', 'sum')} for GEMM output and reduce-scatter."
-            for config, name in CONFIGS.items()
-        ]
+        lines = [f"Over {self.ranks} ranks, without the GEMM's inputs."]
+        for config, name in CONFIGS.items():
+            reads, writes = (self.total(config, *kinds) for kinds in (("read",), WRITTEN))
+            lines.append(self.say("counts", name=name, reads=reads, writes=writes))
+        return lines
 
     def notes(self) -> list[str]:
         """T3's savings, the simulator's agreement, and the unchanged traffic."""
-        same = (
-            "The simulator's bytes are these counts exactly."
-            if self.exact
-            else "The simulator's bytes DIFFER from these counts."
-        )
-        return [
-            f"T3 reads {self.fewer_reads:.2f} times less for the reduce-scatter, and moves "
-            f"{100 * self.saved:.1f} % less in all but the GEMM's inputs (derived). {same}",
-            f"The all-gather after it reads and writes {self.gathers} chunks each, in both. "
-            "Published notes on the paper give 2.5 (8 ranks) and 2.2 (16).",
-        ]
-
-    def __repr__(self):
-        return (
-            f"<Movement over {self.ranks} ranks: {self.fewer_reads:.2f} times fewer reads, "
-            f"{100 * self.saved:.1f} % less in all, derived>"
-        )
+        agree = "are these counts exactly" if self.exact else "DIFFER from these counts"
+        return [self.say("savings", agree=agree), self.say("gathers")]
 
 
 def movement(ranks: int = 8, gemm: Gemm | None = None, machine: Machine | None = None) -> Movement:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.core.charts import panel, points
-from tpviz.core.tables import table
-from tpviz.evidence.facts import facts, notes, records
+from tpviz.evidence.facts import facts, records
 from tpviz.evidence.report import Report
 
 from .end_to_end import end_to_end, geomean
@@ -44,28 +43,12 @@ class Anchor(NamedTuple):
     varied: tuple[str, ...] = ()
 
 
-VARIED = {
-    "llc 12 MiB": {"llc": 12 << 20},
-    "llc 24 MiB": {"llc": 24 << 20},
-    "replacement lru": {"replacement": "lru"},
-    "tile 128x256": {"tile": (128, 256)},
-    "other work 20 %": {"other": 0.2},
-    "other work 30 %": {"other": 0.3},
-    "link 75 GB/s": {"link": 75e9},
-    "simulated GPU's shares": {"measured": None},
+PAPER = facts(__file__, "paper")
+VARIED: dict[str, dict[str, Any]] = {
+    what: {knob: tuple(v) if isinstance(v, list) else v for knob, v in knobs.items()}
+    for what, knobs in PAPER.varied.items()
 }
 """{what is changed: the knobs}."""
-VARIED_OF = {
-    "": (),
-    "reads": ("llc 12 MiB", "llc 24 MiB", "replacement lru", "tile 128x256"),
-    "iteration": (
-        "other work 30 %",
-        "other work 20 %",
-        "simulated GPU's shares",
-        "link 75 GB/s",
-    ),
-}
-"""{what a number is about: keys of `VARIED` that are tried where it is not matched}."""
 
 
 # -- what computes ours: functions of (`Sublayers`, knobs of `end_to_end`), in percent -------------
@@ -137,10 +120,10 @@ OURS = {
 
 def _anchor(ours, varied, **row):
     measure, *arguments = ours.split()
-    return Anchor(ours=OURS[measure](*arguments), varied=VARIED_OF[varied], **row)
+    return Anchor(ours=OURS[measure](*arguments), varied=tuple(PAPER.varied_of[varied]), **row)
 
 
-ANCHORS = tuple(_anchor(**row) for row in records(facts(__file__, "paper").numbers))
+ANCHORS = tuple(_anchor(**row) for row in records(PAPER.numbers))
 NAMES = {"ideal": "ideal overlap", "t3": "T3", "t3_mca": "T3-MCA"}
 """{configuration: its name in the table}."""
 
@@ -265,16 +248,14 @@ class AgainstPaper(Report):
             "panels": [panel("percent", [ends, *traces], y=y)],
         }
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first."""
-
+    def _columns(self):
         def changed(r):
             return "; ".join(
                 f"{what}: {value - r.plain:+.1f}"  # pyright: ignore[reportOperatorIssue]
                 for what, value in r.sensitivity.items()
             )
 
-        columns = [
+        return [
             ("number", lambda r: r.anchor.name),
             ("paper", lambda r: f"{r.anchor.paper:g} %"),
             ("source", lambda r: r.anchor.source),
@@ -285,7 +266,6 @@ class AgainstPaper(Report):
             ("kind", lambda r: r.anchor.kind),
             ("ours if changed", changed),
         ]
-        return table(columns, ((row,) for row in self.rows))
 
     def notes(self) -> list[str]:
         """Numbers not drawn, and numbers that match."""
@@ -296,8 +276,8 @@ class AgainstPaper(Report):
         ]
         wrong = [f"{r.anchor.name} {r.difference:+.1f} points" for r in self.unmatched]
         return [
-            notes(__file__)["origin"],
-            f"Identities, which hold by definition, are not drawn: {'; '.join(same)}.",
+            self.say("origin"),
+            self.say("identities", same="; ".join(same)),
             f"Within {NEAR:g} %: {self.score}. Not: {'; '.join(wrong) or 'none'}.",
         ]
 
@@ -305,11 +285,8 @@ class AgainstPaper(Report):
         """How many of each kind match and why, in words."""
         wrong = ", ".join(f"{r.anchor.name} ({r.difference:+.1f})" for r in self.unmatched)
         kinds = "; ".join(f"{kind}: {words}" for kind, words in KINDS.items())
-        return (
-            f"Within {NEAR:g} % of the paper's numbers: {self.score}. Not: {wrong or 'none'}. "
-            f"The null model has every sublayer at the paper's mean. {kinds}. {FITTED} "
-            + notes(__file__)["doubts"]
-        )
+        facts = {"near": NEAR, "wrong": wrong or "none", "kinds": kinds, "fitted": FITTED}
+        return f"{self.say('compared', **facts)} {self.say('doubts')}"
 
     def __repr__(self):
         return f"<AgainstPaper: within {NEAR:g} % {self.score}, simulated>"

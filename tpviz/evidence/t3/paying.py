@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from tpviz.core.charts import axis, line, panel
 from tpviz.core.checks import whole_number
-from tpviz.core.tables import show_seconds, table
-from tpviz.evidence.facts import notes
+from tpviz.core.tables import show_seconds
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine
 from tpviz.evidence.t3_hardware.closed_form import gemm_over_ring
@@ -71,42 +70,40 @@ class Paying(Report):
             "panels": [panel(title, traces, axis("x", rangemode="tozero"), rules=[one])],
         }
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: each inner dim."""
+    def _lines(self):
+        return ((p,) for p in self.points)
 
+    def _columns(self):
         def speedup(config):
             return f"{config} (simulated)", lambda p: f"{p.speedup(config):.3f}"
 
-        columns = [
+        return [
             ("K", lambda p: str(p.k)),
             ("x (derived)", lambda p: f"{p.x:.2f}"),
             ("closed form (derived)", lambda p: f"{ideal_speedup(p.x):.3f}"),
             ("sequential (simulated)", lambda p: show_seconds(p.seconds["sequential"])),
             *map(speedup, CONFIGS),
         ]
-        return table(columns, ((p,) for p in self.points))
 
     def words(self) -> list[str]:
         """The points."""
-        lines = "; ".join(
-            f"K={p.k}, x={p.x:.2f}: closed form {ideal_speedup(p.x):.2f}, "
-            f"T3 {p.speedup('t3'):.2f}, T3-MCA {p.speedup('t3_mca'):.2f}"
-            for p in self.points
-        )
+        speedups = lambda p: {
+            "form": ideal_speedup(p.x),
+            "t3": p.speedup("t3"),
+            "mca": p.speedup("t3_mca"),
+        }
+        lines = "; ".join(self.say("inner dim", p=p, **speedups(p)) for p in self.points)
         return [
             f"Speedup over sequential of a sublayer (simulated), over {self.ranks} GPUs: {lines}."
         ]
 
     def notes(self) -> list[str]:
         """The maximum of the closed form, and its omissions."""
-        return [notes(__file__)["paying"].format(best=self.best)]
+        return [self.say("paying")]
 
     def __repr__(self):
         top = max(self.points, key=lambda p: p.speedup("t3_mca"))
-        return (
-            f"<Paying over {self.ranks} GPUs: T3-MCA gains most at K={top.k}, "
-            f"{top.speedup('t3_mca'):.2f}, simulated; closed form at K={self.best:.0f}>"
-        )
+        return f"<{self.say('Paying', top=top, speedup=top.speedup('t3_mca'))}>"
 
 
 def paying(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.core.charts import axis, label, line, panel
 from tpviz.core.checks import one_of, some_of, whole_number
-from tpviz.core.tables import show_seconds, table
+from tpviz.core.tables import show_seconds
 from tpviz.evidence.facts import facts, notes, records
 from tpviz.evidence.report import Report
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
@@ -135,13 +135,13 @@ class Sublayers(Report):
             "panels": [one],
         }
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: seconds alone, and each configuration's speedup."""
+    def _columns(self):
+        """Seconds alone, and each configuration's speedup."""
 
         def speedup(config):
             return config, lambda r: f"{r.speedup(config):.3f}x"
 
-        columns = [
+        return [
             ("model", lambda r: r.model.name),
             ("TP", lambda r: str(r.tp)),
             ("sublayer", lambda r: r.name),
@@ -151,30 +151,20 @@ class Sublayers(Report):
             *map(speedup, CONFIGS),
             ("memory traffic saved", lambda r: f"{100 * r.moved():.1f} %"),
         ]
-        return table(columns, ((row,) for row in self.rows))
 
     def describe(self) -> str:
         """The means in words."""
         words = "; ".join(
             f"{c} {self.geomean(c):.3f}x, at most {self.max(c):.3f}x" for c in CONFIGS
         )
-        return (
-            f"{len(self.rows)} sublayers, simulated: against GEMM, reduce-scatter and "
-            f"all-gather one after the other, on average {words}. {FITTED}"
-        )
+        return self.say("means", count=len(self.rows), means=words, fitted=FITTED)
 
     def notes(self) -> list[str]:
         """The names of the sublayers, the known numbers of the paper, and the fitted knobs."""
-        return [
-            notes(__file__)["names"],
-            "We have only means and maxima of the paper's bars. " + FITTED,
-        ]
+        return [self.say("names"), "We have only means and maxima of the paper's bars. " + FITTED]
 
     def __repr__(self):
-        return (
-            f"<Sublayers: {len(self.rows)}, T3-MCA {self.geomean('t3_mca'):.3f}x on average, "
-            "simulated>"
-        )
+        return f"<{self.say('Sublayers', count=len(self.rows), mean=self.geomean('t3_mca'))}>"
 
 
 def _broken(values, each):
