@@ -46,7 +46,9 @@ def test_every_message_is_said(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_key_has_its_message(path):
     calls = [n for n in ast.walk(tree_of(path)) if isinstance(n, ast.Call) and n.args]
-    named = [n for n in calls if getattr(n.func, "id", "") in ("Mistake", "wasteful", "ran_along")]
+    named = [
+        n for n in calls if getattr(n.func, "id", "") in ("Mistake", "wasteful", "ran_along", "say")
+    ]
     named += [n for n in calls if getattr(n.func, "attr", "") == "say"]
     said = {n.args[0].value for n in named if isinstance(n.args[0], ast.Constant)}
     assert said <= set(keys(path))

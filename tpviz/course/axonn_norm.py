@@ -34,14 +34,6 @@ def _make_norm(rng, axes):
     return Case(inputs, [np.array(total**0.5)] * len(inputs))
 
 
-def _squares(attempt, bias=1.0, scale=1.0):
-    """The sum of squares over all ranks with these weights."""
-    return sum(
-        (own**2).sum() + bias * (b**2).sum() + scale * (s**2).sum()
-        for own, b, s in attempt.case.inputs
-    )
-
-
 def _norm_variants(attempt):
     """Sums of other squares, or over other ranks."""
     mesh, inputs = Mesh(attempt.axes), attempt.case.inputs

@@ -1,7 +1,6 @@
 """The capstone, notebook 09: a plan for a described cluster, a layout for a published model on 512
 GPUs, each with the numbers that explain it; and an all-reduce over two levels of links."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,50 +17,37 @@ from .checks import (
     silent,
     whole_numbers,
 )
-from .marks import Marks, PlanExercise
+from .marks import PlanExercise
 from .told import told
 from .variants import Terms
 
 
+def _graded(name: str) -> Any:
+    """A function of `capstone_grade`, which loads torch, as showing a task does not."""
+
+    def later(*asked: Any) -> Any:
+        from . import capstone_grade
+
+        return getattr(capstone_grade, name)(*asked)
+
+    return later
+
+
 # --- capstone_cluster ---
-def _given_cluster(seed: int) -> tuple[Any, ...]:
-    from .capstone_grade import described  # what grades a plan loads torch, a task does not
-
-    return described(seed)
-
-
-def _mark_cluster(answer: Mapping[str, Any], seed: int) -> Marks:
-    from .capstone_grade import mark_cluster
-
-    return mark_cluster(answer, seed)
-
-
 CLUSTER = PlanExercise(
     **told("capstone_cluster"),
-    given=_given_cluster,
-    mark=_mark_cluster,
+    given=_graded("described"),
+    mark=_graded("mark_cluster"),
     keys=("plan", "predicted", "simulated", "exposed", "sent", "memory", "run", "residual"),
     least=90.0,
 )
 
 
 # --- capstone_published ---
-def _given_group(seed: int) -> tuple[Any, ...]:
-    from .capstone_grade import group_of
-
-    return (group_of(seed),)
-
-
-def _mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
-    from .capstone_grade import mark_published
-
-    return mark_published(answer, seed)
-
-
 PUBLISHED = PlanExercise(
     **told("capstone_published"),
-    given=_given_group,
-    mark=_mark_published,
+    given=lambda seed: (_graded("group_of")(seed),),
+    mark=_graded("mark_published"),
     keys=("layout", "predicted", "exposed", "bubble", "memory", "sent"),
     least=75.0,
 )

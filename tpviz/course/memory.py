@@ -236,59 +236,40 @@ def _by_update(attempt):
     if attempt.all_right:
         return None
     inputs = attempt.case.inputs
-
-    def are(found):
-        return attempt.equals(lambda rank: found[rank])
-
-    def own(rank):
-        return _overflows([inputs[rank]])
-
-    first = min(_overflows(inputs))
-    everyone = set.intersection(*(own(rank) for rank in range(len(inputs))))
+    everyone = set.intersection(*(_overflows([own]) for own in inputs))
     if not all(np.isfinite(got).all() for got in attempt.outputs):
         return _not_finite(attempt, everyone)
-    if are(_results(inputs, own)):
-        return MASTER.say("each rank skipped the steps")
+    made = _updates(inputs)
+    return next((words for words, found in made if attempt.equals(found.__getitem__)), None)
+
+
+def _updates(inputs):
+    """(words, results) of wrong updates, the likeliest first."""
+    n, lost = len(inputs), _overflows(inputs)
+    own, first = lambda rank: _overflows([inputs[rank]]), min(lost)
+    say, later = MASTER.say, {step + 1 for step in lost}
+    yield say("each rank skipped the steps"), _results(inputs, own)
     for skipped in (None, own):
-        if are(_results(inputs, skipped, dtype=np.float16)):
-            return MASTER.say("updates were rounded away")
-    if are(_results(inputs, lambda rank: range(10**3))):
-        return MASTER.say("nothing was updated")
+        yield say("updates were rounded away"), _results(inputs, skipped, dtype=np.float16)
+    yield say("nothing was updated"), _results(inputs, lambda rank: range(10**3))
     masked = [(master, np.where(np.isfinite(grads), grads, 0)) for master, grads in inputs]
-    if are(_results(masked, lambda rank: ())):
-        return MASTER.say("infinite numbers were replaced")
-    if are(_results(inputs, by=-1 / SCALE_UP)):
-        return MASTER.say("gradients were added")
-    n = len(inputs)
-    for by, words in (
-        (1 / SCALE_UP / n, MASTER.say("each rank's gradient is of its")),
-        (SCALE_UP, MASTER.say("scale 1024 not multiplied")),
-        (1 / SCALE_UP**2, MASTER.say("scale twice")),
-        (1 / 2 / SCALE_UP, MASTER.say("are half of what they should")),
-        (2 / SCALE_UP, MASTER.say("are twice what they should be")),
-        (1 / 1000, "the scale is 1024, not 1000."),
-    ):
-        if are(_results(inputs, by=by)):
-            return words
-    for keep, words in (
-        (slice(1, None), MASTER.say("first step is missing")),
-        (slice(0, -1), MASTER.say("last step is missing")),
-    ):
-        if are(_results(inputs, keep=keep)):
-            return words
-    lost = _overflows(inputs)
-    if are(_results(inputs, lambda rank: lost | {step + 1 for step in lost})):
-        return MASTER.say("also the step after an overflow")
-    if are(_results(inputs, lambda rank: {step + 1 for step in lost} | own(rank))):
-        return MASTER.say("step was skipped")
+    yield say("infinite numbers were replaced"), _results(masked, lambda rank: ())
+    yield say("gradients were added"), _results(inputs, by=-1 / SCALE_UP)
+    yield say("each rank's gradient is of its"), _results(inputs, by=1 / SCALE_UP / n)
+    yield say("scale 1024 not multiplied"), _results(inputs, by=SCALE_UP)
+    yield say("scale twice"), _results(inputs, by=1 / SCALE_UP**2)
+    yield say("are half of what they should"), _results(inputs, by=1 / 2 / SCALE_UP)
+    yield say("are twice what they should be"), _results(inputs, by=2 / SCALE_UP)
+    yield "the scale is 1024, not 1000.", _results(inputs, by=1 / 1000)
+    yield say("first step is missing"), _results(inputs, keep=slice(1, None))
+    yield say("last step is missing"), _results(inputs, keep=slice(0, -1))
+    yield say("also the step after an overflow"), _results(inputs, lambda rank: lost | later)
+    yield say("step was skipped"), _results(inputs, lambda rank: later | own(rank))
     for other in range(n):
-        if are(_results(inputs, lambda rank, other=other: own(other) | own(rank))):
-            return MASTER.say("only rank is heard", other=other)
-    if are(_results(inputs, by=1.0)):
-        return MASTER.say("gradients are of a scaled")
-    if are(_results(inputs, keep=slice(0, first))):
-        return MASTER.say("after the first overflow nothing")
-    return None
+        heard = _results(inputs, lambda rank, other=other: own(other) | own(rank))
+        yield say("only rank is heard", other=other), heard
+    yield say("gradients are of a scaled"), _results(inputs, by=1.0)
+    yield say("after the first overflow nothing"), _results(inputs, keep=slice(0, first))
 
 
 def _not_finite(attempt, everyone):

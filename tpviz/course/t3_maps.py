@@ -145,16 +145,6 @@ def _played(mine, goal):
         return RING.say("result is right but takes", ratio=mine_s / best, first=first)
 
 
-RING_STARTER = """from tpviz.evidence.t3_hardware import Dma, Local, Remote
-
-
-def t3_ring_maps(ranks):
-    def own(rank):  # in the order in which the rank computes
-        return [(chunk, Dma((rank - 1) % ranks, "update", 1)) for chunk in range(ranks)]
-
-    return [own(rank) for rank in range(ranks)]"""
-
-
 def _draw_ring(rng):
     sizes = [4, 2, *rng.choice([3, 5, 6, 7, 8], 2, replace=False).tolist()]
     return [Asked((n,), f"{n} ranks", {"collective": "ring_rs"}) for n in sizes]

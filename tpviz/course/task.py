@@ -30,7 +30,7 @@ class Exercise:
     starter: code whose last function, which gives the exercise its name, is the one to complete.
     concept, principle, shape: the hints. success: the message for a right answer. messages: those
     for wrong ones by key, with ``{...}`` for what is filled in. notebook, topic, difficulty (1 to
-    3), minutes: by `catalogue.COURSE`.
+    3), minutes: by `course.json`.
     """
 
     title: str

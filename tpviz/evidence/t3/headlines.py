@@ -12,12 +12,13 @@ from tpviz.core.checks import one_of
 from tpviz.evidence.finding import Finding
 from tpviz.evidence.t3_hardware import Machine
 
-from .end_to_end import OTHER, end_to_end
-from .end_to_end import geomean as mean_of
+from .end_to_end import OTHER
+from .paper import measured
 from .sublayers import FITTED, MODELS, Sublayers, sublayers
 
 SIZES = {"small": "Mega-GPT-2 and T-NLG, TP 8 and 16", "large": "GPT-3, PALM and MT-NLG, TP 32"}
-MEANS = ("mean", "max")
+MEANS = {"mean": "geomean", "max": "max"}
+"""{mean: its name in a measure}."""
 READS = ("mean", "what", "other")
 """Arguments that choose what is read of one simulation."""
 
@@ -32,19 +33,12 @@ def simulated(size: str, knobs: tuple[tuple[str, Any], ...] = ()) -> Sublayers:
 def speedup(size: str = "small", mean: str = "mean", **knobs: Any) -> Finding:
     """By how many percent T3-MCA makes a sublayer faster than GEMM, reduce-scatter and all-gather
     in sequence; mean : "mean" (geometric) or "max". knobs : of `Machine`."""
-    found, faster = simulated(size, tuple(knobs.items())), lambda row: row.speedup("t3_mca")
-    over = found.max if one_of("mean", mean, MEANS) == "max" else found.geomean
-    return _finding(size, 100 * (over(faster) - 1), fitted=size == "small")
+    return _finding(f"speedup t3_mca {_of(mean)}", size, knobs, fitted=size == "small")
 
 
 def traffic(size: str = "small", mean: str = "mean", **knobs: Any) -> Finding:
     """The percent of a sublayer's memory traffic that T3-MCA saves."""
-    found = simulated(size, tuple(knobs.items()))
-    if one_of("mean", mean, MEANS) == "max":
-        saved = found.max(lambda row: row.moved())
-    else:
-        saved = 1 - found.geomean(lambda row: 1 - row.moved())
-    return _finding(size, 100 * saved, fitted=size == "small")
+    return _finding(f"saved {_of(mean)}", size, knobs, fitted=size == "small")
 
 
 def iteration(
@@ -56,12 +50,17 @@ def iteration(
 ) -> Finding:
     """By how many percent T3-MCA makes an iteration faster: "training", or "prompt". other : the
     share of work that is not sharded."""
-    gains = end_to_end(simulated(size, tuple(knobs.items())), "t3_mca", what, other)
-    best = max(gain.speedup for gain in gains)
-    faster = best if one_of("mean", mean, MEANS) == "max" else mean_of(gains)
-    return _finding(size, 100 * (faster - 1))
+    return _finding(f"iteration t3_mca {what} {_of(mean)}", size, knobs, other=other)
 
 
-def _finding(size: str, figure: float, fitted: bool = False):
+def _of(mean: str):
+    return MEANS[one_of("mean", mean, tuple(MEANS))]
+
+
+def _finding(
+    measure: str, size: str, knobs: dict[str, Any], fitted: bool = False, **whole: float
+) -> Finding:
+    """One of the measures that the paper's numbers are compared by; whole : of `end_to_end`."""
     one_of("size", size, tuple(SIZES))
+    figure = measured(measure)(simulated(size, tuple(knobs.items())), whole)
     return Finding(figure, "simulated", f"{SIZES[size]}. {FITTED}", fitted=fitted)
