@@ -144,13 +144,7 @@ class GpuRing:
                 FUSED=fused,
                 ATOMIC=s.reduce == "atomic",
                 SCOPE=self.scope,
-                BM=s.tile[0],
-                BN=s.tile[1],
-                BK=s.tile[2],
-                PRECISION="ieee",
-                num_warps=s.warps,
-                num_stages=s.stages,
-                enable_fp_fusion=True,
+                **s.options,
                 **cooperative,
             )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tpviz.core.checks import divides, one_of, whole_number
 
@@ -60,6 +61,13 @@ class Settings:
                 f"{processors}: use {other}"
             )
         return self.programs or processors // here - self.movers
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What every kernel with a GEMM is launched with."""
+        tile = dict(zip(("BM", "BN", "BK"), self.tile))
+        launch = {"num_warps": self.warps, "num_stages": self.stages, "enable_fp_fusion": True}
+        return {**tile, "PRECISION": "ieee", **launch}
 
     def tiles(self, rows: int, columns: int) -> int:
         """Tiles of a chunk of so many rows and columns; ragged ones count."""

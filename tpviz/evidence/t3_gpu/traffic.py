@@ -121,13 +121,7 @@ class Beside:
             *self.shape,
             KIND=self.kind,
             BLOCK=BLOCK,
-            BM=s.tile[0],
-            BN=s.tile[1],
-            BK=s.tile[2],
-            PRECISION="ieee",
-            num_warps=s.warps,
-            num_stages=s.stages,
-            enable_fp_fusion=True,
+            **s.options,
             **cooperative,
         )
 
