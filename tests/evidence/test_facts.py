@@ -10,7 +10,7 @@ from tpviz.evidence.facts import facts, records
 PACKAGE = Path(__file__).parents[2] / "tpviz"
 FACTS = sorted(PACKAGE.rglob("facts.json"))
 NAMED = ("evidence/t3/paper.json", "evidence/t3_hardware/machine.json", "course/axes.json")
-NAMED += ("core/models.json", "cluster/clusters.json")
+NAMED += ("cluster/clusters.json",)
 OTHER = [PACKAGE / name for name in NAMED]
 ROWS = {"claims.json": "claims", "paper.json": "numbers"}
 
