@@ -89,3 +89,11 @@ def test_what_is_filled_in_may_be_called_key():
     assert task.messages and isinstance(task.say(next(iter(task.messages)), key=1), told.Words)
     with pytest.raises(KeyError):
         task.say("nothing like this")
+
+
+def test_what_may_be_said_of_any_exercise_is_said():
+    trees = [ast.parse(p.read_text()) for p in told.FOLDER.parent.glob("*.py")]
+    calls = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args]
+    named = [n for n in calls if getattr(n.func, "id", "") in ("said", "general")]
+    said = {n.args[0].value for n in named if isinstance(n.args[0], ast.Constant)}
+    assert said == set(told._general())

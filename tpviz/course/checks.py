@@ -18,6 +18,7 @@ from tpviz.core.trace import Ledger, Trace
 from .mutants import Program, Steps
 from .shapes import joined_otherwise
 from .task import Exercise
+from .told import general as said
 from .variants import Terms, Variants, general
 
 
@@ -208,31 +209,21 @@ def same_groups(attempt: Attempt) -> str | None:
             f"{_ranks(np.flatnonzero(np.equal(attempt.groups, number)).tolist())} made {number}"
             for number in sorted(set(attempt.groups))
         ]
-        return (
-            f"in one call {', '.join(made)} groups. Every rank must call `dist.new_group` for "
-            "every group, whether it is a member or not: a rank that omits one names the next "
-            "group differently, and ranks then wait for each other for ever."
-        )
+        return said("groups", made=", ".join(made))
 
 
 def returns_tensors(attempt: Attempt) -> str | None:
     """Every rank returned a tensor."""
     for rank, got in enumerate(attempt.outputs):
         if not isinstance(got, np.ndarray):
-            paths = " Does every path of your function end in `return`?"
-            return f"rank {rank} returned {got}, not a tensor of numbers." + paths * (
-                got == "NoneType"
-            )
+            paths = " Does every path of your function end in `return`?" * (got == "NoneType")
+            return said("no tensor", rank=rank, got=got, paths=paths)
 
 
 def waits_for_all(attempt: Attempt) -> str | None:
     """No collective was left unfinished."""
     if attempt.unwaited:
-        return (
-            f"you started {' and '.join(attempt.unwaited)} without waiting for the end, so the "
-            "result may not have arrived. With `async_op=True` you get a handle: call its "
-            f"`.wait()` before you use the data.{_lost(attempt)}"
-        )
+        return said("unwaited", names=" and ".join(attempt.unwaited), lost=_lost(attempt))
 
 
 def _lost(attempt):
@@ -244,11 +235,8 @@ def _lost(attempt):
         started.sort(key=lambda e: e.start)
         left = [str(i) for i, e in enumerate(started, 1) if e.id not in waited]
         if 0 < len(left) < len(started):
-            return (
-                f" Rank {rank} started {len(started)} and never waits for number "
-                f"{', '.join(left)}: was its handle overwritten by a later one's? Keep each until "
-                "its wait."
-            )
+            facts = {"started": len(started), "left": ", ".join(left)}
+            return " " + said("lost handle", rank=rank, **facts)
     return ""
 
 
@@ -257,10 +245,8 @@ def right_shape(attempt: Attempt) -> str | None:
     for rank, (got, want) in enumerate(zip(attempt.outputs, attempt.case.expected)):
         if got.shape != want.shape:
             why = joined_otherwise(attempt.outputs, attempt.case.expected, attempt.case.terms)
-            return (
-                f"rank {rank} returned shape {list(got.shape)}; it should be {list(want.shape)}."
-                f"{why}"
-            )
+            shapes = {"got": list(got.shape), "want": list(want.shape)}
+            return said("shape", rank=rank, why=why, **shapes)
 
 
 def right_numbers(attempt: Attempt) -> str | None:
@@ -271,10 +257,8 @@ def right_numbers(attempt: Attempt) -> str | None:
         return None
     got, want = attempt.outputs[wrong[0]], attempt.case.expected[wrong[0]]
     at = tuple(int(i) for i in np.argwhere(~np.isclose(got, want, rtol=1e-5, atol=1e-5))[0])
-    words = (
-        f"On rank {wrong[0]}, element {list(at)} is {got[at]:g}; one process computes "
-        f"{want[at]:g}. You used {attempt}."
-    )
+    both = {"got": got[at], "want": want[at]}
+    words = said("element", rank=wrong[0], at=list(at), attempt=attempt, **both)
     cause = Variants(general)(attempt)
     if right:
         cause = f" On {_ranks(wrong)}, {cause}" if cause else ""
@@ -316,42 +300,26 @@ def right_axes(attempt: Attempt) -> str | None:
         if row.axis not in needed:
             alike = {n.axis for n in attempt.needed if n.collective == row.collective}
             needed = alike or needed  # those that need this collective, if any does
-            where = (
-                "all ranks (the default group)"
-                if row.axis == "world"
-                else f"axis {row.axis}"
-                if row.axis in attempt.axes
-                else row.axis
-            )
-            words = (
-                f"your {row.collective} ran on {where}, but only ranks along axis "
-                f"{' and '.join(sorted(needed))} hold parts of the same result. "
-            )
+            where = f"axis {row.axis}" if row.axis in attempt.axes else row.axis
+            where = "all ranks (the default group)" if row.axis == "world" else where
+            named = " and ".join(sorted(needed))
+            words = said("axis", collective=row.collective, where=where, needed=named)
             if needed <= attempt.axes_of(row.collective):
-                return (
-                    f"{words}The one on {where} is one too many: omit it, and the division of its "
-                    "result."
-                )
-            return f'{words}Give it the group: `group=mesh.get_group("{sorted(needed)[0]}")`.'
+                return f"{words} {said('one too many', where=where)}"
+            return f'{words} Give it the group: `group=mesh.get_group("{sorted(needed)[0]}")`.'
 
 
 def fewest_bytes(attempt: Attempt) -> str | None:
     """No rank sent more bytes on the wire than the best known solution."""
     if attempt.sent > attempt.least:
-        return (
-            f"the numbers are right, but each rank sent {attempt.excess:.2g}x the bytes needed: "
-            f"{attempt.sent:g} instead of {attempt.least:g}, with {attempt}."
-        )
+        return said("bytes", a=attempt)
 
 
 def fewest_collectives(attempt: Attempt) -> str | None:
     """No more collectives than the best known solution."""
     (count, _, _), (least, _, _) = attempt.ledger.total(), attempt.needed.total()
     if count > least:
-        return (
-            f"numbers and bytes are right, but you used {count} collectives ({attempt}) instead "
-            f"of {least}: each one makes every rank wait for the slowest."
-        )
+        return said("collectives", count=count, attempt=attempt, least=least)
 
 
 def same_ledger(attempt: Attempt) -> str | None:
@@ -367,20 +335,14 @@ def same_ledger(attempt: Attempt) -> str | None:
                 f"{words}, {ledger.total()[2]:g} bytes sent per rank"
                 for words, ledger in ((shown, attempt.ledger), (asked, attempt.needed))
             )
-        return (
-            f"the numbers are right, but the trace shows {shown}, "
-            f"and this exercise asks for {asked}."
-        )
+        return said("ledger", shown=shown, asked=asked)
 
 
 def own_share_of_work(attempt: Attempt) -> str | None:
     """No rank multiplied more than its share."""
     share = attempt.case.flops
     if share is not None and attempt.flops > share:
-        return (
-            f"the numbers are right, but each rank did {attempt.extra_work:.2g}x its share "
-            f"of the multiplications: {attempt.flops} FLOPs instead of {share}."
-        )
+        return said("work", a=attempt, share=share)
 
 
 FIRST = (same_groups, returns_tensors, waits_for_all)

@@ -16,7 +16,7 @@ from tpviz.core.tables import show_seconds
 from .causes import Cause, Given, first_wrong, likeliest, same
 from .changes import changed
 from .task import Exercise
-from .told import Words
+from .told import Words, general
 
 DRAWS = 200
 """At most so many are drawn until each mistake shows."""
@@ -287,10 +287,7 @@ def _wrong_type(question, got):
     kind = type(question.answer) if type(question.answer) in kinds else (int, float)
     if isinstance(got, NoAnswer) or not isinstance(got, kind):
         name = got.type if isinstance(got, NoAnswer) else type(got).__name__
-        return (
-            f"for {question} your function returned {name}, not {want}. "
-            "Does every path of your function end in `return`?"
-        )
+        return general("wrong type", question=question, name=name, want=want)
     if isinstance(got, tuple) and not all(isinstance(part, (int, float)) for part in got):
         return f"for {question} your function returned {_show(got)}, not {want}."
     if not all(

@@ -27,6 +27,7 @@ from .checks import Attempt, Case, RankProgram
 from .formula import Formula, Question
 from .marks import Marks, PlanExercise
 from .task import Hint
+from .told import general
 
 CASES = 3  # random inputs per world
 _hints_given = Counter()
@@ -257,21 +258,14 @@ def _world(axes):
 
 def _praise(exercise, attempt):
     worlds = " and ".join(_world(axes) for axes in exercise.worlds)
-    return (
-        f"Right on {CASES} random inputs on {worlds}, and with the fewest bytes: {attempt}, "
-        f"{attempt.sent:g} bytes sent per rank in the first call. {exercise.success}"
-    )
+    facts = {"cases": CASES, "worlds": worlds, "success": exercise.success}
+    return general("praise", attempt=attempt, **facts)
 
 
 def _explain(error):
     """The error inside the ranks, for the author of the function."""
     if isinstance(error, RankTimeoutError):
-        return (
-            "your function did not return, so the ranks were stopped. A collective ends only when "
-            "every rank of its group calls it, in the same order; and every rank must create the "
-            "same groups, including those it is no member of."
-            + listed(error.states, "State of each rank")
-        )
+        return general("no return", states=listed(error.states, "State of each rank"))
     if not error.traceback:
         return str(error)
     return f"rank {error.rank} raised an error:\n{_own_frames(error.traceback)}"

@@ -49,6 +49,16 @@ def _all() -> Mapping[str, dict[str, Any]]:
     return found
 
 
+def general(key: str, /, **facts: Any) -> Words:
+    """A message of ``general.md``, which any exercise can have, filled in."""
+    return Words(_general()[key].format(**facts))
+
+
+@cache
+def _general() -> Mapping[str, str]:
+    return _keyed(FOLDER.with_name("general.md").read_text(encoding="utf-8"))
+
+
 def _fields(text):
     """{field: its text, or texts by key} of what stands under an exercise's heading."""
     task, *parts = _PART.split(text)

@@ -24,6 +24,7 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 
 from .formula import Formula, NoAnswer, Question
+from .told import general
 
 if TYPE_CHECKING:
     import torch
@@ -435,16 +436,10 @@ class Diagnosis(Formula):
         if self.outside.get(right):
             return f"{place} is not at fault: {self.outside[right]}"
         if _wrong(evidence.recomputed) and not _wrong(evidence.forward):
-            return (
-                f"{place} is not at fault: forward is right. Look at evidence.recomputed: which "
-                "layer is wrong first there?"
-            )
+            return general("recomputed first", place=place)
         if _wrong(evidence.forward) or _wrong(evidence.backward):
             return _not_first(evidence, place, right)
-        return (
-            f"{place} is not at fault: forward and backward are right in all layers. Whose "
-            f"{self.messages['unsure']}"
-        )
+        return general("all right", place=place, unsure=self.messages["unsure"])
 
 
 def _not_first(evidence, layer, place):
@@ -454,10 +449,8 @@ def _not_first(evidence, layer, place):
     order = list(errors)
     way, what = ("forward", "output") if forward else ("backward", "gradient of the input")
     if layer not in order or place not in order:
-        return f"it is not {layer}. Some layer is wrong in {way}: which one is first?"
+        return general("not this layer", layer=layer, way=way)
     if order.index(layer) < order.index(place):
-        return f"the {what} of {layer} is right in {way}: the fault comes later."
+        return general("comes later", what=what, layer=layer, way=way)
     largest = " The largest error need not be the first." * (layer == max(errors, key=errors.get))
-    return (
-        f"in {way}, numbers are wrong before they reach {layer}: the fault comes earlier.{largest}"
-    )
+    return general("comes earlier", way=way, layer=layer, largest=largest)
