@@ -59,14 +59,8 @@ def _draw_special(rng):
         yield Asked((scheme, ranks, node), f"{scheme} on {ranks} ranks, {node} a node")
 
 
-WHY = {
-    "Megatron-LM": "It gathers no weights, and every rank has the whole batch.",
-    "FSDP": "All ranks share one copy of the weights, so data has one rank.",
-    "DDP": "Each rank has a whole model, and only gradients are all-reduced.",
-    "HSDP": "Weights are sharded within a node, and nodes are replicas of each other.",
-    "2D": "Every weight is sharded along both dims, and z is 1.",
-    "Megatron-LM + DDP": "A node is one replica of the model, sharded by features.",
-}
+_TEXTS = told("axonn_special")
+WHY = _TEXTS.pop("why")
 
 
 def _special_wrong(question, got):
@@ -94,9 +88,7 @@ def _words(ledger):
     return ", ".join(f"{count} x {what}" for what, count in counts.items())
 
 
-SPECIAL = Formula(
-    **told("axonn_special"), draw=_draw_special, solution=special, wrong=_special_wrong
-)
+SPECIAL = Formula(**_TEXTS, draw=_draw_special, solution=special, wrong=_special_wrong)
 
 
 # --- axonn_grid_for ---

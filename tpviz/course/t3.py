@@ -220,18 +220,8 @@ def _draw_traffic(rng):
     return asked
 
 
-WHY = {
-    ("kernel", "first"): "all N chunks of the GEMM's output are written, none is read",
-    ("kernel", "second"): "one chunk's own part is read and sent; the received one is written",
-    ("kernel", "middle"): "the last received chunk and the own part are read, their sum is sent; "
-    "the next one is written",
-    ("kernel", "last"): "the received chunk and the own part are read, their sum is written",
-    ("t3", "first"): "its stores go to the next GPU (r - 1), none stay here",
-    ("t3", "middle"): "the own store and the update from GPU r + 1 are written (added in memory), "
-    "and the sum is read once, to be sent",
-    ("t3", "last"): "the own store and the update from GPU r + 1 are written (added in memory), "
-    "and that is the result, which is not read",
-}
+_TRAFFIC = told("t3_traffic")
+WHY = _TRAFFIC.pop("why")
 
 
 def _traffic_wrong(question, got):
@@ -249,12 +239,12 @@ def _traffic_wrong(question, got):
         return TRAFFIC.say("reads come first then writes", words=words)
     if how == "t3" and where != "first" and len(got) == 2 and got[0] > reads:
         return TRAFFIC.say(
-            "near-memory compute adds inside the memory", words=words, why=WHY[how, where]
+            "near-memory compute adds inside the memory", words=words, why=WHY[f"{how} {where}"]
         )
-    return f"{words}. In this step {WHY[how, where]}."
+    return f"{words}. In this step {WHY[how + ' ' + where]}."
 
 
-TRAFFIC = Formula(**told("t3_traffic"), draw=_draw_traffic, solution=traffic, wrong=_traffic_wrong)
+TRAFFIC = Formula(**_TRAFFIC, draw=_draw_traffic, solution=traffic, wrong=_traffic_wrong)
 
 
 # --- t3_policy ---

@@ -20,15 +20,8 @@ FAULTS = 3
 """The maximum number reported at once."""
 SLOWER = 1.02
 """Up to this many times the time of the collective's own maps is right."""
-IDEAS = {
-    "too early": "Count what an element gets there: a store of the rank's own GEMM, if its stores "
-    "stay, and one from each rank that sends it.",
-    "never completes": "Who should send it there? Count the ranks that do, and the own store.",
-    "over what else comes there": "A store replaces what is in memory, an update adds to it.",
-    "use Local": "The order ends with the chunk that a rank keeps: which one begins it?",
-    "would stay there": "With Remote nothing is kept or forwarded: only a rank to which no part of "
-    "the chunk comes, the first on its way, may use it.",
-}
+_TEXTS = told("t3_ring_maps")
+IDEAS = _TEXTS.pop("ideas")
 """{words of a fault: the idea that is missing}."""
 WORDS = {
     "ring_rs": "a ring reduce-scatter",
@@ -150,9 +143,7 @@ def _draw_ring(rng):
     return [Asked((n,), f"{n} ranks", {"collective": "ring_rs"}) for n in sizes]
 
 
-RING = Formula(
-    **told("t3_ring_maps"), draw=_draw_ring, verdict=_maps_verdict, measured=_played_words
-)
+RING = Formula(**_TEXTS, draw=_draw_ring, verdict=_maps_verdict, measured=_played_words)
 
 
 def _draw_other(rng):
