@@ -156,19 +156,15 @@ class SimResult:
 
 def played(
     tiling: "Tiling",
-    machine: Machine,
-    config: str,
-    collective: str,
-    mode: str,
+    run: tuple[Machine, str, str, str],
     gpus: "Sequence[Gpu]",
     passes: "Sequence[Sequence[RingPass]]",
-    gemm_end: float,
-    rs_end: float,
-    ag_end: float,
+    ends: tuple[float, float, float],
     payload: "Payload | None" = None,
 ) -> SimResult:
-    """A `SimResult` of GPUs that have run; ``passes`` : per GPU, the passes of rings by
-    themselves."""
+    """A `SimResult` of GPUs that have run. run : machine, config, collective and mode. passes : per
+    GPU, the passes of rings by themselves. ends : of the GEMM, the collective and the all-gather.
+    """
     drams, logs = [], []
     for gpu, own in zip(gpus, passes):
         memories = {id(m): m for m in (gpu.memory, gpu.other, *(p.memory for p in own))}.values()
@@ -194,13 +190,8 @@ def played(
     return SimResult(
         tiling.gemm,
         tiling.ranks,
-        machine,
-        config,
-        collective,
-        mode,
-        gemm_end,
-        rs_end,
-        ag_end,
+        *run,
+        *ends,
         tuple(drams),
         round(sum(row[3] for row in logs[0]["sent"])),
         max(map(_posted, gpus)),

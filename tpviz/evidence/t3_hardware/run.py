@@ -101,31 +101,15 @@ def _checked(maps, collective, ranks):
 def _separate(tiling, machine, config):
     """GEMM and reduce-scatter each alone on the machine; ideal: at the same time, by fiat."""
     clock = EventClock()
-    gpu = Gpu(
-        clock,
-        tiling,
-        machine,
-        "round_robin",
-        [(c, None) for c in range(tiling.ranks)],
-        bypass=False,
-    )
+    plain = [(chunk, None) for chunk in range(tiling.ranks)]
+    gpu = Gpu(clock, tiling, machine, "round_robin", plain, bypass=False)
     gpu.begin()
     clock.run()
     start = gpu.finished if config == "sequential" else 0.0
     scatter = _passed(reduce_scatter, tiling, machine, start, config == "ideal_nmc")
     gather = _passed(all_gather, tiling, machine, max(gpu.finished, scatter.ended))
-    return played(
-        tiling,
-        machine,
-        config,
-        "ring_rs",
-        "mirror",
-        [gpu],
-        [[scatter, gather]],
-        gpu.finished,
-        scatter.ended,
-        gather.ended,
-    )
+    ends = gpu.finished, scatter.ended, gather.ended
+    return played(tiling, (machine, config, "ring_rs", "mirror"), [gpu], [[scatter, gather]], ends)
 
 
 def _passed(ring, tiling, machine, start, *more, rank=0):
@@ -159,9 +143,8 @@ def _fused(tiling, machine, config, collective, mode, values, rules, contention)
         for gpu in gpus
     ]
     ag_end = passes[0][0].ended if goal.gathers else max(gemm_end, end)
-    return played(
-        tiling, machine, config, collective, mode, gpus, passes, gemm_end, end, ag_end, payload
-    )
+    run, ends = (machine, config, collective, mode), (gemm_end, end, ag_end)
+    return played(tiling, run, gpus, passes, ends, payload)
 
 
 def _connect(gpus, tiling, mode):
