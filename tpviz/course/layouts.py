@@ -33,34 +33,24 @@ def _draw_bubble(rng):
         yield dp * micro_batch * int(rng.integers(2, 40)), dp, pp, micro_batch
 
 
+def _bubble_mistakes(batch, dp, pp, micro_batch):
+    of_all, of_one, first = batch / micro_batch, batch / dp / micro_batch, pp - 1
+    return {
+        "batch one replica has batch": (of_all, first / (of_all + pp - 1)),
+        "batch and the share": (of_all, first / of_all),
+        "that is the bubble over": (of_one, first / of_one),
+        "first microbatch passes pp": (of_one, pp / (of_one + pp)),
+        "microbatches are counted not their sequences": (batch / dp, first / (batch / dp + pp - 1)),
+        "pipeline fills and drains": (..., 2 * first / (of_one + 2 * first)),
+        "idle slots of a stage": (..., pp / (of_one + pp - 1)),
+    }
+
+
 BUBBLE = Formula(
     **told("beat_bubble"),
     draw=_draw_bubble,
     solution=bubble,
-    mistakes=lambda batch, dp, pp, micro_batch: {
-        "batch one replica has batch": (
-            batch / micro_batch,
-            (pp - 1) / (batch / micro_batch + pp - 1),
-        ),
-        "batch and the share": (batch / micro_batch, (pp - 1) / (batch / micro_batch)),
-        "that is the bubble over": (
-            batch / dp / micro_batch,
-            (pp - 1) / (batch / dp / micro_batch),
-        ),
-        "first microbatch passes pp": (
-            batch / dp / micro_batch,
-            pp / (batch / dp / micro_batch + pp),
-        ),
-        "microbatches are counted not their sequences": (
-            batch / dp,
-            (pp - 1) / (batch / dp + pp - 1),
-        ),
-        "pipeline fills and drains": (
-            ...,
-            2 * (pp - 1) / (batch / dp / micro_batch + 2 * (pp - 1)),
-        ),
-        "idle slots of a stage": (..., pp / (batch / dp / micro_batch + pp - 1)),
-    },
+    mistakes=_bubble_mistakes,
     parts=("number of microbatches", "bubble"),
 )
 

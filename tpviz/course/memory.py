@@ -1,6 +1,7 @@
 """The exercises of the notebook on memory and precision: model states by recipe, recomputation,
 dynamic loss scaling, and master weights that all ranks update or none."""
 
+from functools import partial
 from itertools import product
 from math import inf
 from typing import Any
@@ -158,23 +159,20 @@ def _run_of(rng):
 
 
 def _scale_mistakes(gradients, scale, interval):
-    weight, last, _ = scaled_run(gradients, scale, interval)
+    run = partial(scaled_run, gradients, scale, interval)
+    weight, last, taken = run()
     return {
         "you took the step although": (-sum(gradients), last, len(gradients)),
-        "weight moved by the scaled": scaled_run(gradients, scale, interval, divide=False),
-        "scale must be halved after": scaled_run(gradients, scale, interval, halve=False),
-        "good steps in a row double": scaled_run(gradients, scale, interval, restart=False),
-        "after the scale was doubled": scaled_run(gradients, scale, interval, again=False),
-        "your scale doubles in every step": scaled_run(gradients, scale, interval, each=True),
+        "weight moved by the scaled": run(divide=False),
+        "scale must be halved after": run(halve=False),
+        "good steps in a row double": run(restart=False),
+        "after the scale was doubled": run(again=False),
+        "your scale doubles in every step": run(each=True),
         "scale never grew": scaled_run(gradients, scale, 10**9),
         "steps counted are those": (weight, last, len(gradients)),
         "scale never changes": scaled_run(gradients, scale, 10**9, halve=False),
         "gradient descent subtracts the gradient": (-weight, ..., ...),
-        "what is counted are the steps": (
-            ...,
-            ...,
-            len(gradients) - scaled_run(gradients, scale, interval)[2],
-        ),
+        "what is counted are the steps": (..., ..., len(gradients) - taken),
         "one more": scaled_run(gradients, scale, interval + 1),
         "one less": scaled_run(gradients, scale, interval - 1),
     }

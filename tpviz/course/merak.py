@@ -2,6 +2,7 @@
 stage recomputes, and its activation memory."""
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil, floor
 
 from tpviz.core.schedules import schedule, timeline
@@ -193,29 +194,21 @@ def _clear(p, layers, keep):
 def _keep_mistakes(name, p, layers, keep):
     corrected = name == SCP
     other = by_rule(p, layers, keep, not corrected)
+    rule = partial(by_rule, p, layers, keep, corrected)
     return {
-        KEEP.say("under the shifted critical path", stage=p - 2, before=p - 3): other
-        if corrected
-        else None,
+        KEEP.say("under the shifted critical path", stage=p - 2, before=p - 3): (
+            other if corrected else None
+        ),
         KEEP.say("it has one more microbatch", stage=p - 2): other,
         "every stage keeps the same fraction": by_rule(p, layers, keep, False, lambda s: keep),
-        "microbatch in backward is held": (
-            by_rule(p, layers, keep, corrected, lambda s: keep * p / (p - s))
-        ),
+        "microbatch in backward is held": rule(lambda s: keep * p / (p - s)),
         **{
-            KEEP.say("you rounded the released code rounds", how=how): (
-                by_rule(p, layers, keep, corrected, counted=counted)
-            )
+            KEEP.say("you rounded the released code rounds", how=how): rule(counted=counted)
             for counted, how in ((ceil, "up"), (round, "to the nearest"))
         },
-        "asked for are the layers": tuple(
-            layers - count for count in by_rule(p, layers, keep, corrected)
-        ),
-        "first stage has most microbatches": by_rule(p, layers, keep, corrected)[::-1],
-        "last stage recomputes nothing": (
-            *by_rule(p, layers, keep, corrected)[:-1],
-            floor(layers * (1 - keep)),
-        ),
+        "asked for are the layers": tuple(layers - count for count in rule()),
+        "first stage has most microbatches": rule()[::-1],
+        "last stage recomputes nothing": (*rule()[:-1], floor(layers * (1 - keep))),
     }
 
 

@@ -34,26 +34,19 @@ def _lengths(spans):
 
 
 def _mistakes(compute, communication):
+    busy, sent = _lengths(compute), _lengths(communication)
+    lane, starts = length(_merged(communication)), [start for start, _ in communication]
+    end, begin = max(end for _, end in communication), min(start for start, _ in compute)
     return {
-        "that is all the time": length(_merged(communication)),
-        "you added up the collectives": _lengths(communication),
-        "difference of two sums assumes": _lengths(communication) - _lengths(compute),
-        "you subtracted all kernels from all": max(
-            0.0, length(_merged(communication)) - _lengths(compute)
-        ),
+        "that is all the time": lane,
+        "you added up the collectives": sent,
+        "difference of two sums assumes": sent - busy,
+        "you subtracted all kernels from all": max(0.0, lane - busy),
         "that is the hidden time": length(intersect(_merged(compute), _merged(communication))),
         "you counted the exposed time": sum(exposed(compute, [one]) for one in communication),
-        "that is only the tail after": float(
-            max(end for _, end in communication) - max(end for _, end in compute)
-        ),
-        "that is all the time without": float(
-            max(end for _, end in communication)
-            - min(start for start, _ in compute)
-            - _lengths(compute)
-        ),
-        "that is from the first start": float(
-            max(end for _, end in communication) - min(start for start, _ in communication)
-        ),
+        "that is only the tail after": float(end - max(stop for _, stop in compute)),
+        "that is all the time without": float(end - begin - busy),
+        "that is from the first start": float(end - min(starts)),
     }
 
 

@@ -30,33 +30,30 @@ def _draw_bubble(rng):
         yield name, p, p * int(rng.integers(2, 6))
 
 
-BUBBLE = Formula(
-    **told("pipe_bubble"),
-    draw=_draw_bubble,
-    solution=bubble,
-    mistakes=lambda name, p, m: {
-        "time the step also": (p - 1) / m if name != "naive" else None,
-        "pipeline fills in p": p / (m + p) if name != "naive" else None,
-        "in the naive pipeline one rank": (p - 1) / (m + p - 1) if name == "naive" else None,
-        "two stages on each rank": (p - 1) / (m + p - 1) if name == "interleaved_1f1b" else None,
-        "2 p stages but a rank": (
-            (2 * p - 1) / (2 * m + 2 * p - 1) if name == "interleaved_1f1b" else None
-        ),
-        "1f1b changes the order": (p - 1) / (2 * m + p - 1) if name == "1f1b" else None,
+def _bubble_mistakes(name, p, m):
+    ends = p - 1
+    only = lambda kinds, value: value if name in kinds else None
+    naive, two = ("naive",), ("interleaved_1f1b",)
+    others = ("gpipe", "1f1b", *two)
+    return {
+        "time the step also": only(others, ends / m),
+        "pipeline fills in p": only(others, p / (m + p)),
+        "in the naive pipeline one rank": only(naive, ends / (m + p - 1)),
+        "two stages on each rank": only(two, ends / (m + p - 1)),
+        "2 p stages but a rank": only(two, (2 * p - 1) / (2 * m + 2 * p - 1)),
+        "1f1b changes the order": only(("1f1b",), ends / (2 * m + p - 1)),
         "that is the part in which": 1 - bubble(name, p, m),
-        "step has m slots": (
-            2 * (p - 1) / (m + 2 * (p - 1)) if name in ("gpipe", "1f1b") else None
-        ),
-        "time and with half stages": (p - 1) / (2 * m) if name == "interleaved_1f1b" else None,
-        "half stages halve the idle time": (
-            (p - 1) / (2 * (m + p - 1)) if name == "interleaved_1f1b" else None
-        ),
-        "two stages a rank are half": (
-            (p - 1) / (m / 2 + p - 1) if name == "interleaved_1f1b" else None
-        ),
-        "while one rank works p": (p - 1) / (m * p) if name == "naive" else None,
-        "each microbatch idles alike": 1 - 1 / (m * p) if name == "naive" else None,
-    },
+        "step has m slots": only(others[:2], 2 * ends / (m + 2 * ends)),
+        "time and with half stages": only(two, ends / (2 * m)),
+        "half stages halve the idle time": only(two, ends / (2 * (m + p - 1))),
+        "two stages a rank are half": only(two, ends / (m / 2 + p - 1)),
+        "while one rank works p": only(naive, ends / (m * p)),
+        "each microbatch idles alike": only(naive, 1 - 1 / (m * p)),
+    }
+
+
+BUBBLE = Formula(
+    **told("pipe_bubble"), draw=_draw_bubble, solution=bubble, mistakes=_bubble_mistakes
 )
 
 

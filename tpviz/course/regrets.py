@@ -30,8 +30,26 @@ def regrets(predicted: list[float], measured: list[float]) -> tuple[float, float
     return regret(predicted, measured), mean(measured) / min(measured) - 1
 
 
-def _pick(predicted, measured):
-    return measured[predicted.index(min(predicted))]
+def _regret_mistakes(predicted, measured):
+    at, both = predicted.index(min(predicted)), regrets(predicted, measured)
+    pick, best, usual = measured[at], min(measured), mean(measured)
+    return {
+        "you compare a predicted time": (min(predicted) / best - 1, 0.0),
+        "that is the ratio": tuple(1 + r for r in both),
+        "search does not know what": (0.0, both[1]),
+        "pick's step is above": (best / pick - 1, ...),
+        "regret is relative to the fastest": (1 - best / pick, 1 - best / usual),
+        "regret is a share": tuple(r * best for r in both),
+        "pick is where predicted": (measured[predicted.index(max(predicted))] / best - 1, ...),
+        "random layout's regret": (..., mean(predicted) / min(predicted) - 1),
+        "random layout's regret is relative": (..., usual / pick - 1),
+        "not their median": (..., median(measured) / best - 1),
+        "not the slowest": (..., max(measured) / best - 1),
+        "you divided the pick's measured step": (pick / min(predicted) - 1, ...),
+        "you divided the predicted step": (min(predicted) / pick - 1, ...),
+        "pick's step is compared": (pick / usual - 1, ...),
+        "both lists have the same layouts": (sorted(measured)[at] / best - 1, ...),
+    }
 
 
 REGRET = Formula(
@@ -39,38 +57,7 @@ REGRET = Formula(
     draw=_tables,
     solution=regrets,
     parts=("regret of the pick", "regret of a random layout"),
-    mistakes=lambda predicted, measured: {
-        "you compare a predicted time": (min(predicted) / min(measured) - 1, 0.0),
-        "that is the ratio": tuple(1 + r for r in regrets(predicted, measured)),
-        "search does not know what": (0.0, regrets(predicted, measured)[1]),
-        "pick's step is above": (min(measured) / _pick(predicted, measured) - 1, ...),
-        "regret is relative to the fastest": (
-            1 - min(measured) / _pick(predicted, measured),
-            1 - min(measured) / mean(measured),
-        ),
-        "regret is a share": tuple(r * min(measured) for r in regrets(predicted, measured)),
-        "pick is where predicted": (
-            measured[predicted.index(max(predicted))] / min(measured) - 1,
-            ...,
-        ),
-        "random layout's regret": (..., mean(predicted) / min(predicted) - 1),
-        "random layout's regret is relative": (
-            ...,
-            mean(measured) / _pick(predicted, measured) - 1,
-        ),
-        "not their median": (..., median(measured) / min(measured) - 1),
-        "not the slowest": (..., max(measured) / min(measured) - 1),
-        "you divided the pick's measured step": (
-            _pick(predicted, measured) / min(predicted) - 1,
-            ...,
-        ),
-        "you divided the predicted step": (min(predicted) / _pick(predicted, measured) - 1, ...),
-        "pick's step is compared": (_pick(predicted, measured) / mean(measured) - 1, ...),
-        "both lists have the same layouts": (
-            sorted(measured)[predicted.index(min(predicted))] / min(measured) - 1,
-            ...,
-        ),
-    },
+    mistakes=_regret_mistakes,
 )
 
 

@@ -194,38 +194,33 @@ _OPTIMIZER = {
 """{bytes of a parameter's optimizer states: what was counted}."""
 
 
-STATES = Formula(
-    **told("zero_states"),
-    draw=_draw_stages,
-    solution=states,
-    mistakes=lambda parameters, dp, zero: {
+def _kept(parameters, dp, zero, stages):
+    """Bytes of each where it is sharded from its stage on."""
+    sizes = zip((2, 2, 12), stages)
+    return tuple(n * parameters / (dp if zero >= stage else 1) for n, stage in sizes)
+
+
+def _states_mistakes(parameters, dp, zero):
+    by = dp if zero else 1
+    return {
         "without zero every replica keeps everything": states(parameters, dp, min(zero + 1, 3)),
         "parameters too": states(parameters, dp, max(zero - 1, 0)),
         "no stage shards all three": states(parameters, dp, 3),
-        "stages shard in this order": tuple(
-            n * parameters / (dp if zero >= stage else 1) for n, stage in zip((2, 2, 12), (1, 2, 3))
-        ),
+        "stages shard in this order": _kept(parameters, dp, zero, (1, 2, 3)),
         **{
-            STATES.say("too you have", order=" then ".join(_NAMES[k] for k in order)): tuple(
-                n * parameters / (dp if zero >= 1 + order.index(k) else 1)
-                for k, n in enumerate((2, 2, 12))
+            STATES.say("too you have", order=" then ".join(_NAMES[k] for k in order)): (
+                _kept(parameters, dp, zero, [1 + order.index(k) for k in range(3)])
             )
             for order in permutations(range(3))
             if order not in ((2, 1, 0), (2, 0, 1))
         },
         **{
-            STATES.say("moments 4 bytes", why=why): (
-                ...,
-                ...,
-                size * parameters / (dp if zero else 1),
-            )
+            STATES.say("moments 4 bytes", why=why): (..., ..., size * parameters / by)
             for size, why in _OPTIMIZER.items()
         },
         **{
             STATES.say("moments and a stage shards all", what=what): (
-                ...,
-                ...,
-                (whole + (12 - whole) / (dp if zero else 1)) * parameters,
+                (..., ..., (whole + (12 - whole) / by) * parameters)
             )
             for whole, what in ((4, "the copy, or one moment,"), (8, "two of them"))
         },
@@ -237,8 +232,15 @@ STATES = Formula(
             for k in (0, 1, 2)
         },
         "that is replicated": states(parameters, dp, 0),
-    },
-    parts=("parameters", "gradients", "optimizer states"),
+    }
+
+
+STATES = Formula(
+    **told("zero_states"),
+    draw=_draw_stages,
+    solution=states,
+    mistakes=_states_mistakes,
+    parts=_NAMES,
 )
 
 
@@ -253,24 +255,18 @@ def _no_ring(size: float, dp: int, zero: int) -> Any:
     return sent(size, dp, zero) * dp / (dp - 1)
 
 
-SENT = Formula(
-    **told("zero_sent"),
-    draw=_draw_stages,
-    solution=sent,
-    mistakes=lambda size, dp, zero: {
-        "stage reduce-scatters gradients and then": (
-            (dp - 1) / dp * size if zero in (1, 2) else None
-        ),
+def _sent_mistakes(size, dp, zero):
+    third, times = zero == 3, lambda count: count * (dp - 1) / dp * size
+    return {
+        "stage reduce-scatters gradients and then": times(1) if zero in (1, 2) else None,
         "half not all": _no_ring(size, dp, zero),
-        "all-reduce is a reduce-scatter": (dp - 1) / dp * size,
-        "half and stage 3": 2 * size if zero == 3 else None,
-        "in stage 3 gradients are reduce-scattered": (
-            4 * (dp - 1) / dp * size if zero == 3 else None
-        ),
-        "stage 3 gathers the parameters twice": 2 * (dp - 1) / dp * size if zero == 3 else None,
-        "before stage 3 no rank gathers": 3 * (dp - 1) / dp * size if zero < 3 else None,
-        "sharded gradients are reduced over all": (zero + 2) * (dp - 1) / dp * size
-        if zero
-        else None,
-    },
-)
+        "all-reduce is a reduce-scatter": times(1),
+        "half and stage 3": 2 * size if third else None,
+        "in stage 3 gradients are reduce-scattered": times(4) if third else None,
+        "stage 3 gathers the parameters twice": times(2) if third else None,
+        "before stage 3 no rank gathers": None if third else times(3),
+        "sharded gradients are reduced over all": times(zero + 2) if zero else None,
+    }
+
+
+SENT = Formula(**told("zero_sent"), draw=_draw_stages, solution=sent, mistakes=_sent_mistakes)
