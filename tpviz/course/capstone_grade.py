@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import nan
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -113,29 +114,38 @@ def _numbers(foreseen, slow):
     step, memory = foreseen.step_time, foreseen.memory()
     waiting = sum(foreseen.parts[name] for name in WAITS)
     ranks = foreseen.strategy.world_size
-    exposed = {
-        PER_CENT: 100 * waiting / step,
-        "That is in seconds: divide by the step.": waiting,
+    bandwidth = {
         "That is the bandwidth's share: the wait for latency is exposed too.": (
             foreseen.parts["bandwidth wait"] / step
-        ),
-        "The bubble is no communication: leave it out.": 1 - foreseen.parts["compute"] / step,
-        "That is the hidden share of communication: which share of the step is exposed?": (
-            foreseen.overlap
-        ),
+        )
     }
+    hidden = "That is the hidden share of communication: which share of the step is exposed?"
+    more = bandwidth, {hidden: foreseen.overlap}
+    kinds = {MEGA: memory.total / 1e6, "That is of all ranks.": ranks * memory.total}
     return [
         AskedNumber("predicted", step, show_seconds, _times(step, slow)),
-        AskedNumber("exposed", waiting / step, share, exposed),
-        AskedNumber(
-            "memory",
-            memory.total,
-            show_bytes,
-            {MEGA: memory.total / 1e6, "That is of all ranks.": ranks * memory.total}
-            | _parts_of(memory),
-            hint=_counted(memory),
-        ),
+        _exposed(waiting, step, foreseen.parts["compute"], *more),
+        _memory(memory, kinds),
     ]
+
+
+def _exposed(waiting, step, busy, first, last=MappingProxyType({})):
+    """The share of a step that is exposed communication; first, last : other mistakes."""
+    mistakes = {
+        PER_CENT: 100 * waiting / step,
+        "That is in seconds: divide by the step.": waiting,
+        **first,
+        "The bubble is no communication: leave it out.": 1 - busy / step,
+        **last,
+    }
+    return AskedNumber("exposed", waiting / step, share, mistakes)
+
+
+def _memory(kinds, more, hint=""):
+    """The sum of {kind: bytes}; more : mistakes beside its parts. hint : after what is counted."""
+    mistakes = more | _parts_of(kinds)
+    hint = f"{_counted(kinds)} {hint}".rstrip()
+    return AskedNumber("memory", sum(kinds.values()), show_bytes, mistakes, hint=hint)
 
 
 def _parts_of(memory):
@@ -217,42 +227,21 @@ def mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
         return Marks((Mark("layout", 0.0, 100.0, str(error)),))
     turn, own = Turn(group, points, covered=True), sum(p.measured for p in points) / len(points)
     split, kinds = parts(points[0]), turn.memory()
-    memory = sum(kinds.values())
     plan, step = points[0].plan, sum(split.values())
     exposed = sum(s for name, s in split.items() if name.startswith(EXPOSED))
-    busy = "Compute is the rest: you have its share."
+    busy, idle = split["compute"], split["bubble"]
+    one_type = sum(plan.strategy.memory(plan.workload).values())
+    types = "That is `strategy.memory`, which has one type for all; mixed precision has several."
+    alone = {
+        "That is in GB.": sum(kinds.values()) / 1e9,
+        f"{types} {_counted(kinds)}": one_type,
+    }
+    bubble = {PER_CENT: 100 * idle / step, "That is in seconds.": idle}
     numbers = [
         AskedNumber("predicted", step, show_seconds, {MILLI: 1e3 * step, "That is measured.": own}),
-        AskedNumber(
-            "exposed",
-            exposed / step,
-            share,
-            {
-                PER_CENT: 100 * exposed / step,
-                "That is in seconds: divide by the step.": exposed,
-                busy: split["compute"] / step,
-                "The bubble is no communication: leave it out.": 1 - split["compute"] / step,
-            },
-        ),
-        AskedNumber(
-            "bubble",
-            split["bubble"] / step,
-            share,
-            {PER_CENT: 100 * split["bubble"] / step, "That is in seconds.": split["bubble"]},
-            room=1e-6,
-        ),
-        AskedNumber(
-            "memory",
-            memory,
-            show_bytes,
-            {
-                "That is in GB.": memory / 1e9,
-                "That is `strategy.memory`, which has one type for all; mixed precision has "
-                f"several. {_counted(kinds)}": sum(plan.strategy.memory(plan.workload).values()),
-                **_parts_of(kinds),
-            },
-            hint=f"{_counted(kinds)} It is the GPU that needs most, in mixed precision.",
-        ),
+        _exposed(exposed, step, busy, {"Compute is the rest: you have its share.": busy / step}),
+        AskedNumber("bubble", idle / step, share, bubble, room=1e-6),
+        _memory(kinds, alone, "It is the GPU that needs most, in mixed precision."),
     ]
     sent = turn.sent()
     payload = _by_axis(plan.strategy.ledger(plan.workload))[1]

@@ -1,7 +1,8 @@
 """Why a result of ranks has another shape: parts that are not joined, or joined otherwise."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import permutations
+from functools import partial
+from itertools import permutations, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,26 +49,15 @@ def _ways(n: int, terms: Any) -> Iterator[tuple[str, Callable[[Any, Any, int], A
             f"along dim {dim} it has the right numbers {n} times",
             lambda x, want, rank, dim=dim: _alike(np.split(x, n, dim)),
         )
-    for one, other in permutations(range(2)):
-        for count in range(2, 9):
-            yield (
-                f"the parts are joined along dim {one}, but they are parts of dim {other}",
-                lambda x, want, rank, one=one, other=other, count=count: np.concatenate(
-                    np.split(x, count, one), other
-                ),
-            )
-    for dim in range(2):
-        for count in range(2, 9):
-            yield (
-                f"it has the numbers of all ranks along dim {dim}: a rank returns its own part",
-                lambda x, want, rank, dim=dim, count=count: np.split(x, count, dim)[rank % count],
-            )
-            yield (
-                f"it has the numbers of all ranks along dim {dim}: a rank returns its own part",
-                lambda x, want, rank, dim=dim, count=count: np.split(x, count, dim)[
-                    rank * count // n
-                ],
-            )
+    for (one, other), count in product(permutations(range(2)), range(2, 9)):
+        words = f"the parts are joined along dim {one}, but they are parts of dim {other}"
+        cut = partial(np.split, indices_or_sections=count, axis=one)
+        yield words, lambda x, want, rank, cut=cut, other=other: np.concatenate(cut(x), other)
+    for dim, count in product(range(2), range(2, 9)):
+        words = f"it has the numbers of all ranks along dim {dim}: a rank returns its own part"
+        cut = partial(np.split, indices_or_sections=count, axis=dim)
+        yield words, lambda x, want, rank, cut=cut, count=count: cut(x)[rank % count]
+        yield words, lambda x, want, rank, cut=cut, count=count: cut(x)[rank * count // n]
     yield "the numbers are right: give them the shape", lambda x, want, rank: x.reshape(want.shape)
     yield (
         "a rank has a part of the right numbers alone: gather the others",

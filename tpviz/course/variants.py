@@ -146,14 +146,9 @@ def _of_terms(attempt):
     unused = " in what is returned, although collectives ran" if attempt.ledger else ""
     words = f"each rank has its own term of the sum: they are not added{unused}"
     yield words, by(lambda all_, me: all_[me])
-    yield (
-        "you have the largest of the ranks' numbers, not their sum: ReduceOp.SUM",
-        by(lambda all_, me: np.max(all_, axis=0)),
-    )
-    yield (
-        "you have the least of the ranks' numbers, not their sum: ReduceOp.SUM",
-        by(lambda all_, me: np.min(all_, axis=0)),
-    )
+    for name, least in (("largest", np.max), ("least", np.min)):
+        words = f"you have the {name} of the ranks' numbers, not their sum: ReduceOp.SUM"
+        yield words, by(lambda all_, me, least=least: least(all_, axis=0))
     yield "the ranks' numbers are multiplied, not added", by(lambda all_, me: np.prod(all_, axis=0))
     over = f"the sum is divided by {size}, the number of ranks: a sum is asked for, no mean"
     if terms.mean:
@@ -182,14 +177,9 @@ def _of_terms(attempt):
             f"every rank has the term of rank {place} alone, as after a broadcast: add them",
             by(lambda all_, me, place=place: all_[place]),
         )
-        yield (
-            f"the term of rank {place} is missing in the sum",
-            by(lambda all_, me, place=place: _sum(all_) - all_[place]),
-        )
-        yield (
-            f"the term of rank {place} counts twice in the sum",
-            by(lambda all_, me, place=place: _sum(all_) + all_[place]),
-        )
+        for words, sign in (("is missing", -1), ("counts twice", 1)):
+            wrong = by(lambda all_, me, place=place, sign=sign: _sum(all_) + sign * all_[place])
+            yield f"the term of rank {place} {words} in the sum", wrong
     yield (
         "a rank's sum has the terms of the ranks up to itself alone",
         by(lambda all_, me: list(accumulate(all_))[me]),

@@ -167,19 +167,9 @@ def contention(
         timeout=timeout,
         progress=progress,
     )
-    first = ranks[0]
     alone, under = (np.array([rank[name] for rank in ranks]) for name in ("alone", "under"))
-    return Contention(
-        alone,
-        under,
-        float(np.mean([rank["in_flight"] for rank in ranks])),
-        first["size"],
-        dtype,
-        first["payload"],
-        first["collectives"],
-        first["machine"],
-        first["badge"],
-    )
+    in_flight = float(np.mean([rank["in_flight"] for rank in ranks]))
+    return Contention(**{**ranks[0], "alone": alone, "under": under, "in_flight": in_flight})
 
 
 def _time_rank(size, dtype, payload, repeats):
@@ -212,6 +202,7 @@ def _time_rank(size, dtype, payload, repeats):
         "under": under,
         "in_flight": np.mean(in_flight),
         "size": size,
+        "dtype": dtype,
         "payload": 4 * data.numel(),
         "collectives": count,
         "badge": badge(device),
