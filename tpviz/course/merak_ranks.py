@@ -45,32 +45,22 @@ def _ties_variants(attempt):
     own, right = means.__getitem__, want.__getitem__
     yield TIES.say("first and last have the gradient"), at_ends(own, own)
     for k in range(m):
+        both, own_k = inputs[0][k] + inputs[last][k], lambda rank, k=k: inputs[rank][k]
         yield (
             TIES.say("only microbatch counts", k=k, m=m),
-            at_ends(
-                lambda rank, k=k: inputs[0][k] + inputs[last][k], lambda rank, k=k: inputs[rank][k]
-            ),
+            at_ends(lambda rank, both=both: both, own_k),
         )
-    yield (
-        TIES.say("return zeros they have own weights"),
-        at_ends(right, lambda rank: 0 * want[rank]),
-    )
+    zeros, times = lambda rank: 0 * want[rank], lambda rank: m * want[rank]
+    yield TIES.say("return zeros they have own weights"), at_ends(right, zeros)
     yield TIES.say("return the gradient of the shared"), at_ends(right, lambda rank: want[0])
-    yield TIES.say("added and the ranks"), at_ends(right, lambda rank: m * want[rank])
-    yield (
-        TIES.say("first and last have times", m=m),
-        (at_ends(lambda rank: m * want[rank], right)),
-    )
+    yield TIES.say("added and the ranks"), at_ends(right, times)
+    yield TIES.say("first and last have times", m=m), at_ends(times, right)
     yield TIES.say("mean is divided", m=m), [one / m for one in want]
-    yield (
-        TIES.say("sum over all stages", stages=len(inputs)),
-        [sum(means) / len(inputs)] * len(inputs),
-    )
+    n = len(inputs)
+    yield TIES.say("sum over all stages", stages=n), [sum(means) / n] * n
     for rank in range(1, last):
-        yield (
-            TIES.say("added to the gradient of rank", rank=rank),
-            at_ends(lambda end, rank=rank: want[0] + means[rank], own),
-        )
+        added = at_ends(lambda end, rank=rank: want[0] + means[rank], own)
+        yield TIES.say("added to the gradient of rank", rank=rank), added
     yield TIES.say("last stage is added"), [one + means[last] for one in means]
     yield TIES.say("first stage is added"), [one + means[0] for one in means]
 

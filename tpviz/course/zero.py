@@ -112,31 +112,14 @@ def _step_variants(attempt: Attempt) -> Iterator[Variant]:
     yield STEP.say("you gathered the old weights"), everyone(weights[0])
     yield STEP.say("mean gradient is left out"), everyone(_stepped(case, times=0))
     yield STEP.say("you divided by the number"), everyone(_stepped(case, times=1 / n))
-    yield (
-        STEP.say("every shard has the momentum"),
-        [_stepped(case, momentum=np.tile(one, n)) for one in momentum],
-    )
-    yield (
-        STEP.say("each shard was updated with its"),
-        everyone(
-            np.concatenate(
-                [np.split(_stepped(case, gradients=[own[rank]]), n)[rank] for rank in range(n)]
-            )
-        ),
-    )
+    tiled = [_stepped(case, momentum=np.tile(one, n)) for one in momentum]
+    yield STEP.say("every shard has the momentum"), tiled
+    alone = [np.split(_stepped(case, gradients=[own[rank]]), n)[rank] for rank in range(n)]
+    yield STEP.say("each shard was updated with its"), everyone(np.concatenate(alone))
     yield STEP.say("you gathered the updates or"), everyone(weights[0] - case.expected[0])
-    yield (
-        STEP.say("weights outside of the rank's"),
-        [
-            np.concatenate(
-                [
-                    new if rank == place else old
-                    for place, (new, old) in enumerate(zip(shards, np.split(weights[0], n)))
-                ]
-            )
-            for rank in range(n)
-        ],
-    )
+    old = np.split(weights[0], n)
+    mixed = ([*old[:rank], shards[rank], *old[rank + 1 :]] for rank in range(n))
+    yield STEP.say("weights outside of the rank's"), list(map(np.concatenate, mixed))
     yield STEP.say("each rank returned its own updated"), shards
 
 
