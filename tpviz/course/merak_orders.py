@@ -265,7 +265,8 @@ def transformer() -> "tuple[nn.Module, torch.Tensor]":
 
 
 def with_skip(start: int, stop: int, length: int = 6) -> "tuple[nn.Module, torch.Tensor]":
-    """Linear layers in a chain, with one connection from layer ``start`` around all to ``stop``."""
+    """Linear layers in a chain, with one connection from layer ``start``, or at -1 from the model's
+    input, around all to ``stop``."""
     import torch
     from torch import nn
 
@@ -275,6 +276,7 @@ def with_skip(start: int, stop: int, length: int = 6) -> "tuple[nn.Module, torch
             self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(length))
 
         def forward(self, x):
+            kept = x
             for number, layer in enumerate(self.layers):
                 if number == start:
                     kept = x = layer(x).relu()
@@ -306,21 +308,7 @@ def two_streams() -> "tuple[nn.Module, torch.Tensor]":
 
 def with_late_input(place: int, length: int) -> "tuple[nn.Module, torch.Tensor]":
     """Linear layers in a chain; the model's input is added once more before layer ``place``."""
-    import torch
-    from torch import nn
-
-    class Late(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(length))
-
-        def forward(self, x):
-            h = x
-            for number, layer in enumerate(self.layers):
-                h = layer(h + x if number == place else h).tanh()
-            return h
-
-    return Late(), torch.zeros(2, 4)
+    return with_skip(-1, place, length)
 
 
 def _graph(module, example):
