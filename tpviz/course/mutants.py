@@ -55,6 +55,12 @@ class Steps:
             return "all ranks"
         return "the ranks" if axis == "world" else f"axis {axis}"
 
+    def _elsewhere(self, what, axis):
+        """The mistakes of a collective over another axis."""
+        words = f"{{}} is {what} over {{}}, not over {self._where(axis)}"
+        others = (other for other in self._axes if other != axis)
+        return {f"over {other}": words.format("{}", self._where(other)) for other in others}
+
     def value(self, name: str, values: Values) -> Values:
         """A tensor that is no term of a sum over ranks."""
         known = {
@@ -96,11 +102,7 @@ class Steps:
             "mean": f"{{}} is averaged over {where}: its terms are added",
             "relu": f"relu is taken of each term of {{}}, before the sum over {where}",
         }
-        known |= {
-            f"over {other}": f"{{}} is added over {self._where(other)}, not over {where}"
-            for other in self._axes
-            if other != axis
-        }
+        known |= self._elsewhere("added", axis)
         how = self._step(name, known)
         if how == "no":
             return values
@@ -127,11 +129,7 @@ class Steps:
             for other in range(values[0].ndim)
             if other != dim
         }
-        known |= {
-            f"over {other}": f"{{}} is gathered over {self._where(other)}, not over {where}"
-            for other in self._axes
-            if other != axis
-        }
+        known |= self._elsewhere("gathered", axis)
         how = self._step(name, known)
         over = how.removeprefix("over ") if how.startswith("over") else axis
         found = []
@@ -151,11 +149,7 @@ class Steps:
             "next": "a rank has the next rank's part of {}",
             "first": "every rank has the first part of {}",
         }
-        known |= {
-            f"over {other}": f"{{}} is added over {self._where(other)}, not over {where}"
-            for other in self._axes
-            if other != axis
-        }
+        known |= self._elsewhere("added", axis)
         how, groups = self._step(name, known), self._groups(axis)
         over = how.removeprefix("over ") if how.startswith("over") else axis
         total = values if how == "no" else self._total(values, over)
