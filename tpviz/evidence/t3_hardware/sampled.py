@@ -95,17 +95,8 @@ def _computed(run, rank):
     end = 0.0
     for start, computed, chunk, flops in spans.values():
         start, end = max(start, end), max(computed, end)
-        yield Event(
-            rank=rank,
-            lane="compute",
-            kind="compute",
-            name="gemm",
-            chunk=chunk,
-            step=0,
-            start=float(start),
-            end=float(end),
-            flops=flops,
-        )
+        what = {"lane": "compute", "kind": "compute", "name": "gemm", "flops": flops}
+        yield _event(rank, chunk, start, end, **what)
 
 
 def _sent(run, rank):
@@ -120,16 +111,11 @@ def _sent(run, rank):
     over = 0.0
     for (name, chunk), (start, end, size) in sorted(spans.items(), key=lambda item: item[1]):
         start, over = max(start, over), max(end, over)
-        yield Event(
-            rank=rank,
-            lane="comm/link",
-            kind="comm",
-            name=name,
-            chunk=chunk,
-            step=0,
-            start=float(start),
-            end=float(over),
-            bytes=round(size),
-            wire_bytes=float(size),
-            axis="link",
-        )
+        what = {"lane": "comm/link", "kind": "comm", "name": name, "axis": "link"}
+        sizes = {"bytes": round(size), "wire_bytes": float(size)}
+        yield _event(rank, chunk, start, over, **what, **sizes)
+
+
+def _event(rank: int, chunk: int, start: float, end: float, **what: Any):
+    span = {"start": float(start), "end": float(end)}
+    return Event(rank=rank, chunk=chunk, step=0, **span, **what)
