@@ -321,16 +321,9 @@ def _side_by_side(wanted: list[Claim], sensitivity: bool, progress: Any) -> dict
         claim.ask(sensitivity, hear)
     for claim, given in jobs.values():
         groups.setdefault(claim.shares(given), []).append((claim, given))
+    options = {"timeout": None, "device": "cpu", "progress": progress}
     with TemporaryDirectory(prefix="claims-") as folder:
-        every = launch(
-            _worked,
-            [*groups.values()],
-            folder,
-            world_size=cores,
-            timeout=None,
-            device="cpu",
-            progress=progress,
-        )
+        every = launch(_worked, [*groups.values()], folder, world_size=cores, **options)
     return {job: ours for found in every for job, ours in found.items()}
 
 

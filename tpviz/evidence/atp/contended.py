@@ -156,17 +156,9 @@ def contention(
     size = size if size is None else whole_number("size", size)
     payload = payload if payload is None else whole_number("payload", payload, 4)
     repeats, dtype = whole_number("repeats", repeats), one_of("dtype", dtype, DTYPES)
-    ranks = launch(
-        _time_rank,
-        size,
-        dtype,
-        payload,
-        repeats,
-        world_size=world_size,
-        device=device,
-        timeout=timeout,
-        progress=progress,
-    )
+    options = {"device": device, "timeout": timeout, "progress": progress}
+    asked = size, dtype, payload, repeats
+    ranks = launch(_time_rank, *asked, world_size=world_size, **options)
     alone, under = (np.array([rank[name] for rank in ranks]) for name in ("alone", "under"))
     in_flight = float(np.mean([rank["in_flight"] for rank in ranks]))
     return Contention(**{**ranks[0], "alone": alone, "under": under, "in_flight": in_flight})

@@ -211,17 +211,9 @@ def _row(machine, model, tp, name, gemm, fused):
     runs, (g, rs, ag), seconds = simulated_sublayer(gemm, tp, machine, fused)
     near = reduce_scatter(EventClock(), machine, gemm.bytes / tp, tp, near_memory=True)
     near.clock.run()
-    return SublayerRow(
-        model,
-        tp,
-        name,
-        g,
-        rs,
-        near.ended,
-        ag,
-        seconds | {"ideal_nmc": max(g, near.ended) + ag},
-        {config: run.dram for config, run in runs.items()},
-    )
+    seconds |= {"ideal_nmc": max(g, near.ended) + ag}
+    dram = {config: run.dram for config, run in runs.items()}
+    return SublayerRow(model, tp, name, g, rs, near.ended, ag, seconds, dram)
 
 
 def simulated_sublayer(
