@@ -108,9 +108,13 @@ def show_apart(values: Iterable[float]) -> list[str]:
     return told
 
 
-def show_bytes(value: float) -> str:
-    """1.5 kB, 2 MB: decimal."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+def show_bytes(value: float, unit: str = "B") -> str:
+    """1.5 kB, 2 MB: decimal; of another unit likewise.
+
+    >>> show_bytes(25_165_824), show_bytes(3e9, "FLOP"), show_bytes(0)
+    ('25.2 MB', '3 GFLOP', '0 B')
+    """
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.4g} B"
+            return f"{value / scale:.3g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"

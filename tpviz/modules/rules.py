@@ -10,9 +10,11 @@ only ATP's own all-reduces are needed between them.
 [('a.0', ('a.0.fc_in',), 'a.0.fc_out'), ('', ('fc_in',), 'fc_out')]
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from tpviz.core.checks import one_of, settle, whole_number
@@ -151,60 +153,10 @@ def _fill(text, stars):
     return text.removeprefix(".")
 
 
-_GPT2 = Pair(
-    name="GPT-2 attention",
-    owner="GPT2Attention",
-    first="*.c_attn",
-    second="*.c_proj",
-    kind="attention",
-    head_size="head_dim",
-    fused="blocks",
-    divide=("num_heads", "split_size"),
+RULES = tuple(
+    Pair(**rule) for rule in json.loads(Path(__file__).with_suffix(".json").read_text())["rules"]
 )
-# First match wins: cross attention, with one layer more, stands before self attention.
-RULES = (
-    replace(_GPT2, name="GPT-2 cross attention", first=("*.q_attn", "*.c_attn")),
-    _GPT2,
-    Pair(name="GPT-2 MLP", owner="GPT2MLP", first="*.c_fc", second="*.c_proj"),
-    Pair(
-        name="Llama attention",
-        owner="LlamaAttention",
-        first=("*.q_proj", "*.k_proj", "*.v_proj"),
-        second="*.o_proj",
-        kind="attention",
-        head_size="head_dim",
-        divide=("num_heads", "num_key_value_heads"),
-    ),
-    Pair(
-        name="Llama MLP", owner="LlamaMLP", first=("*.gate_proj", "*.up_proj"), second="*.down_proj"
-    ),
-    Pair(
-        name="OPT attention",
-        owner="OPTAttention",
-        first=("*.q_proj", "*.k_proj", "*.v_proj"),
-        second="*.out_proj",
-        kind="attention",
-        head_size="head_dim",
-        divide=("num_heads",),
-    ),
-    Pair(name="OPT MLP", owner="OPTDecoderLayer", first="*.fc1", second="*.fc2"),
-    Pair(
-        name="BERT attention",
-        owner="BertAttention",
-        first=("*.self.query", "*.self.key", "*.self.value"),
-        second="*.output.dense",
-        kind="attention",
-        head_size="attention_head_size",
-        divide=("num_attention_heads", "all_head_size"),
-    ),
-    Pair(name="BERT MLP", owner="BertLayer", first="*.intermediate.dense", second="*.output.dense"),
-    Pair(
-        name="torch MLP",
-        owner=("TransformerEncoderLayer", "TransformerDecoderLayer"),
-        first="*.linear1",
-        second="*.linear2",
-    ),
-)
+"""Pairs known by name, of `rules.json`; the first match wins."""
 
 # Of modules around a split layer: inference paths that read its weight without calling it.
 SHORT_CUTS = {"activation_relu_or_gelu": 0, "use_nested_tensor": False}

@@ -14,6 +14,7 @@ from tpviz.schemes.pipeline.p2p_plan import P2PPlan
 
 from .cuts import LinearPart
 from .layers import Readers
+from .watch import hooked
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,11 +62,8 @@ def calls_of(model: torch.nn.Module, pairs: "Iterable[Planned]") -> Iterator[lis
         for part in pair.layers:
             note = _noting(calls, part, readers)
             hooks.append(modules[part.path].register_forward_pre_hook(note))
-    try:
+    with hooked(hooks):
         yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _noting(calls, part, readers):

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from .rules import Pair
 from .structure import commonpath, reached, set_number, widths
-from .watch import in_evaluation
+from .watch import hooked, in_evaluation
 
 if TYPE_CHECKING:
     from .plan import PairPlan, Planned
@@ -85,7 +85,7 @@ def _groups(plan: "PairPlan") -> Iterator[PairGroup]:
 
 def _calls(model, modules, paths, inputs):
     """({node of autograd: path of the layer that made it}, {path: nodes of its inputs})."""
-    made, reads, hooks = {}, {}, []
+    made, reads = {}, {}
 
     def note(path):
         def hook(layer, args, output):
@@ -94,18 +94,14 @@ def _calls(model, modules, paths, inputs):
 
         return hook
 
-    for path in paths:
-        hooks.append(modules[path].register_forward_hook(note(path)))
+    hooks = [modules[path].register_forward_hook(note(path)) for path in paths]
     wide = lambda x: isinstance(x, torch.Tensor) and x.is_floating_point()
     args, kwargs = tree_map(lambda x: x.detach().requires_grad_() if wide(x) else x, inputs)
     try:
-        with torch.enable_grad():
+        with hooked(hooks), torch.enable_grad():
             model(*args, **kwargs)
     except Exception:  # running it raises that error
         reads.clear()
-    finally:
-        for hook in hooks:
-            hook.remove()
     return made, reads
 
 
@@ -207,12 +203,8 @@ class _Trial:
             self.second.register_forward_hook(self._saw),
         ]
         args, kwargs = plan.inputs or ((), {})
-        try:
-            with torch.no_grad():
-                plan.model(*args, **kwargs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with hooked(hooks), torch.no_grad():
+            plan.model(*args, **kwargs)
 
     def _called(self, module, args, kwargs):
         self.calls.append(deepcopy((args, kwargs)) if not self.calls else None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from .partition.leaves import tensors_of
 
@@ -44,12 +45,18 @@ class ForwardWatch(TorchFunctionMode):
                 module.register_forward_pre_hook(lambda *_, path=path: self.inside.append(path))
             )
             hooks.append(module.register_forward_hook(leave, always_call=True))
-        try:
-            with self:
-                yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with hooked(hooks), self:
+            yield
+
+
+@contextmanager
+def hooked(hooks: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Inside, these hooks are there; afterwards they are gone."""
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

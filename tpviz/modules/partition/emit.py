@@ -17,6 +17,7 @@ from tpviz.schemes.operators import addmm, linear
 from .calls import check
 from .leaves import tensors_of
 from .measure import LEAF
+from .standins import device_of, held_by
 
 if TYPE_CHECKING:
     from .graph import ModelGraph, Node
@@ -61,9 +62,10 @@ class TracedStage(nn.Module):
     ):
         super().__init__()
         self._graph, self._part = graph, part
-        tensors = dict(model.named_parameters(remove_duplicate=False))
-        tensors |= dict(model.named_buffers(remove_duplicate=False))
-        device = torch.device(device) if device else _device(part, tensors, graph.device)
+        tensors, buffers = held_by(model)
+        tensors |= buffers
+        own = (tensors[name] for name in (*part.parameters, *part.buffers) if name in tensors)
+        device = torch.device(device) if device else device_of(own, graph.device)
         for name in (*part.parameters, *part.buffers):
             _matches(graph, name, tensors)
         leaves = {graph.leaves[node.name].path for node in part.nodes if node.name in graph.leaves}
@@ -152,18 +154,6 @@ class TracedStage(nn.Module):
 
 def _mode(training):
     return "training" if training else "evaluation"
-
-
-def _device(part, tensors, traced):
-    """Where the stage's tensors are; the traced one's if they are nowhere yet."""
-    return next(
-        (
-            tensors[name].device
-            for name in (*part.parameters, *part.buffers)
-            if name in tensors and tensors[name].device.type != "meta"
-        ),
-        traced,
-    )
 
 
 def _matches(graph, name, tensors):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
@@ -26,6 +26,11 @@ class TensorSpec(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    @classmethod
+    def of(cls, name: str, tensor: torch.Tensor) -> Self:
+        """That of a tensor."""
+        return cls(name, tuple(tensor.shape), tensor.dtype)
 
     @property
     def numel(self) -> int:

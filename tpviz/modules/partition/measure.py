@@ -178,7 +178,7 @@ class Measure(fx.Interpreter):
             used["parameter"],
             used["buffer"] + used["constant"],
             tuple(n.name for n in takes if self.kinds.get(n.name, INPUT)[0] == "input"),
-            TensorSpec(node.name, tuple(value.shape), value.dtype) if one else None,
+            TensorSpec.of(node.name, value) if one else None,
             flops,
             saves,
             frozenset(map(self._place, tensors + tensors_of([self.env[n] for n in takes]))),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from tpviz.core.tables import table
+from tpviz.core.tables import show_bytes, table
 
 if TYPE_CHECKING:
     from .division import Partition
@@ -24,8 +24,8 @@ def text(partition: "Partition") -> str:
     ]
     for part in partition.stages:
         lines += [
-            f"stage {part.index}: {part.numel:,} parameters, {si(part.flops, 'FLOP')} "
-            f"forward, {si(part.activation_bytes, 'B')} kept for backward (estimate)",
+            f"stage {part.index}: {part.numel:,} parameters, {show_bytes(part.flops, 'FLOP')} "
+            f"forward, {show_bytes(part.activation_bytes)} kept for backward (estimate)",
             f"  modules   {', '.join(grouped(part.paths)) or 'parts of modules'}",
             f"  inputs    {', '.join(part.inputs) or 'none'}",
         ]
@@ -40,8 +40,8 @@ def rows(partition: "Partition") -> list[list[str]]:
         ("stage", lambda part: str(part.index)),
         ("modules", lambda part: ", ".join(grouped(part.paths))),
         ("parameters", lambda part: f"{part.numel:,}"),
-        ("forward", lambda part: si(part.flops, "FLOP")),
-        ("kept for backward (estimate)", lambda part: si(part.activation_bytes, "B")),
+        ("forward", lambda part: show_bytes(part.flops, "FLOP")),
+        ("kept for backward (estimate)", lambda part: show_bytes(part.activation_bytes)),
         ("inputs", lambda part: ", ".join(part.inputs)),
         ("receives", lambda part: "; ".join(map(_message, part.receives))),
     ]
@@ -58,7 +58,7 @@ def sentence(partition: "Partition") -> str:
         words.append(f"stage {most.index} computes most, {most.flops / mean:.2f} times the mean")
     cuts = [sum(m.bytes for m in part.receives) for part in stages[1:]]
     if cuts:
-        words.append(f"at most {si(max(cuts), 'B')} of a microbatch cross a cut")
+        words.append(f"at most {show_bytes(max(cuts))} of a microbatch cross a cut")
     tied = _ties(partition)
     return "; ".join(words) + "." + (f" Tied: {'; '.join(tied)}." if tied else "")
 
@@ -67,52 +67,35 @@ def scene(partition: "Partition") -> dict[str, Any]:
     """A plain dict for views: stages, shards and ties, with all numbers."""
 
     def message(m):
-        return {
-            "name": m.name,
-            "shape": list(m.shape),
-            "dtype": _dtype(m),
-            "bytes": m.bytes,
-            "from_stage": m.from_stage,
-            "path": m.path,
-            "trained": m.trained,
-        }
+        return {**m._asdict(), "shape": list(m.shape), "dtype": _dtype(m)}
 
-    graph, owner = (
-        partition.graph,
-        {k: stage for stage, (a, b) in enumerate(partition.ranges) for k in range(a, b)},
-    )
+    graph = partition.graph
+    owner = {k: stage for stage, (a, b) in enumerate(partition.ranges) for k in range(a, b)}
+    sizes = lambda part: {"numel": part.numel, "flops": part.flops, "modules": grouped(part.paths)}
+    stages = [
+        {
+            **sizes(part),
+            "index": part.index,
+            "paths": list(part.paths),
+            "activation_bytes": part.activation_bytes,
+            "inputs": list(part.inputs),
+            "receives": [message(m) for m in part.receives],
+            "sends": [message(m) for m in part.sends or ()],
+        }
+        for part in partition.stages
+    ]
     return {
         "model": graph.model,
         "balance": partition.balance,
         "training": graph.training,
         "numel": graph.numel(graph.parameters),
-        "stages": [
-            {
-                "index": part.index,
-                "modules": grouped(part.paths),
-                "paths": list(part.paths),
-                "numel": part.numel,
-                "flops": part.flops,
-                "activation_bytes": part.activation_bytes,
-                "inputs": list(part.inputs),
-                "receives": [message(m) for m in part.receives],
-                "sends": [message(m) for m in part.sends or ()],
-            }
-            for part in partition.stages
-        ],
+        "stages": stages,
         "shards": [
-            {
-                "stage": owner[k],
-                "numel": s.numel,
-                "flops": s.flops,
-                "activation_bytes": kept,
-                "modules": grouped(s.paths),
-            }
+            {**sizes(s), "stage": owner[k], "activation_bytes": kept}
             for k, (s, kept) in enumerate(zip(partition.shards, _kept(partition)))
         ],
         "ties": [
-            {"names": list(tie["names"]), "stages": list(tie["stages"])}
-            for tie in partition.tied_weights
+            {what: list(values) for what, values in tie.items()} for tie in partition.tied_weights
         ],
     }
 
@@ -163,20 +146,9 @@ def _ranges(names):
     return found
 
 
-def si(number: float, unit: str) -> str:
-    """
-    >>> si(25_165_824, "B"), si(96, "B"), si(0, "FLOP")
-    ('25.2 MB', '96 B', '0 FLOP')
-    """
-    for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if number >= 10**power:
-            return f"{number / 10**power:.3g} {prefix}{unit}"
-    return f"{number} {unit}"
-
-
 def _message(m):
     return (
-        f"{m.name} {tuple(m.shape)} {_dtype(m)}, {si(m.bytes, 'B')}, made on stage "
+        f"{m.name} {tuple(m.shape)} {_dtype(m)}, {show_bytes(m.bytes)}, made on stage "
         f"{m.from_stage} in {m.path or 'the model'}"
     )
 

@@ -117,15 +117,7 @@ def stage_parts(
 def _messages(crossing, names, home):
     nodes = [crossing.nodes[name] for name in names]
     return tuple(
-        StageMessage(
-            node.name,
-            node.value.shape,
-            node.value.dtype,
-            node.value.bytes,
-            home[node.name],
-            node.trained,
-            node.path,
-        )
+        StageMessage(*node.value, node.value.bytes, home[node.name], node.trained, node.path)
         for node in nodes
     )
 

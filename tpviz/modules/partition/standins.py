@@ -5,13 +5,12 @@ autograd function that export would take for what its forward does.
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from . import leaves
 
@@ -19,11 +18,17 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
 
-def device_of(model: nn.Module, inputs: Any) -> torch.device:
-    """Where the model is traced to run: its inputs' device, else its own, meta ones aside."""
-    tensors = [t for t in tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-    tensors += [*model.parameters(), *model.buffers()]
-    return next((t.device for t in tensors if t.device.type != "meta"), torch.device("cpu"))
+def held_by(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """({name: parameter}, {name: buffer}) of a model, every name of a shared one."""
+    return (
+        dict(model.named_parameters(remove_duplicate=False)),
+        dict(model.named_buffers(remove_duplicate=False)),
+    )
+
+
+def device_of(tensors: Iterable[torch.Tensor], default: torch.device) -> torch.device:
+    """The device of the first tensor that is anywhere, meta ones aside."""
+    return next((t.device for t in tensors if t.device.type != "meta"), default)
 
 
 def stand_in(value: Any, mode: "FakeTensorMode", device: torch.device) -> Any:

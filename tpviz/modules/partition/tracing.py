@@ -21,7 +21,16 @@ from .calls import Flat, TracedCall, inputs_of
 from .graph import ModelGraph, TensorSpec
 from .leaves import Leaves, NoShape, leaves_of, tensors_of
 from .measure import LEAF, Measure
-from .standins import OwnBackward, device_of, no_caches, no_own_backward, quiet, stand_in, stand_ins
+from .standins import (
+    OwnBackward,
+    device_of,
+    held_by,
+    no_caches,
+    no_own_backward,
+    quiet,
+    stand_in,
+    stand_ins,
+)
 
 
 def trace(model: nn.Module, example_inputs: Any, leaves: Leaves = ()) -> ModelGraph:
@@ -42,7 +51,8 @@ def trace(model: nn.Module, example_inputs: Any, leaves: Leaves = ()) -> ModelGr
     """
     args, kwargs = inputs_of(example_inputs)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    device = device_of(model, (args, kwargs))
+    tensors = [*tensors_of((args, kwargs)), *model.parameters(), *model.buffers()]
+    device = device_of(tensors, torch.device("cpu"))
     args, kwargs = tree_map(lambda value: stand_in(value, mode, device), (args, kwargs))
     call, shared = TracedCall(model, args, kwargs), _shared(model)
     with ExitStack() as stack:
@@ -69,8 +79,8 @@ def trace(model: nn.Module, example_inputs: Any, leaves: Leaves = ()) -> ModelGr
 def _shared(model):
     """[names] of each parameter and buffer, in order, a shared one's all."""
     found = {}
-    for named in (model.named_parameters, model.named_buffers):
-        for name, tensor in named(remove_duplicate=False):
+    for named in held_by(model):
+        for name, tensor in named.items():
             found.setdefault(id(tensor), []).append(name)
     return list(found.values())
 
@@ -108,8 +118,8 @@ def _kinds(program):
 
 def _tensors(model, module, kinds, constants, call, mode, device):
     """What each placeholder is, in the run that measures."""
-    named = dict(model.named_parameters(remove_duplicate=False))
-    named |= dict(model.named_buffers(remove_duplicate=False))
+    named, buffers = held_by(model)
+    named |= buffers
     inputs, found = iter(tensors_of(call.leaves)), []
     for node in module.graph.nodes:
         if node.op == "placeholder":
@@ -141,16 +151,11 @@ def _graph(model, module, nodes, kinds, shared, call, calls, constants, device):
     inputs = {}
     for node in module.graph.nodes:
         if node.op == "placeholder" and kinds[node.name][0] == "input":
-            value = node.meta["val"]
-            inputs[node.name] = TensorSpec(node.name, tuple(value.shape), value.dtype)
+            inputs[node.name] = TensorSpec.of(node.name, node.meta["val"])
     [results] = [node.args[0] for node in module.graph.nodes if node.op == "output"]
-    parameters, buffers = [
-        {name: TensorSpec(name, tuple(t.shape), t.dtype) for name, t in named}
-        for named in (
-            model.named_parameters(remove_duplicate=False),
-            model.named_buffers(remove_duplicate=False),
-        )
-    ]
+    parameters, buffers = (
+        {name: TensorSpec.of(name, t) for name, t in named.items()} for named in held_by(model)
+    )
     return ModelGraph(
         type(model).__name__,
         nodes,

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from tpviz.core.checks import whole_number
-from tpviz.core.tables import show_seconds
+from tpviz.core.tables import show_bytes, show_seconds
 
 from .palette import INKS, PATTERNS, svg_style
 
@@ -29,7 +29,7 @@ FILM = 746
 GROWTH, WIDE = 1.4, 1050
 """Where its column is wide, a picture grows to so many times its own width, up to so many px; also
 in film.js."""
-seconds = show_seconds
+seconds, amount = show_seconds, show_bytes
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
@@ -306,11 +306,3 @@ def ticks(low: float, high: float, count: float = 8) -> list[float]:
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def amount(value: float, unit: str = "B") -> str:
-    """1.5 kB, 2.0 MB (decimal), 3.4 GFLOP."""
-    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= scale * 0.9995:
-            return f"{value / scale:.3g} {prefix}{unit}"
-    return f"{value:.4g} {unit}"
