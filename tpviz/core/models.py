@@ -20,11 +20,12 @@ from typing import Any
 from .checks import one_of
 from .workload import GPT
 
-COLUMNS = ("layers", "hidden", "heads", "ffn", "kv_heads")
+_FACTS = json.loads(Path(__file__).with_suffix(".json").read_text())
+COLUMNS = tuple(_FACTS["columns"])
 """Of `SIZES`. Where they are not said, ``ffn`` is 4 ``hidden`` and every head has its own key."""
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     family: {name: tuple(sizes) for name, sizes in table.items()}
-    for family, table in json.loads(Path(__file__).with_suffix(".json").read_text()).items()
+    for family, table in _FACTS["sizes"].items()
 }
 """{family: {size: `COLUMNS`}} of `models.json`; the presets name the sources."""
 _LLAMA = {"tied": False, "gated": True, "norm": "rms", "rotary": True, "bias": False}

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from tpviz.cluster import Cluster, Device, Level
+from tpviz.cluster.clock.program import strides
 from tpviz.cluster.collectives import cost
 from tpviz.cluster.fit import LEAST_STEPS, fit_kernels, fit_line
 from tpviz.cluster.routes import family
@@ -367,8 +368,8 @@ def _keys(world_size: int, axes: Any) -> list[tuple[int, int]]:
     """The (stride, size) of the axes, sorted."""
     if axes is None:
         sizes = [n for n in range(2, world_size + 1) if world_size % n == 0]
-        strides = range(1, world_size)
-        return sorted((s, n) for n in sizes for s in strides if world_size % (s * n) == 0)
+        every = ((s, n) for n in sizes for s in range(1, world_size))
+        return sorted((s, n) for s, n in every if world_size % (s * n) == 0)
     if isinstance(axes, str) or not isinstance(axes, (dict, Mesh, list, tuple)):
         raise ValueError(f'axes={axes!r}: give meshes, as in {{"dp": 2, "tp": {world_size // 2}}}')
     meshes = [axes] if isinstance(axes, (dict, Mesh)) else list(axes)
@@ -381,10 +382,7 @@ def _keys(world_size: int, axes: Any) -> list[tuple[int, int]]:
                 f"mesh {words} has {mesh.size} ranks, but world_size={world_size}: "
                 f"use world_size={mesh.size}, or axes whose product is {world_size}"
             )
-        stride = 1
-        for size in reversed(mesh.shape):
-            found |= {(stride, size)} if size > 1 else set()
-            stride *= size
+        found |= {(stride, size) for stride, size in strides(mesh) if size > 1}
     if not found:
         raise ValueError(f"axes={axes!r} has no axis of 2 or more ranks: there is no group to time")
     return sorted(found)

@@ -137,15 +137,8 @@ class Comparison:
         simulated None: it is simulated here. Raises ``ValueError`` if they belong to different
         strategies, workloads or clusters.
         """
-        made = cls(
-            prediction.strategy,
-            prediction.workload,
-            prediction.cluster,
-            prediction,
-            simulated,
-            measured,
-            capture,
-        )
+        p = prediction
+        made = cls(p.strategy, p.workload, p.cluster, p, simulated, measured, capture)
         if simulated is None:
             made.simulated = made.replay(steps=made._steps())
         for trace in filter(None, (made.simulated, measured)):
