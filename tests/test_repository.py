@@ -25,13 +25,13 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 5_940,
-    "cluster": 3_630,
-    "ranks": 6_080,
-    "files": 2_110,
+    "core": 5_850,
+    "cluster": 3_590,
+    "ranks": 5_970,
+    "files": 2_100,
     "schemes": 11_900,
-    "verbs": 4_610,
-    "modules": 6_550,
+    "verbs": 4_600,
+    "modules": 6_450,
     "evidence": 11_380,
     "views": 15_860,
     "course": 10_120,

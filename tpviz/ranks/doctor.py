@@ -11,6 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from tpviz.core.tables import text_table
+
 from . import launch as launching
 from .rank_errors import RankError, RankTimeoutError
 
@@ -158,9 +160,7 @@ def report(facts: dict[str, Any]) -> list[str]:
             f"{size} ranks on {tried['device']}, bytes moved by {tried['inner']}: started and "
             f"all-reduced in {tried['cold_start']:.2f} s, again in {tried['warm_start']:.2f} s"
         )
-    width = max(map(len, rows))
-    lines = [f"{name:{width}}  {text}" for name, text in rows.items()]
-    return [*lines, "", *(f"* {note}" for note in facts["notes"])]
+    return [*text_table([*rows.items()]), "", *(f"* {note}" for note in facts["notes"])]
 
 
 def _limited(value, limit, text):

@@ -10,6 +10,7 @@ import fcntl
 import mmap
 import os
 import tempfile
+from array import array
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -107,9 +108,8 @@ class IssueTimes:
         if index == SLOTS:
             raise RuntimeError(f"an emulated run can follow {SLOTS} groups and pairs, not more")
         base = self._base(index)
-        none = shift is None
-        self.ints[base : base + 4] = _ints([len(members), axis, 0 if none else shift, mark])
-        self.ints[base + 4 : base + 4 + len(members)] = _ints(members)
+        self.ints[base : base + 4] = array("q", [len(members), axis, shift or 0, mark])
+        self.ints[base + 4 : base + 4 + len(members)] = array("q", members)
         self.ints[0] = index + 1
 
     def refresh(self) -> None:
@@ -152,9 +152,3 @@ class IssueTimes:
 
     def _cell(self, slot, number):
         return self._base(slot.index) + self.head + number % RING * self.cell
-
-
-def _ints(values):
-    from array import array
-
-    return memoryview(array("q", values))
