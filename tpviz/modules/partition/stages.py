@@ -115,10 +115,10 @@ def stage_parts(
 
 
 def _messages(crossing, names, home):
-    nodes = [crossing.nodes[name] for name in names]
+    nodes = [(crossing.nodes[name], crossing.nodes[name].value) for name in names]
     return tuple(
-        StageMessage(*node.value, node.value.bytes, home[node.name], node.trained, node.path)
-        for node in nodes
+        StageMessage(v.name, v.shape, v.dtype, v.bytes, home[v.name], node.trained, node.path)
+        for node, v in nodes
     )
 
 
