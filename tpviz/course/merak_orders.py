@@ -2,7 +2,7 @@
 recomputation. Times are simulated, with f = r = 1 and b = 2."""
 
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core.schedules import Schedule, ScheduleTimes, schedule, schedule_errors, timeline
@@ -194,15 +194,14 @@ def _draw_early(rng):
 def _early_verdict(question, got):
     """The error of a choice, or None if it is fast, without unneeded early recomputation."""
     p, m = question.known["ranks"], question.arguments["microbatches"]
+    say = partial(EARLY.say, question=question)
     if not (listed(got) and len(got) == p and all(map(listed, got))):
-        return EARLY.say("your function returned not a list", question=question, got=got, p=p)
+        return say("your function returned not a list", got=got, p=p)
     strange = [i for part in got for i in part if i not in range(m)]
     if strange:
-        return EARLY.say(
-            "there is no microbatch only 0", question=question, strange=strange, last=m - 1
-        )
+        return say("there is no microbatch only 0", strange=strange, last=m - 1)
     if got[-1]:
-        return EARLY.say("last rank runs backward right", question=question)
+        return say("last rank runs backward right")
     early = tuple(tuple(sorted(set(part))) for part in got)
     return _slow(question, early) or _spare(question, early)
 
@@ -218,9 +217,8 @@ def _slow(question, early):
         action = line.schedule.of(rank)[index]
         idle = line.start[rank][index] - (line.end[rank][index - 1] if index else 0.0)
         if action.kind == "RB" and idle > 0:
-            return EARLY.say(
-                "on the critical path rank", words=words, rank=rank, idle=idle, action=action
-            )
+            facts = {"rank": rank, "idle": idle, "action": action}
+            return EARLY.say("on the critical path rank", words=words, **facts)
     return EARLY.say("find a recomputation that could run", words=words)
 
 
@@ -361,25 +359,20 @@ def _draw_cuts(rng):
 def _cuts_verdict(question, got):
     """The error of a list of cuts, or None."""
     crosses, legal = question.known["crosses"], question.known["legal"]
+    say = partial(CUTS.say, question=question)
     if not listed(got, str):
-        return CUTS.say("your function returned not a list", question=question, got=got)
+        return say("your function returned not a list", got=got)
     last = question.arguments["operations"][-1][0]
     for name in got:
         if name == last:
-            return CUTS.say("after the last operation there", question=question, name=name)
+            return say("after the last operation there", name=name)
         if name not in crosses:
-            return CUTS.say("no operation is called", question=question, name=name)
+            return say("no operation is called", name=name)
         if name not in legal:
             made = [f"{n}, used by {_user(question, n, name)}" for n in crosses[name]]
             every = "you cut at every gap, but " * (set(got) == set(crosses))
-            return CUTS.say(
-                "after tensors cross",
-                question=question,
-                every=every,
-                name=name,
-                count=len(made),
-                names="; ".join(made),
-            )
+            facts = {"count": len(made), "names": "; ".join(made)}
+            return say("after tensors cross", every=every, name=name, **facts)
     missing = [name for name in crosses if name in legal and name not in got]
     if missing:
         [crossing] = crosses[missing[0]]
@@ -387,9 +380,7 @@ def _cuts_verdict(question, got):
         given = sorted({name for takes in made.values() for name in takes} - {*made})
         late = [name for name in given if _uses_after(question, name, missing[0])]
         why = (" " + CUTS.say("is an input of the model", late=late)) if late else ""
-        return CUTS.say(
-            "cut after is missing", question=question, missing=missing, crossing=crossing, why=why
-        )
+        return say("cut after is missing", missing=missing, crossing=crossing, why=why)
     return None
 
 

@@ -2,6 +2,7 @@
 chunks, when hiding it pays, its memory traffic, and memory arbitration. Policies are simulated."""
 
 from dataclasses import replace
+from functools import partial
 
 from tpviz.evidence.t3_hardware import Dma, Gemm, Machine, maps, simulate
 from tpviz.schemes.t3.tiles import order
@@ -88,41 +89,25 @@ def _draw_order(rng):
 def _order_wrong(question, got):
     rank, n = question.arguments.values()
     words = f"for {question} you return {', '.join(f'{c:g}' for c in got)}"
+    above, below = (rank + 1) % n, (rank - 1) % n
+    say = partial(ORDER.say, words=words, rank=rank, above=above, below=below)
     if sorted(got) != list(range(n)):
-        return ORDER.say("each of the chunks 0", words=words, last=n - 1)
+        return say("each of the chunks 0", last=n - 1)
     if got == tuple(range(n)):
-        return ORDER.say("then all ranks begin with chunk", words=words, rank=rank)
+        return say("then all ranks begin with chunk")
     down = tuple((rank - 1 - j) % n for j in range(n))
     if got == down:
-        return ORDER.say(
-            "ring runs the other way",
-            words=words,
-            rank=rank,
-            above=(rank + 1) % n,
-            below=(rank - 1) % n,
-            first=order(rank, n)[0],
-        )
+        return say("ring runs the other way", first=order(rank, n)[0])
     if got[-1] != rank:
-        return ORDER.say("rank keeps chunk", words=words, rank=rank)
-    above, theirs = (rank + 1) % n, order((rank + 1) % n, n)
+        return say("rank keeps chunk")
+    theirs = order(above, n)
     for j, chunk in enumerate(got[:-1]):
-        there = theirs.index(chunk)
+        there, facts = theirs.index(chunk), {"chunk": chunk, "j": j}
         if there == n - 1:
             if j:
-                return ORDER.say(
-                    "chunk is rank 's own", words=words, chunk=chunk, above=above, rank=rank, j=j
-                )
+                return say("chunk is rank 's own", **facts)
         elif there + 1 != j:
-            return ORDER.say(
-                "rank computes chunk at position",
-                words=words,
-                above=above,
-                chunk=chunk,
-                there=there,
-                rank=rank,
-                needed=there + 1,
-                j=j,
-            )
+            return say("rank computes chunk at position", there=there, needed=there + 1, **facts)
 
 
 ORDER = Formula(
