@@ -2,7 +2,7 @@
 chunks."""
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tpviz.cluster import Cluster, clusters
 from tpviz.core.mesh import Mesh
@@ -202,18 +202,11 @@ def _draw_best(rng):
 
 def _best_wrong(question, got):
     (size, b1, b2), times = question.arguments.values(), question.known
+    say = partial(BEST_MESH.say, question=question, got=got)
     if got not in times:
-        return BEST_MESH.say(
-            "is no mesh of ranks",
-            question=question,
-            got=got,
-            size=size,
-            meshes=", ".join(map(str, times)),
-        )
+        return say("is no mesh of ranks", size=size, meshes=", ".join(map(str, times)))
     excess = times[got] / times[question.answer]
-    words = BEST_MESH.say(
-        "mesh spends times the minimal time", question=question, got=got, excess=excess
-    )
+    words = say("mesh spends times the minimal time", excess=excess)
     if got[0] == got[1]:
         return BEST_MESH.say("square would be best if", words=words)
 

@@ -6,7 +6,7 @@ the tokens, features of its y of the input and of its x of the output; and shard
 block of W that x and y select. Numbers are whole and float64, so sums are exact in any order.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -257,34 +257,20 @@ def _draw_gathers(rng):
 def _gathers_verdict(question, got):
     """What is wrong with an order, or None where no gather is late."""
     right, (layers, *knobs) = question.answer, question.arguments.values()
+    say = partial(GATHERS.say, question=question, count=len(right))
     if not listed(got):
-        return GATHERS.say("your function returned not a list", question=question, got=got)
+        return say("your function returned not a list", got=got)
     strange = [name for name in got if name not in layers]
     if strange:
-        return GATHERS.say(
-            "is none of the layers", question=question, strange=strange, names=", ".join(layers)
-        )
+        return say("is none of the layers", strange=strange, names=", ".join(layers))
     if len(got) != len(right):
-        return GATHERS.say(
-            "step needs gathers you list",
-            question=question,
-            count=len(right),
-            count_=len(got),
-            asked=_how_many(question),
-        )
+        return say("step needs gathers you list", count_=len(got), asked=_how_many(question))
     _, misses = step_in_order(len(layers) // 4, *knobs, got)  # beside embed and head
     if misses == 0:
         return None
     place = next(n for n, (mine, want) in enumerate(zip(got, right)) if mine != want)
-    return GATHERS.say(
-        "with your order of gathers",
-        question=question,
-        misses=misses,
-        count=len(right),
-        right=right[place],
-        mine=got[place],
-        why=_why(question, place),
-    )
+    facts = {"right": right[place], "mine": got[place], "why": _why(question, place)}
+    return say("with your order of gathers", misses=misses, **facts)
 
 
 def _how_many(question):

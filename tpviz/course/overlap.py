@@ -93,11 +93,8 @@ def _bucket_wrong(question, got):
     size, backward, latency, bandwidth = question.arguments.values()
     longer = size / bandwidth > backward
     if got < question.answer and not longer:
-        other = (
-            (" " + BUCKET.say("sqrt backward / latency is best"))
-            if abs(got - (backward / latency) ** 0.5) <= 1
-            else ""
-        )
+        near = abs(got - (backward / latency) ** 0.5) <= 1
+        other = f" {BUCKET.say('sqrt backward / latency is best')}" * near
         return BUCKET.say("backward is the longer lane here", other=other)
     if got < question.answer:
         return BUCKET.say("communication is the longer lane here")
@@ -106,13 +103,8 @@ def _bucket_wrong(question, got):
         return BUCKET.say("communication is the longer lane here so every latency", fewer=fewer)
     all_of_them = got * latency + size / bandwidth
     if all_of_them > backward:
-        return BUCKET.say(
-            "last one is short",
-            fewer=fewer,
-            got=got,
-            all_ms=1e3 * all_of_them,
-            backward_ms=1e3 * backward,
-        )
+        times = {"all_ms": 1e3 * all_of_them, "backward_ms": 1e3 * backward}
+        return BUCKET.say("last one is short", fewer=fewer, got=got, **times)
     return f"{fewer}."
 
 
