@@ -37,14 +37,7 @@ def _draw_owned(rng):
             rank, strategy = int(rng.integers(1, mesh[0] * mesh[1])), ATP(mesh=mesh, order=order)
             shape = w.parameter_shapes()[f"blocks.0.{NAMES[weight]}.weight"]
             asked = {"weight": weight, "shape": shape, "mesh": mesh, "order": order, "rank": rank}
-            words = OWNED.say(
-                "on mesh order rank",
-                weight=weight,
-                shape=list(shape),
-                mesh=mesh,
-                order=order,
-                rank=rank,
-            )
+            words = OWNED.say("on mesh order rank", **{**asked, "shape": list(shape)})
             coords = Mesh(strategy.axes).coords(rank)
             yield Question(asked, _cut(strategy, w, weight, coords), words)
 
@@ -110,14 +103,9 @@ def _draw_wire(rng):
             ((2, 8), "column"),
         )
     ):
-        w = GPT(
-            hidden=16 * int(rng.integers(1, 9)),
-            heads=16,
-            vocab=64,
-            seq=16 * int(rng.integers(1, 5)),
-            batch=int(rng.integers(1, 7)),
-            dtype=("float32", "bfloat16")[number % 2],
-        )
+        hidden, seq, batch = (int(rng.integers(1, end)) for end in (9, 5, 7))
+        dtype = ("float32", "bfloat16")[number % 2]
+        w = GPT(hidden=16 * hidden, heads=16, vocab=64, seq=16 * seq, batch=batch, dtype=dtype)
         values = (*mesh, order, w.batch * w.seq, w.hidden, w.itemsize)
         answer = block_bytes(ATP(mesh=mesh, order=order), w)
         yield Question(dict(zip(WIRE.parameters, values)), answer)

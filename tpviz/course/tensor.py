@@ -236,12 +236,8 @@ def activations(tokens: int, hidden: int, itemsize: int, tp: int) -> tuple[float
 def _draw_activations(rng):
     for _ in range(4):
         hidden = int(rng.integers(1, 20)) * 512
-        yield (
-            int(rng.integers(1, 64)) * 1024,
-            hidden,
-            int(rng.choice((2, 4))),
-            2 ** int(rng.integers(1, 5)),
-        )
+        tokens, itemsize = int(rng.integers(1, 64)) * 1024, int(rng.choice((2, 4)))
+        yield tokens, hidden, itemsize, 2 ** int(rng.integers(1, 5))
 
 
 def _activation_mistakes(tokens, hidden, itemsize, tp):
