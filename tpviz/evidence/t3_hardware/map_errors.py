@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpviz.core.checks import one_of
+from tpviz.evidence.facts import filled, notes
 
 from .maps import COLLECTIVES, OPS, Dma, Local, Remote
 
@@ -147,42 +148,35 @@ def _odd(rank, chunk, rule, ranks):
         yield f"{where}: updates={rule.updates!r} must be a whole number from 1"
 
 
+def _say(heading, **facts):
+    return filled(notes(__file__)[heading], **facts)
+
+
 def _counts(flow):
     """Too many or too few updates for what a rule waits for."""
     for rank, row in enumerate(flow.rules):
         for chunk, rule in row.items():
-            coming = flow.coming[rank, chunk]
+            coming, place = flow.coming[rank, chunk], {"rank": rank, "chunk": chunk}
             if isinstance(rule, Remote):
                 if coming:
-                    yield (
-                        f"rank {rank} keeps nothing of chunk {chunk}, its stores go to rank "
-                        f"{rule.to}: what {_ranks(coming)} sends it would stay there"
-                    )
+                    yield _say("kept", **place, to=rule.to, ranks=_ranks(coming))
                 elif not flow.computes(rank, chunk):
                     yield f"rank {rank} does not compute chunk {chunk}: Remote sends nothing"
                 continue
             if flow.goal.many and isinstance(rule, Dma):
-                yield (
-                    f"rank {rank} sends chunk {chunk} by DMA: nothing is awaited here, parts "
-                    "stay apart: use Remote"
-                )
+                yield _say("by DMA", **place)
                 continue
             total = flow.stays(rank, chunk) + len(coming)
             if flow.goal.many:  # a buffer for each source, each written once
                 total = min(total, 1)
+            counts = {"updates": _updates(rule.updates), "total": total}
             if rule.updates > total:
-                yield (
-                    f"rank {rank} waits for {_updates(rule.updates)} of each element of chunk "
-                    f"{chunk}, but {total} {'comes' if total == 1 else 'come'}: it never "
-                    "completes"
-                )
+                comes = "comes" if total == 1 else "come"
+                yield _say("never completes", **place, **counts, comes=comes)
             elif rule.updates < total:
                 does = "sends" if isinstance(rule, Dma) else "calls complete"
-                yield (
-                    f"rank {rank} {does} chunk {chunk} after {_updates(rule.updates)} of each "
-                    f"element, but {total} come: too early, {total - rule.updates} would be "
-                    "left behind"
-                )
+                left = total - rule.updates
+                yield _say("too early", **place, **counts, does=does, left=left)
 
 
 def _overwritten(flow):
@@ -193,15 +187,9 @@ def _overwritten(flow):
                 continue
             there = len(flow.coming[rule.to, chunk]) + flow.stays(rule.to, chunk)
             if flow.goal.sums and rule.op == "store" and there > 1:
-                yield (
-                    f"rank {rank} stores chunk {chunk} at rank {rule.to}, over what else comes "
-                    "there: use op='update'"
-                )
+                yield _say("over what comes", rank=rank, chunk=chunk, to=rule.to)
             elif not flow.goal.sums and rule.op == "update":
-                yield (
-                    f"rank {rank} adds chunk {chunk} to what is at rank {rule.to}: nothing is "
-                    "summed here, use op='store'"
-                )
+                yield _say("nothing is summed", rank=rank, chunk=chunk, to=rule.to)
 
 
 def _ends(flow, chunk, held):
