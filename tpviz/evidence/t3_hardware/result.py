@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tpviz.core.tables import html_table, show_bytes, show_seconds
+from tpviz.evidence.facts import filled, notes
 
 from .dram import CLASSES
 from .machine import Gemm, Machine
@@ -132,16 +133,8 @@ class SimResult:
 
     def describe(self) -> str:
         """The run in words."""
-        total = sum(self.dram.values())
-        return (
-            f"{self.config} of a {self.gemm.m} x {self.gemm.n} x {self.gemm.k} GEMM with "
-            f"{_words(self.collective)} over {self.ranks} GPUs ({self.mode}), simulated: "
-            f"GEMM until {show_seconds(self.gemm_end)}, collective until "
-            f"{show_seconds(self.rs_end)}, all until {show_seconds(self.ag_end)}. A GPU moves "
-            f"{show_bytes(total)} in memory and sends {show_bytes(self.link_bytes)}. The "
-            f"tracker holds {self.tracker.peak} of {self.tracker.capacity} records at its "
-            f"peak; {self.tracker.stalls} updates waited for one."
-        )
+        facts = {"collective": _words(self.collective), "total": sum(self.dram.values())}
+        return filled(notes(__file__)["run"], it=self, **facts)
 
     def __repr__(self):
         g = self.gemm
