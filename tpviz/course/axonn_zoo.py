@@ -149,7 +149,7 @@ def _rows(program, place):
     s, mesh = program.strategy, program.mesh
     own = place({axis: mesh.get_local_rank(axis) for axis in s.axes})
     parts = s.data * s.z
-    program._rows = lambda batch: [whole.chunk(parts)[own % parts] for whole in batch]
+    program.own_rows = lambda batch: [whole.chunk(parts)[own % parts] for whole in batch]
 
 
 @fault("same rows along z", "rows", grid=_ANY)
@@ -177,7 +177,7 @@ def _copies_counted(program, _):
         program.norm = norm_of(gradients, [1] * len(gradients), groups)
         shrink(gradients, program.norm, program.strategy.clip)
 
-    program._clip = clip
+    program.clip_gradients = clip
 
 
 @fault("prefetched in the order of modules", "order", grid=_ANY, keep=False)
@@ -186,8 +186,8 @@ def _order_of_modules(program, _):
     depth, plain = program.depth, program.depth.begin
     pieces = [layer.pieces for layer in program.module.modules() if hasattr(layer, "pieces")]
 
-    def begin():
-        plain()
+    def begin(what=None):
+        plain(what)
         depth.order = [(weight, phase) for phase in ("forward", "backward") for weight in pieces]
 
     depth.begin = begin

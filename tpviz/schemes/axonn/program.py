@@ -5,18 +5,18 @@ Parameters that are not sharded (biases, LayerNorm, positions) are the same alon
 their gradients are all-reduced over both; the shards' gradients over data.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tpviz.core.labels import label
 from tpviz.core.mesh import Mesh
-from tpviz.schemes.collectives import own_of, part_of
+from tpviz.schemes.collectives import own_of
 from tpviz.schemes.gpt.initial import load_initial
-from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather_together, own_part
-from tpviz.schemes.grid.program import GridGPT, Groups
+from tpviz.schemes.gpt.program import gather_together, own_part
+from tpviz.schemes.grid import program as grid_program
+from tpviz.schemes.grid.program import GridProgram, Groups
 
 from .bundle import Bundle
 from .clip import GRID, copies, norm_of, shrink
@@ -93,71 +93,22 @@ class DepthGroups(Groups):
         self.depth.collect()
 
 
-class AxoNNProgram(Program):
-    """One rank's step: microbatches, then the all-reduces over z and data."""
+class AxoNNProgram(GridProgram):
+    """One rank's step: microbatches, then the all-reduces over z and data, and clipping."""
 
-    mesh: "DeviceMesh"
+    strategy: "AxoNN"
+    groups: DepthGroups
 
-    def __init__(
-        self,
-        strategy: "AxoNN",
-        workload: "GPT",
-        module: "nn.Module",
-        mesh: "DeviceMesh",
-        groups: DepthGroups,
-        lr: float = LEARNING_RATE,
-    ):
-        super().__init__(
-            workload,
-            module,
-            mesh,
-            strategy.splits(workload),
-            lr=lr,
-            accumulation=strategy.accumulation,
-            layout=strategy.layout,
-            rows=[(0, "z"), (0, "data")],
-        )
-        self.strategy, self.groups, self.depth = strategy, groups, groups.depth
-        self.pieces = strategy.blocks(workload)
+    def __init__(self, strategy: "AxoNN", workload: "GPT", *args: Any, **options: Any):
+        super().__init__(strategy, workload, *args, **options)
+        self.strategy, self.depth = strategy, self.groups.depth
 
-    def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
-        self.optimizer.zero_grad()
-        self.depth.begin()
-        loss = self.accumulate(self._rows(batch), 1 / (self.strategy.data * self.strategy.z))
-        with label(phase="sync"):
-            self.depth.collect()
-        self.synchronise()
-        return loss
-
-    def before_backward(self) -> None:
-        """Collect the previous microbatch's reduce-scatters, which this forward has overlapped."""
-        self.depth.collect()
-
-    def _rows(self, batch):
-        """This rank's: the batch is cut over data, then over z."""
-        s, mesh = self.strategy, self.mesh
-        mine = mesh.get_local_rank("data") * s.z + mesh.get_local_rank("z")
-        return [part_of(whole, mine, s.data * s.z) for whole in batch]
-
-    def synchronise(self) -> None:
-        whole = [p for name, p in self.named.items() if name not in self.pieces]
-        with label(phase="sync"):
-            self.sum_gradients("z", whole)
-            self.sum_gradients("data", list(self.named.values()))
-            if self.strategy.clip:
-                self._clip()
-
-    def _clip(self):
+    def clip_gradients(self) -> None:
         axes, gradients = self.strategy.axes, [p.grad for p in self.named.values()]
-        shares = [
-            copies(axes, self.splits.get(name, ()), name in self.pieces) for name in self.named
-        ]
+        pieces = self.strategy.blocks(self.workload)
+        shares = [copies(axes, self.splits.get(name, ()), name in pieces) for name in self.named]
         self.norm = norm_of(gradients, shares, [self.mesh.get_group(axis) for axis in GRID])  # pyright: ignore[reportArgumentType]
-        shrink(gradients, self.norm, self.strategy.clip)  # pyright: ignore[reportArgumentType]
-
-    def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        blocks = self.groups.blocks(locals_by_name, self.workload, self.mesh)
-        return gather_together(blocks, self.splits, self.mesh)
+        shrink(gradients, self.norm, self.clip)  # pyright: ignore[reportArgumentType]
 
 
 def groups(strategy: "AxoNN", mesh: "DeviceMesh", halves: int = 1) -> DepthGroups:
@@ -165,16 +116,4 @@ def groups(strategy: "AxoNN", mesh: "DeviceMesh", halves: int = 1) -> DepthGroup
     return DepthGroups(strategy, mesh)
 
 
-def build(
-    strategy: "AxoNN",
-    workload: "GPT",
-    mesh: "DeviceMesh",
-    dtype: torch.dtype | None,
-    device: str | torch.device,
-    **options: Any,
-) -> AxoNNProgram:
-    """This rank's `AxoNNProgram`, on a ``DeviceMesh`` with the axes x, y, z and data."""
-    parts, local = DepthGroups(strategy, mesh), strategy.local(workload)
-    module = GridGPT(local, parts, device=device, dtype=dtype or getattr(torch, workload.dtype))
-    parts.load(module, local, mesh)
-    return AxoNNProgram(strategy, workload, module, mesh, parts, **options)
+build = partial(grid_program.build, program=AxoNNProgram)

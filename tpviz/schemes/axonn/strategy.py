@@ -74,7 +74,7 @@ class AxoNN(TensorParallel):
     tune: bool = knob(False, help="time the layouts of each product first, take the fastest")
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
-    shares_batch, shares, scheme = "data", ("z",), "tpviz.schemes.axonn"
+    shares_batch, shares, scheme = "data", ("data", "z"), "tpviz.schemes.axonn"
     parent_axis = MappingProxyType({"z_ahead": "z"})
 
     def __post_init__(self):
@@ -143,11 +143,9 @@ class AxoNN(TensorParallel):
             for name, n in sizes.items()
         }
 
-    def summed(self, workload: GPT) -> dict[str, tuple[str, ...]]:
-        """{axis: parameters not cut over z, whose gradients are all-reduced over that axis}."""
-        blocks = self.blocks(workload) if self.z > 1 else workload.parameter_shapes()
-        whole = tuple(name for name in workload.parameter_shapes() if name not in blocks)
-        return {"z": whole} if whole else {}
+    def cut_over(self, workload: GPT) -> dict[str, tuple[str, ...]]:
+        found = dict(super().cut_over(workload))
+        return found | {name: (*found.get(name, ()), "z") for name in self.blocks(workload)}
 
     def flat_shapes(self, workload: GPT) -> dict[str, tuple[int, ...]]:
         blocks = self.blocks(workload)

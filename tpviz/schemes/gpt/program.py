@@ -5,6 +5,7 @@ their own; they are for checking, not part of a step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
@@ -12,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from tpviz.core.labels import label
-from tpviz.schemes.collectives import GroupsByAxis, own_of, sum_together
+from tpviz.schemes.collectives import GroupsByAxis, own_of
+from tpviz.schemes.gradients import add_up, own_rows, share
 
 from .initial import load_initial
 from .model import ReferenceGPT
@@ -106,10 +108,10 @@ class Program:
     module : the rank's network; called with (inputs, targets) it returns the mean loss.
     splits : {parameter name: [(dim, axis)]}, inner axis first; empty where the rank holds the
     whole parameter.
-    layout : of a tensor-parallel module: how its activations are cut, and which parameters'
-    gradients are complete only after `synchronise`, which sums them over an axis.
-    rows : (dim, axis) of the rows of activations, where the batch is shared inside this program.
-    clip : largest norm of the gradient, 0 for any; for a module that is whole on this rank.
+    layout : of a tensor-parallel module: how its activations are cut.
+    rows : (dim, axis) of the rows of activations, inner axis first, where the batch is shared
+    inside this program. summed : {axis: parameters whose gradients `synchronise` adds up over it}.
+    clip : largest norm of the gradient, 0 for any.
     accumulation : microbatches of a step.
     unkept : what of a step `verify` cannot compare: "input gradient", "gradient <name>" of a
     parameter of which no rank keeps the whole gradient. extra : what this rank holds that the
@@ -133,10 +135,11 @@ class Program:
         clip: float = 0.0,
         layout: "Layout | None" = None,
         rows: Sequence[tuple[int, str]] = (),
+        summed: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ):
         self.workload, self.module, self.mesh = workload, module, mesh
         self.accumulation, self.clip, self.layout, self.rows = accumulation, clip, layout, rows
-        self.partial = layout.partial(workload) if layout else ()
+        self.summed = summed
         self.named = dict(module.named_parameters())
         self.splits = splits or {}
         self.optimizer = adamw(module.parameters(), lr)
@@ -148,26 +151,33 @@ class Program:
         ``batch`` is the whole one: inputs and targets, each (batch, seq). Returns the loss: the
         mean over the sequences this rank saw.
         """
-        self.optimizer.zero_grad()
-        loss = self.accumulate(batch)
+        self.begin()
+        loss = self.accumulate(self.own_rows(batch))
         self.synchronise()
         if self.clip:
-            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
+            self.clip_gradients()
         return loss
 
-    def accumulate(self, rows: Sequence[torch.Tensor], share: float = 1.0) -> torch.Tensor:
-        """Forward and backward of this rank's rows, in microbatches whose gradients add up.
+    def begin(self) -> None:
+        """Forget the gradients of the step before."""
+        self.optimizer.zero_grad()
 
-        share : factor on the gradient of the rows' mean loss. Returns that mean, unscaled.
-        """
+    def own_rows(self, batch: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """This rank's rows of the whole batch."""
+        return own_rows(batch, self.rows, self.mesh)
+
+    def accumulate(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Forward and backward of this rank's rows, in microbatches whose gradients add up to this
+        rank's part of the whole batch's. Returns the mean loss of the rows."""
         self.watched.clear()
         count, losses = self.accumulation, []
+        factor = share(len(rows[0]), self.workload.batch, count)
         for number, part in enumerate(zip(*(of_all.chunk(count) for of_all in rows))):
             with label(microbatch=number if count > 1 else -1):
                 self.before_forward(number)
                 loss = self.forward(part)
                 self.before_backward()
-                loss.backward(torch.full_like(loss, share / count))
+                loss.backward(torch.full_like(loss, factor))
             losses.append(loss.detach())
         return torch.stack(losses).mean()
 
@@ -182,17 +192,18 @@ class Program:
         return self.module(*batch)
 
     def synchronise(self) -> None:
-        """Complete the gradients that are partial sums over an axis of the layout, in one sum."""
-        if self.layout and self.partial:
-            with label(phase="sync"):
-                self.sum_gradients(self.layout.inside, [self.named[name] for name in self.partial])
+        """Complete the gradients that are sums over an axis, in one message an axis."""
+        with label(phase="sync"):
+            for axis, names in self.summed.items():
+                self.sum_gradients(axis, [self.named[name] for name in names])
 
     def sum_gradients(self, axis: str, parameters: Sequence[torch.Tensor]) -> None:
         """Add up the gradients of all ranks along an axis, in one message."""
-        group = self.mesh.get_group(axis)  # pyright: ignore[reportOptionalMemberAccess]
-        if group.size() > 1:
-            for p, total in zip(parameters, sum_together([p.grad for p in parameters], group)):  # pyright: ignore[reportArgumentType]
-                p.grad = total
+        add_up(parameters, self.mesh.get_group(axis))  # pyright: ignore[reportOptionalMemberAccess]
+
+    def clip_gradients(self) -> None:
+        """Scale gradients of a norm above ``clip`` down to it; here of a module that is whole."""
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
 
     def optimizer_step(self) -> None:
         """Update the parameters from the gradients of the last `step`."""

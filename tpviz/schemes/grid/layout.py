@@ -96,15 +96,3 @@ class Layout(NamedTuple):
         if not workload.tied:
             found["head.weight"] = first
         return {name: cuts for name, cuts in found.items() if cuts}
-
-    def partial(self, workload: "GPT") -> tuple[str, ...]:
-        """Under ``sp``, parameters that see only a part of the sequence, since they are not cut
-        over *inside*: their gradients are summed over it at the end of backward."""
-        if not self.sp:
-            return ()
-        splits = self.splits(workload)
-        return tuple(
-            name
-            for name in workload.parameter_shapes()
-            if all(axis != self.inside for _, axis in splits.get(name, ()))
-        )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tpviz.core.labels import label
 from tpviz.schemes.collectives import Alone
 from tpviz.schemes.gpt.model import Heads, ResidualBlock, activation
 from tpviz.schemes.gpt.program import Program, load_parts
@@ -176,24 +177,62 @@ def groups(strategy: "TensorParallel", mesh: "DeviceMesh", halves: int = 1) -> G
     return Groups(layout._replace(chunks=halves) if halves > 1 else layout, mesh, halves)
 
 
+class GridProgram(Program):
+    """A rank's step of a tensor-parallel strategy, on its own rows of the batch."""
+
+    mesh: "DeviceMesh"
+
+    def __init__(
+        self,
+        strategy: "TensorParallel",
+        workload: "GPT",
+        module: nn.Module,
+        mesh: "DeviceMesh",
+        groups: Groups,
+        **options: Any,
+    ):
+        super().__init__(
+            workload,
+            module,
+            mesh,
+            strategy.splits(workload),
+            accumulation=strategy.accumulation,
+            clip=strategy.clip,
+            layout=strategy.layout,
+            rows=[(0, axis) for axis in reversed(strategy.shares)],
+            summed=strategy.summed(workload),
+            **options,
+        )
+        self.groups = groups
+
+    def begin(self) -> None:
+        super().begin()
+        self.groups.begin()
+
+    def before_backward(self) -> None:
+        """Collect what the previous microbatch has left in flight: this forward overlapped it."""
+        self.groups.collect()
+
+    def synchronise(self) -> None:
+        with label(phase="sync"):
+            self.groups.collect()
+        super().synchronise()
+
+    def full(self, locals_by_name: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return super().full(self.groups.blocks(locals_by_name, self.workload, self.mesh))
+
+
 def build(
     strategy: "TensorParallel",
     workload: "GPT",
     mesh: "DeviceMesh",
     dtype: torch.dtype | None,
     device: str | torch.device,
+    program: type[GridProgram] = GridProgram,
     **options: Any,
-) -> Program:
-    """This rank's `Program`, on a ``DeviceMesh`` that has the axes of the strategy's ``layout``."""
-    parts = strategy.groups(mesh)
-    module = GridGPT(workload, parts, device=device, dtype=dtype or getattr(torch, workload.dtype))
-    parts.load(module, workload, mesh)
-    return Program(
-        workload,
-        module,
-        mesh,
-        strategy.splits(workload),
-        accumulation=strategy.accumulation,
-        layout=strategy.layout,
-        **options,
-    )
+) -> GridProgram:
+    """This rank's ``program``, on a ``DeviceMesh`` that has the axes of the strategy."""
+    parts, local = strategy.groups(mesh), strategy.local(workload)
+    module = GridGPT(local, parts, device=device, dtype=dtype or getattr(torch, workload.dtype))
+    parts.load(module, local, mesh)
+    return program(strategy, workload, module, mesh, parts, **options)

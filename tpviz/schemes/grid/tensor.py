@@ -4,7 +4,7 @@ A scheme gives its knobs and its `layout.Layout`; the step, the ledger, the time
 program follow. What it does in its own way it overrides: T3 and AxoNN give other ``pieces``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class TensorParallel(Strategy):
     """A strategy that cuts a block's matrices and activations by a ``layout``.
 
-    shares : its own axes over which the batch is split.
+    shares : its own axes over which the batch is split, outer first.
     """
 
     alike: Any = True
@@ -51,14 +51,18 @@ class TensorParallel(Strategy):
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         return self.layout.splits(workload)
 
-    def partial(self, workload: "GPT") -> tuple[str, ...]:
-        """Under sequence parallelism, parameters that see only the rank's part of the sequence."""
-        return self.layout.partial(workload)
-
     def summed(self, workload: "GPT") -> Mapping[str, tuple[str, ...]]:
-        """{axis: parameters whose gradients are added up over it once, when backward has ended}."""
-        found = self.layout.partial(workload)
-        return {self.layout.inside: found} if found else {}
+        at, cuts, names = self.layout, self.cut_over(workload), workload.parameter_shapes()
+        axes = [axis for axis in reversed(self.shares) if self.axes[axis] > 1]
+        of_axis = {
+            axis: tuple(name for name in names if axis not in cuts.get(name, ()))
+            for axis in (*axes, *[at.inside] * at.sp)
+        }
+        return {axis: found for axis, found in of_axis.items() if found}
+
+    def cut_over(self, workload: "GPT") -> Mapping[str, Collection[str]]:
+        """{parameter: axes of which each rank has a part of it}."""
+        return {name: [axis for _, axis in cuts] for name, cuts in self.splits(workload).items()}
 
     def flat_shapes(self, workload: "GPT") -> dict[str, tuple[int, ...]]:
         """{parameter: shape of what a rank keeps of it}."""

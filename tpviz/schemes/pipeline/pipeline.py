@@ -12,7 +12,7 @@ from torch import nn
 
 from tpviz.core.labels import label
 from tpviz.core.mesh import Mesh
-from tpviz.schemes.collectives import sum_together
+from tpviz.schemes.gradients import add_up, share
 
 from .executor import Executor
 from .messages import Messages
@@ -75,7 +75,7 @@ class RankPipeline:
             axis: list({id(owned[name]): owned[name] for name in names}.values())
             for axis, names in summed.items()
         }
-        self.share = 1 / (strategy.microbatches * strategy.dp * strategy.inside.sharing)
+        self.share = share(1, strategy.dp * strategy.inside.sharing, strategy.microbatches)
         self.executor = self._executor(schedule, stages, runners)
         self.tied_weights = TiedWeights(
             tied_weights,
@@ -119,28 +119,19 @@ class RankPipeline:
         return _mean(self._executor(self.schedule.forwards(), stages, runners).step(microbatches))
 
     def _sum_once(self):
-        """What the factor inside adds up, in one message an axis."""
+        """What the factor inside adds up."""
         for axis, parameters in self.summed.items():
-            found = [p.grad for p in parameters if p.grad is not None]
-            if found:
-                for grad, total in zip(found, sum_together(found, self.mesh.get_group(axis))):
-                    grad.copy_(total)  # in place: it may be a part of a flat buffer
+            add_up(parameters, self.mesh.get_group(axis), in_place=True)
 
     def _sum_replicas(self):
-        """Over dp: each bucket, or in one message of each dtype, where a gradient that no replica
-        has stays none."""
+        """Over dp each bucket, or all in one message. A gradient that no replica has stays none."""
         for bucket in self.added_up:
             bucket.reduce()
         for bucket in self.added_up:
             bucket.reduced()
-        if self.buckets or self.strategy.dp == 1:
-            return
-        group, start_sum = self.mesh.get_group("dp"), self.strategy.replicas.start_sum
-        learned = [p for p in self.parameters() if p.grad is not None]
-        for dtype in dict.fromkeys(p.dtype for p in learned):
-            alike = [p for p in learned if p.dtype == dtype]
-            for p, total in zip(alike, sum_together([p.grad for p in alike], group, start_sum)):  # pyright: ignore[reportArgumentType]
-                p.grad = total
+        if not self.buckets and self.strategy.dp > 1:
+            replicas = self.strategy.replicas
+            add_up(self.parameters(), self.mesh.get_group("dp"), replicas.start_sum)
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of this rank's stages, each once."""

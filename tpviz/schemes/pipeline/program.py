@@ -5,14 +5,13 @@ their gradients are added up before those of all replicas are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from tpviz.schemes.collectives import part_of
 from tpviz.schemes.gpt.program import (
     LEARNING_RATE,
     Program,
@@ -21,12 +20,12 @@ from tpviz.schemes.gpt.program import (
     gather_together,
 )
 from tpviz.schemes.grid.program import GridBlock, Groups
+from tpviz.schemes.zero.exchange import BucketExchange
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
 from . import subpipeline
 from .pipeline import RankPipeline
-from .sharding import flat_buckets, units_of
-from .shards import Shards
+from .sharding import flat_buckets, units_of, visits
 from .split import HEAD, TOKENS
 from .stage import Stage, StageSpec
 from .tied_weights import Tie
@@ -44,11 +43,11 @@ class GPTStage(Stage):
     """Some blocks of a GPT, with the reference's names; the first stage embeds, the last one has
     the loss.
 
-    w : the workload of one microbatch. groups : how a block is split. shards : the `Shards` (flat
-    buffers) of its units under ZeRO 2 and 3, else None.
+    w : the workload of one microbatch. groups : how a block is split. exchange : of the flat
+    buffers of its units under ZeRO 2 and 3, else None.
     """
 
-    shards: "Shards | None" = None
+    exchange: BucketExchange | None = None
 
     def __init__(
         self,
@@ -83,19 +82,24 @@ class GPTStage(Stage):
             for bucket in flat_buckets(s, w, {name: tuple(p.shape) for name, p in named.items()})
         ]
         if s.zero > 1:
-            units = units_of(list(map(int, self.blocks)), first, last)
-            self.shards = Shards(units, buckets, s.zero)
-            for unit in units if s.zero == 3 else ():
+            self.units = units_of(list(map(int, self.blocks)), first, last)
+            sets = [[b for b in buckets if b.unit == unit] for unit in reversed(self.units)]
+            self.exchange = BucketExchange(sets, s.zero)
+            for unit in self.units:
                 module = self.get_submodule(unit)
-                self.shards.hook_forward(unit, self.norm if unit == "head" else module, module)
+                self.exchange.hook_forward(unit, self.norm if unit == "head" else module, module)
         return buckets
 
     @contextmanager
     def during(self, action: str, drop: int) -> Iterator[None]:
         self.groups.begin((self.number, action))
-        with self.shards.during(action, drop) if self.shards else nullcontext():
-            yield
-            self.groups.collect()
+        if self.exchange:
+            self.exchange.begin(action, visits(self.units, action, drop))
+            self.exchange.expect()
+        yield
+        self.groups.collect()
+        if self.exchange:
+            self.exchange.wait()
 
     def begin(self, received: Sequence[torch.Tensor], inputs: Any) -> Sequence[torch.Tensor]:
         return received if self.number else (self.embed(inputs[0]),)
@@ -128,8 +132,8 @@ class StagedProgram(Program):
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
         self.splits, self.at = strategy.splits(workload), strategy.inside.layout
-        has_dp = "dp" in strategy.axes
-        self.shares = (*(("dp",) if has_dp else ()), *strategy.inside.shares)
+        shares = (*(("dp",) * ("dp" in strategy.axes)), *strategy.inside.shares)
+        self.rows = [(int(self.at.sp), axis) for axis in reversed(shares)]
         self.buckets = pipeline.buckets
         trained = [bucket.shard for bucket in self.buckets] or pipeline.parameters()
         # a group, since a rank may have no parameters
@@ -139,12 +143,7 @@ class StagedProgram(Program):
         if not self.buckets:
             self.optimizer.zero_grad()
         self.watched.clear()
-        share, shares = 0, 1
-        for axis in self.shares:
-            size = self.mesh.get_group(axis).size()
-            share, shares = share * size + self.mesh.get_local_rank(axis), shares * size
-        count = self.strategy.microbatches
-        rows = [part_of(whole, share, shares).chunk(count) for whole in batch]
+        rows = [own.chunk(self.strategy.microbatches) for own in self.own_rows(batch)]
         return self.pipeline.step(list(zip(*rows)))
 
     def optimizer_step(self) -> None:
@@ -193,10 +192,9 @@ class StagedProgram(Program):
         """The parts of all microbatches and replicas, of the rank at ``owner``, batch first."""
         dim, shape = int(self.at.sp), list(shape)
         sizes = self.strategy.axes
-        shape.insert(dim, self.workload.batch // prod(sizes[axis] for axis in self.shares))
+        shape.insert(dim, self.workload.batch // prod(sizes[axis] for _, axis in self.rows))
         whole = self._everywhere(torch.cat(found, dim) if found else None, shape, owner)
-        rows = [(dim, axis) for axis in reversed(self.shares)]
-        full = gather(whole, [*cut, *rows], self.mesh)
+        full = gather(whole, [*cut, *self.rows], self.mesh)
         return full.transpose(0, 1) if dim else full
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -16,15 +16,16 @@ own: the weight that both ends share ("ends"), and what sequence parallelism lea
 Rajbhandari et al. 2020 (arXiv 1910.02054); with pipelines as DeepSpeed and PyTorch FSDP (derived).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from sys import maxsize
 from typing import TYPE_CHECKING
 
-from tpviz.core.step import Collective, Operations, Part
-from tpviz.schemes.zero.buckets import Bucket, fill_buckets
+from tpviz.core.step import Collective, Part
+from tpviz.schemes.zero.buckets import Bucket, fill_buckets, unit_of
+from tpviz.schemes.zero.step import ExchangeParts
 
 from .split import HEAD, TOKENS
 
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
     from tpviz.core.workload import GPT
 
     from .staged import Staged
-
-
-def unit_of(name: str) -> str:
-    """The unit of a parameter or layer: "embed", "blocks.3" or "head"."""
-    part, _, rest = name.partition(".")
-    return f"blocks.{rest.split('.', 1)[0]}" if part == "blocks" else part.replace("norm", "head")
 
 
 def groups(
@@ -67,11 +62,6 @@ def visits(units: Sequence[str], action: str, drop: int = 0) -> list[str]:
     if action == "recompute":
         return [unit for unit in units if unit.startswith("blocks")][:drop]
     return list(units if action == "forward" else reversed(units))
-
-
-def gathered(units: Iterable[str], action: str) -> list[str]:
-    """The units whose parameters the action needs; backward of an embedding needs none."""
-    return [unit for unit in units if (action, unit) != ("backward", "embed")]
 
 
 def padded(numel: int, ranks: int) -> int:
@@ -108,40 +98,25 @@ def sharded(
     """``parts`` of a stage's "forward", "recompute" or "backward", with ZeRO's collectives."""
     if s.zero_stage < 2:
         return parts
-    made, found, gathering, last = Operations(), [], {}, None
-    order, of_unit = visits(units, action, drop), {}
+    of_unit, numels = {}, {unit: unit_numels(s, w, unit).values() for unit in units}
     for part in parts:
         of_unit.setdefault(unit_of(part.layer), []).append(part)
-    todo = gathered(order, action) if s.zero == 3 else []
-
-    def add():
-        if made:
-            found.append(Part(action, "", tuple(made)))
-            made.clear()
 
     def collectives(kind, unit):
-        return [Collective("dp", kind, n * w.itemsize) for n in unit_numels(s, w, unit).values()]
+        return [Collective("dp", kind, numel * w.itemsize) for numel in numels[unit]]
 
-    def gather(unit):
-        for move in collectives("all_gather", unit):
-            gathering[unit] = made.issue(move)
-
-    if todo:
-        gather(todo[0])
+    exchange = ExchangeParts(s.zero, {unit: collectives("all_gather", unit) for unit in units})
+    order = visits(units, action, drop)
+    exchange.begin(action, order)
     for unit in order:
-        if unit in gathering:
-            made.wait(gathering[unit])
-            if (after := todo.index(unit) + 1) < len(todo):
-                gather(todo[after])
-        add()
-        found += of_unit.get(unit, [])
+        exchange.enter(unit)
+        exchange.add(action)
+        exchange.parts += of_unit.get(unit, [])
         if action == "backward":
-            made.wait(last)
-            for move in collectives("reduce_scatter", unit):
-                last = made.issue(move, "sync")
-    made.wait(last)
-    add()
-    return found
+            exchange.reduce(collectives("reduce_scatter", unit), "sync")
+    exchange.wait()
+    exchange.add(action)
+    return exchange.parts
 
 
 def most_whole(s: "Staged", w: "GPT", units: Sequence[str]) -> int:

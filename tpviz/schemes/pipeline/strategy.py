@@ -193,7 +193,7 @@ class Pipeline(Staged):
                 f"{inside}: use subpipeline=0, or Megatron(tp=...)"
             )
         if self.zero_stage and self.inside.sharing > 1:
-            axis = self.inside.shares[0]
+            axis = next(axis for axis in self.inside.shares if self.inside.axes[axis] > 1)
             raise ValueError(
                 f"zero={self.zero} shards over dp what {self.inside.short} shards over {axis} "
                 f"already: use zero=0, or {axis}=1"

@@ -11,6 +11,17 @@ from typing import Any, NamedTuple
 MEGABYTE = 1_000_000
 
 
+def unit_of(name: str) -> str:
+    """The unit of a parameter or layer: "embed", "blocks.3" or "head"."""
+    part, _, rest = name.partition(".")
+    return f"blocks.{rest.split('.', 1)[0]}" if part == "blocks" else part.replace("norm", "head")
+
+
+def gathered(units: Iterable[str], phase: str) -> list[str]:
+    """The units whose parameters stage 3 gathers in a pass; backward of an embedding needs none."""
+    return [unit for unit in units if (phase, unit) != ("backward", "embed")]
+
+
 class Bucket(NamedTuple):
     """One flat buffer: ``parts`` are (parameter name, offset, numel); ``numel`` includes padding.
 
@@ -22,6 +33,11 @@ class Bucket(NamedTuple):
     numel: int
     block: int = -1
     late: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit of its parameters, where they are of one; "" of a late bucket."""
+        return "" if self.late else unit_of(self.parts[0][0])
 
 
 def fill_buckets(

@@ -37,7 +37,7 @@ class FlatBucket:
         zero: int,
         start_sum: Callable[..., dist.Work] | None = None,
     ):
-        self.late, self.block, self.numel = bucket.late, bucket.block, bucket.numel
+        self.late, self.unit, self.numel = bucket.late, bucket.unit, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
         self.group, self.zero, self.start_sum = group, zero, start_sum
         self.names = [name for name, _, _ in bucket.parts]

@@ -1,21 +1,19 @@
 """A rank's data-parallel step around any inner program.
 
-Gradient hooks copy each finished gradient into its bucket and start the reduction of a full bucket
-while backward goes on. At stage 3 block hooks gather a block's parameters one block ahead of their
-use.
+`exchange` starts the reduction of a full bucket while backward goes on, and at stage 3 gathers a
+block's parameters one block ahead of their use.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from weakref import proxy
 
 import torch
 
 from tpviz.core.labels import label
-from tpviz.schemes.collectives import own_of
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
 
+from .exchange import BucketExchange
 from .flat_param import FlatBucket, gather_updated
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ class DataParallelProgram(Program):
         self.workload, self.mesh, self.inner = workload, mesh, inner
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
         self.group, self.zero = mesh.get_group("dp"), strategy.zero
-        self.accumulation = strategy.accumulation
+        self.accumulation, self.rows = strategy.accumulation, [(0, "dp")]
         self.buckets = [
             FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum)
             for b in strategy.buckets(workload)
@@ -48,117 +46,55 @@ class DataParallelProgram(Program):
         shards = [b.shard for b in self.buckets]
         self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer  # pyright: ignore[reportArgumentType]
         inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
-        self.launched = self.left = 0
-        for bucket in self.buckets:
-            if not bucket.late:
-                self._hook(bucket)
-        if self.zero == 3:
-            self._hook_blocks()
+        self.exchange = BucketExchange([[bucket] for bucket in self.buckets], self.zero)
+        for unit in self.units:
+            block = self.module.get_submodule(unit)
+            self.exchange.hook_forward(unit, block, block)
+
+    @property
+    def units(self) -> list[str]:
+        """The blocks, whose parameters stage 3 gathers one ahead."""
+        return [f"blocks.{number}" for number in range(self.workload.layers)]
 
     # -- one step ---------------------------------------------------------------------------------
-    def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
+    def begin(self) -> None:
         for bucket in self.buckets:
             bucket.reset()
-        rows = [own_of(whole, self.group) for whole in batch]
-        loss = self.accumulate(rows, 1 / self.group.size())  # the mean over ranks, by adding
-        self.synchronise()
-        return loss
+
+    def before_forward(self, microbatch: int) -> None:
+        """Mark all gradients as missing; at ZeRO 2 and 3 also free the full ones. At ZeRO 3 what is
+        in no block is gathered once, and kept until its gradients are done."""
+        exchange = self.exchange
+        if self.zero >= 2:
+            exchange.wait()
+        exchange.expect(held=self.zero < 2 and microbatch < self.accumulation - 1)
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         if self.zero == 3:
-            self._gather_roots()
+            roots = [b for b in self.buckets if b.unit not in self.units]
+            for bucket in roots:
+                bucket.gather("forward")
+            self.exchange.begin("forward", self.units)
+            for bucket in roots:
+                bucket.ready("forward")
         return self.inner.forward(batch)
 
-    def before_forward(self, microbatch: int) -> None:
-        """Mark all gradients as missing; at ZeRO 2 and 3 also free the full ones."""
-        if self.zero >= 2:
-            self._wait()
-        self.launched, self.left = 0, self.accumulation - 1 - microbatch
-        for bucket in self.buckets:
-            bucket.expect()
-
     def before_backward(self) -> None:
-        if self.zero == 3:
-            self._prefetch(len(self.module.blocks) - 1, "backward")  # pyright: ignore[reportArgumentType]
-
-    def _wait(self):
-        with label(phase="sync"):
-            for bucket in self.buckets:
-                bucket.reduced()
+        self.exchange.begin("backward", self.units[::-1])
 
     def synchronise(self) -> None:
         self.inner.synchronise()
         with label(phase="sync"):
             for bucket in self.buckets:
-                if bucket.late:
-                    for parameter in bucket.slots:
-                        bucket.collect(parameter)
-                    self._complete(bucket)
-        self._wait()
+                for parameter in bucket.slots if bucket.late else ():
+                    bucket.collect(parameter)
+            self.exchange.launch()
+        self.exchange.wait()
 
     def optimizer_step(self) -> None:
         self.optimizer.step()
         if self.zero in (1, 2):
             gather_updated(self.buckets)
-
-    # -- gradients, while backward goes on --------------------------------------------------------
-    def _hook(self, bucket):
-        # weakly: a tensor that owns a hook that owns the tensor is never collected
-        self, bucket = proxy(self), proxy(bucket)
-
-        def arrived(parameter):
-            with label(phase="sync"):
-                if bucket.collect(parameter):
-                    self._complete(bucket)
-
-        for parameter in bucket.slots:
-            parameter.register_post_accumulate_grad_hook(arrived)
-
-    def _complete(self, bucket):
-        """A bucket is full: reduce it, in the plan's order, which is the same on every rank."""
-        if self.left and self.zero < 2:
-            return  # later microbatches add to it
-        if self.zero == 3:
-            bucket.free()
-        while self.launched < len(self.buckets) and not self.buckets[self.launched].missing:
-            if self.zero >= 2 and self.launched:
-                self.buckets[self.launched - 1].reduced()  # at most one whole gradient in flight
-            self.buckets[self.launched].reduce()
-            self.launched += 1
-
-    # -- parameters, at stage 3 -------------------------------------------------------------------
-    def _gather_roots(self):
-        """What is not in a block is gathered once, and kept until its gradients are done."""
-        roots = [b for b in self.buckets if b.block < 0]
-        for bucket in roots:
-            bucket.gather("forward")
-        self._prefetch(0, "forward")
-        for bucket in roots:
-            bucket.ready("forward")
-
-    def _prefetch(self, block, phase):
-        for bucket in self.buckets:
-            if bucket.block == block >= 0:
-                bucket.gather(phase)
-
-    def _hook_blocks(self):
-        self, of_block = proxy(self), {b.block: proxy(b) for b in self.buckets if b.block >= 0}
-        for number, block in enumerate(self.module.blocks):
-            block.register_forward_pre_hook(
-                lambda *_, n=number: self._use(of_block[n], n + 1, "forward")
-            )
-            block.register_forward_hook(
-                lambda m, args, out, n=number: self._used(of_block[n], out, n)
-            )
-
-    def _use(self, bucket, ahead, phase):
-        bucket.ready(phase)
-        self._prefetch(ahead, phase)
-
-    def _used(self, bucket, out, number):
-        bucket.free()
-        self = proxy(self)  # a graph that is kept, as by `watch`, must not keep the program
-        out.register_hook(lambda grad: self._use(bucket, number - 1, "backward"))
 
     # -- for checking -----------------------------------------------------------------------------
     @property
@@ -169,10 +105,10 @@ class DataParallelProgram(Program):
         self.inner.watch()
 
     def outputs(self) -> torch.Tensor:
-        return gather(self.inner.outputs(), [(0, "dp")], self.mesh)
+        return gather(self.inner.outputs(), self.rows, self.mesh)
 
     def input_gradient(self) -> torch.Tensor:
-        return gather(self.inner.input_gradient(), [(0, "dp")], self.mesh)
+        return gather(self.inner.input_gradient(), self.rows, self.mesh)
 
     def gradients(self) -> dict[str, torch.Tensor]:
         return self._full(FlatBucket.full_gradients)

@@ -20,6 +20,7 @@ ZeRO 3: entering a block, kernels wait for its parameters, and the next block's 
 block's reduce-scatter queues behind that all-gather, and the next all-gather behind it.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import (
@@ -35,6 +36,8 @@ from tpviz.core.step import (
 )
 from tpviz.schemes.gpt.step import reference, update
 from tpviz.schemes.strategy import step_of
+
+from .buckets import gathered, unit_of
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -68,26 +71,72 @@ def inner_parts(
     return tuple(part for part in step if isinstance(part, Part))
 
 
-class _Step:
+class ExchangeParts:
+    """What `exchange.BucketExchange` does, as data: ``parts`` grows by what is issued and awaited.
+
+    gathers : {unit: the collectives that gather it}, of those that stage 3 gathers one ahead.
+    """
+
+    def __init__(self, zero: int, gathers: Mapping[str, Sequence[Collective]]):
+        self.zero, self.gathers = zero, gathers
+        self.parts: list[Part] = []
+        self.made, self.last, self.todo, self.asked = Operations(), None, [], {}
+
+    def add(self, phase: str, layer: str = "") -> None:
+        """End a part here, if there is anything in it."""
+        if self.made:
+            self.parts.append(Part(phase, layer, tuple(self.made)))
+            self.made.clear()
+
+    def begin(self, phase: str, units: Sequence[str]) -> None:
+        """Begin a pass through these ``units`` in this order; stage 3 gathers the first one."""
+        self.todo = gathered(units, phase) if self.zero == 3 else []
+        if self.todo:
+            self._gather(self.todo[0])
+
+    def enter(self, unit: str) -> None:
+        """A unit's parameters are needed now, and the next one's soon."""
+        if unit in self.todo:
+            self.made.wait(self.asked[unit])
+            for after in self.todo[self.todo.index(unit) + 1 :][:1]:
+                self._gather(after)
+
+    def _gather(self, unit):
+        for move in self.gathers[unit]:
+            self.asked[unit] = self.made.issue(move)
+
+    def reduce(self, moves: Iterable[Collective], phase: str = "") -> None:
+        """Reduce a set of buckets, from stage 2 on behind the set before."""
+        if self.zero >= 2:
+            self.wait()
+        for move in moves:
+            self.last = self.made.issue(move, phase)
+
+    def wait(self) -> None:
+        """Wait for what is being reduced."""
+        self.made.wait(self.last)
+
+
+class _Step(ExchangeParts):
     """The program of `program.DataParallelProgram`, event by event."""
 
     def __init__(self, strategy, workload):
-        self.strategy, self.zero, self.workload = strategy, strategy.zero, workload
+        self.strategy, self.workload = strategy, workload
         self.buckets = strategy.buckets(workload)
         sizes = [bucket.numel * workload.itemsize for bucket in self.buckets]
         self.sums = [
-            Collective("dp", "reduce_scatter", size) if self.zero else strategy.summing(size)
+            Collective("dp", "reduce_scatter", size) if strategy.zero else strategy.summing(size)
             for size in sizes
         ]
-        self.gathers = [Collective("dp", "all_gather", size) for size in sizes]
+        self.units = [f"blocks.{number}" for number in range(workload.layers)]
+        self.all = [Collective("dp", "all_gather", size) for size in sizes]
+        of_blocks = {b.unit: [move] for b, move in zip(self.buckets, self.all)}
+        super().__init__(strategy.zero, of_blocks)
         self.missing = [1 if bucket.late else len(bucket.parts) for bucket in self.buckets]
         self.of = {
             name: k for k, b in enumerate(self.buckets) if not b.late for name, _, _ in b.parts
         }
-        self.of_block = {b.block: k for k, b in enumerate(self.buckets) if b.block >= 0}
-        self.launched, self.gathering, self.entered = 0, {}, None
-        self.last = None
-        self.parts, self.made = [], Operations()
+        self.launched, self.entered = 0, None
 
     def over(self, parts, last=True):
         """Parts of the whole step from those of the inner one; or of a microbatch but the last."""
@@ -98,71 +147,45 @@ class _Step:
             if self.zero == 3:
                 self._before(part)
             self.parts.append(part)
-            if part.ready:
-                self._arrived(part.ready)
+            for name in part.ready:
+                if name in self.of:
+                    self.missing[self.of[name]] -= 1
+            self._launch()
         sync, optimizer = ([p for p in parts if p.phase == phase] for phase in after)
         if last:
             self.parts += sync
-            for k, bucket in enumerate(self.buckets):
-                if bucket.late:
-                    self.missing[k] = 0
-                    self._launch()
-        self.made.wait(self.last)
-        self._add("sync")
+            self.missing = [0] * len(self.missing)
+            self._launch()
+        self.wait()
+        self.add("sync")
         if last:
             self._update(optimizer)
         return tuple(self.parts)
 
-    def _add(self, phase, layer=""):
-        """What has been written, as a part."""
-        if self.made:
-            self.parts.append(Part(phase, layer, tuple(self.made)))
-            self.made.clear()
-
-    # -- gradients ---------------------------------------------------------------------------------
-    def _arrived(self, names):
-        for name in names:
-            k = self.of.get(name)
-            if k is not None:
-                self.missing[k] -= 1
-        self._launch()
-
     def _launch(self):
-        """Full buckets are sent in order; from stage 2 on after the previous collective."""
+        """Full buckets are sent in order."""
         while self.launched < len(self.buckets) and not self.missing[self.launched]:
-            if self.zero >= 2:
-                self.made.wait(self.last)
-            self.last = self.made.issue(self.sums[self.launched])
+            self.reduce([self.sums[self.launched]])
             self.launched += 1
-        self._add("sync")
+        self.add("sync")
 
-    # -- parameters --------------------------------------------------------------------------------
     def _before(self, part):
         """At stage 3, what happens before a part: the roots, or a block's parameters."""
-        phase, block = part.phase, _block(part.layer)
+        phase, unit = part.phase, unit_of(part.layer)
         phase = "backward" if phase == "recompute" else phase
-        if (phase, block) == self.entered:
+        if (phase, unit) == self.entered:
             return
         if self.entered is None:
-            roots = [
-                self.made.issue(self.gathers[k]) for k, b in enumerate(self.buckets) if b.block < 0
-            ]
-            self._gather(0)
+            pairs = zip(self.buckets, self.all)
+            roots = [self.made.issue(move) for b, move in pairs if b.unit not in self.units]
+            self.begin(phase, self.units)
             self.made.wait(roots[-1])
-            self._add(phase, "embed")
+            self.add(phase, "embed")
         elif phase == "backward" and self.entered[0] == "forward":
-            self._gather(self.workload.layers - 1)
-        if block >= 0:
-            self.made.wait(self.gathering[block])
-            self._gather(block + (1 if phase == "forward" else -1))
-            self._add(phase, f"blocks.{block}")
-        else:
-            self._add(phase)
-        self.entered = phase, block
-
-    def _gather(self, block):
-        if block in self.of_block:
-            self.gathering[block] = self.made.issue(self.gathers[self.of_block[block]])
+            self.begin(phase, self.units[::-1])
+        self.enter(unit)
+        self.add(phase, unit if unit in self.units else "")
+        self.entered = phase, unit
 
     def _update(self, optimizer):
         """The optimizer on this rank's share, then the gathers of what it updated."""
@@ -172,10 +195,5 @@ class _Step:
         numel = sum(bucket.numel for bucket in self.buckets) // self.strategy.dp
         self.parts.append(Part("optimizer", "", (update(self.workload, numel),)))
         if self.zero < 3:
-            self.made += [Issues(tuple(self.gathers)), Wait("dp")]
-            self._add("optimizer")
-
-
-def _block(layer):
-    """Number of the block a layer is in, -1 for none."""
-    return int(layer.split(".", 2)[1]) if layer.startswith("blocks.") else -1
+            self.made += [Issues(tuple(self.all)), Wait("dp")]
+            self.add("optimizer")

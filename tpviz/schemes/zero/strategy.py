@@ -231,7 +231,8 @@ class DataParallel(Strategy):
 def _inside(inner: Strategy | None, workload: "GPT", local: "GPT"):
     """({parameter: shape of a rank's part}, those whose gradients are partial), by the inner
     strategy: the same at every stage of ZeRO."""
-    return local_shapes(inner, workload), inner.partial(local) if inner else ()
+    summed = inner.summed(local).values() if inner else ()
+    return local_shapes(inner, workload), {name for names in summed for name in names}
 
 
 @lru_cache(maxsize=256)

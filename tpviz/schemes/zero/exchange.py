@@ -1,0 +1,114 @@
+"""When a rank's flat buffers are gathered, reduced and freed: for a whole network and for a
+pipeline's stage.
+
+A hook on each parameter copies its gradient into its bucket, and the last one of a *set* of buckets
+starts their collectives, in the order of the sets, which is the same on every rank. A network's set
+is one bucket, a stage's all those of a *unit*: the embedding, a block or the head. At stage 3 hooks
+before and behind a unit gather its parameters, one unit ahead of their use, and free them. `step`
+has the same as data.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+from weakref import proxy
+
+from tpviz.core.labels import label
+
+from .buckets import gathered
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from .flat_param import FlatBucket
+
+
+class BucketExchange:
+    """The collectives of a rank's buckets. sets : of buckets, in the order in which they are
+    reduced; ``late`` ones have no hooks. zero : the stage of ZeRO."""
+
+    def __init__(self, sets: "Sequence[Sequence[FlatBucket]]", zero: int):
+        self.sets, self.zero = sets, zero
+        self.buckets = list(chain.from_iterable(sets))
+        self.launched, self.held, self.phase, self.todo = 0, False, "", []
+        self.of_unit: dict[str, list[FlatBucket]] = {}
+        for bucket in self.buckets:
+            self.of_unit.setdefault(bucket.unit, []).append(bucket)
+            if not bucket.late:
+                self._hook(bucket)
+
+    # -- gradients, while backward goes on ---------------------------------------------------------
+    def expect(self, held: bool = False) -> None:
+        """Mark the gradients of a microbatch as missing. held : none is reduced, since those of
+        later microbatches add to them."""
+        self.launched, self.held = 0, held
+        for bucket in self.buckets:
+            bucket.expect()
+
+    def _hook(self, bucket):
+        # weakly: a tensor that owns a hook that owns the tensor is never collected
+        self, bucket = proxy(self), proxy(bucket)
+
+        def arrived(parameter):
+            with label(phase="sync"):
+                if bucket.collect(parameter):
+                    self.launch()
+
+        for parameter in bucket.slots:
+            parameter.register_post_accumulate_grad_hook(arrived)
+
+    def launch(self) -> None:
+        """Reduce the full sets whose turn it is; from stage 2 on whole gradients of at most one are
+        in flight."""
+        while not self.held and self.launched < len(self.sets):
+            buckets = self.sets[self.launched]
+            if any(bucket.missing for bucket in buckets):
+                return
+            if self.zero >= 2:
+                self.wait()
+            for bucket in buckets:
+                if self.zero == 3:
+                    bucket.free()
+                bucket.reduce()
+            self.launched += 1
+
+    def wait(self) -> None:
+        """Wait for what is in flight."""
+        with label(phase="sync"):
+            for bucket in self.buckets:
+                bucket.reduced()
+
+    # -- parameters, at stage 3 --------------------------------------------------------------------
+    def begin(self, phase: str, units: Sequence[str]) -> None:
+        """Begin a pass through these ``units`` in this order; stage 3 gathers the first one."""
+        self.phase, self.todo = phase, gathered(units, phase) if self.zero == 3 else []
+        if self.todo:
+            self.gather(self.todo[0])
+
+    def gather(self, unit: str) -> None:
+        """Start to gather a unit's parameters."""
+        for bucket in self.of_unit[unit]:
+            bucket.gather(self.phase)
+
+    def hook_forward(self, unit: str, first: "nn.Module", last: "nn.Module") -> None:
+        """Hook a unit, which begins with the module ``first``, ends with ``last``: stage 3."""
+        if self.zero < 3:
+            return
+        self = proxy(self)
+        first.register_forward_pre_hook(lambda *_: self.enter(unit))
+        last.register_forward_hook(lambda module, args, out: self._leave(unit, out))
+
+    def enter(self, unit: str) -> None:
+        """A unit's parameters are needed now, and the next one's soon."""
+        for bucket in self.of_unit[unit]:
+            bucket.ready(self.phase)
+        after = self.todo.index(unit) + 1
+        if after < len(self.todo):
+            self.gather(self.todo[after])
+
+    def _leave(self, unit, out: "Tensor"):
+        for bucket in self.of_unit[unit]:
+            bucket.free()
+        if out.requires_grad and gathered([unit], "backward"):
+            self = proxy(self)  # a graph that is kept, as by `watch`, must not keep the program
+            out.register_hook(lambda grad: self.enter(unit))
