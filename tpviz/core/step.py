@@ -211,12 +211,14 @@ def _moves(operations):
             yield operation
 
 
-def accumulated(step: Sequence[Part], count: int) -> Step:
+def accumulated(step: Sequence[Part], count: int, each: Sequence[Part] | None = None) -> Step:
     """A step of ``count`` microbatches, from the step of one: the phases sync and optimizer occur
-    once, and only the last microbatch completes gradients (`Part.ready`)."""
+    once, and only the last microbatch completes gradients (`Part.ready`). each : the microbatches
+    before it, where they are not just `microbatch_of` the step."""
     if count == 1:
         return step
-    return Repeat(microbatch_of(step), count - 1), *step
+    before = microbatch_of(step) if each is None else tuple(p._replace(ready=()) for p in each)
+    return Repeat(before, count - 1), *step
 
 
 def microbatch_of(step: Iterable[Part]) -> tuple[Part, ...]:

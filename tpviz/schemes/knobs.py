@@ -32,6 +32,12 @@ def knob(
     return field(default=default, metadata=bounds)
 
 
+def knob_of(cls: type, name: str, default: Any = None) -> Any:
+    """The knob that another strategy has, perhaps with another default."""
+    same = cls.__dataclass_fields__[name]  # pyright: ignore[reportAttributeAccessIssue]
+    return field(default=same.default if default is None else default, metadata=same.metadata)
+
+
 def accumulation_knob() -> Any:
     """The knob ``accumulation``: a step's microbatches, run one after another on each rank."""
     return knob(1, help="microbatches of which gradients add up", low=1, high=1024)

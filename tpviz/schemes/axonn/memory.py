@@ -23,7 +23,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.cost import Memory
-from tpviz.schemes.gpt.memory import core_kept, dropped, statistics
+from tpviz.schemes.gpt.memory import core_kept, dropped, statistics, under_adamw
 from tpviz.schemes.grid.memory import block_kept
 
 from .step import num_local_parameters
@@ -35,15 +35,9 @@ if TYPE_CHECKING:
 
 
 def memory(s: "AxoNN", w: "GPT") -> Memory:
-    """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps."""
+    """The `Memory` of a rank."""
     moments = _Moments(s, w)
-    size, tensors = sum(moments.held) * w.itemsize, w.num_tensors
-    return Memory(
-        parameters=size,
-        gradients=size,
-        optimizer=2 * size + 4 * tensors,
-        activations=moments.peak(),
-    )
+    return under_adamw(sum(moments.held) * w.itemsize, w.num_tensors, moments.peak())
 
 
 class _Moments:

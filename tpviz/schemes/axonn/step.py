@@ -26,7 +26,8 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpviz.core.step import Collective, Issue, Overlapped, Part, Repeat, Step, Wait
+from tpviz.core.step import Collective, Issue, Overlapped, Part, Step, Wait, accumulated
+from tpviz.core.step import microbatch_of as without_end
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.schemes.gpt.step import assemble, completes
 from tpviz.schemes.grid.step import pieces as plane_pieces
@@ -57,7 +58,7 @@ def step(s: "AxoNN", w: "GPT") -> Step:
     microbatch, overlaps = microbatch_of(s, w), _Overlaps(s)
     first = overlaps.of(microbatch, last=False)
     last = overlaps.of([*microbatch, *end(s, w)], last=True)
-    return (*overlaps.begin(microbatch), Repeat(first, s.accumulation - 1), *last)
+    return (*overlaps.begin(microbatch), *accumulated(last, s.accumulation, first))
 
 
 def lowered(s: "AxoNN", parts: Sequence[Part]) -> list[Part]:
@@ -155,7 +156,7 @@ def microbatch_of(s: "AxoNN", w: "GPT") -> list[Part]:
     """The parts of one microbatch, without the end of the step."""
     local = s.local(w)
     made = assemble(local, pieces(s, local), completes(), s.recompute)
-    return [p._replace(ready=()) for p in made if p.phase not in ("sync", "optimizer")]
+    return list(without_end(made))
 
 
 def pieces(s: "AxoNN", local: "GPT") -> dict[str, list[Any]]:
@@ -253,12 +254,10 @@ def end(s: "AxoNN", w: "GPT") -> list[Part]:
 
 def num_local_parameters(s: "AxoNN", w: "GPT") -> tuple[int, int]:
     """(sharded numbers, others) of a rank: all blocks are alike."""
-    one, axes, pieces, whole = w.one_layer, s.axes, 0, 0
-    blocks, splits = s.blocks(one), s.splits(one)
-    for name, shape in one.parameter_shapes().items():
-        times = w.layers if name.startswith("blocks.") else 1
-        if name in blocks:
-            pieces += times * prod(blocks[name])
-        else:
-            whole += times * (prod(shape) // prod(axes[axis] for _, axis in splits.get(name, ())))
-    return pieces // s.z, whole
+    one = w.one_layer
+    numels = {
+        name: prod(shape) * (w.layers if name.startswith("blocks.") else 1)
+        for name, shape in s.flat_shapes(one).items()
+    }
+    pieces = sum(numels[name] for name in s.blocks(one))
+    return pieces, sum(numels.values()) - pieces

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from tpviz.core.workload import GPT
 
 
+def under_adamw(size: int, tensors: int, activations: int = 0) -> Memory:
+    """The `Memory` of a rank with ``size`` bytes of parameters in so many tensors: two moments, and
+    4 bytes a tensor to count steps."""
+    states = {"parameters": size, "gradients": size, "optimizer": 2 * size + 4 * tensors}
+    return Memory(states, activations=activations)
+
+
 def num_norm_parameters(w: "GPT") -> int:
     """Parameters of all norms, as a multiple of ``hidden``."""
     return (2 * w.layers + 1) * len(w.norm_shapes(""))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tpviz.core.workload import GPT
     from tpviz.schemes.grid.layout import Layout
+    from tpviz.schemes.zero.flat_param import FlatBucket
 
 LEARNING_RATE = 1e-3
 
@@ -113,6 +114,8 @@ class Program:
     inside this program. summed : {axis: parameters whose gradients `synchronise` adds up over it}.
     clip : largest norm of the gradient, 0 for any.
     accumulation : microbatches of a step.
+    buckets : flat buffers of data parallelism, if there are any, that have the gradients and
+    parameters.
     unkept : what of a step `verify` cannot compare: "input gradient", "gradient <name>" of a
     parameter of which no rank keeps the whole gradient. extra : what this rank holds that the
     reference lacks, as "parameter <name>" or "buffer <name>".
@@ -121,6 +124,7 @@ class Program:
     clip, accumulation = 0.0, 1
     layout: "Layout | None" = None
     rows: Sequence[tuple[int, str]] = ()
+    buckets: "Sequence[FlatBucket]" = ()
     unkept: Sequence[str] = ()
     extra: Sequence[str] = ()
 
@@ -209,17 +213,28 @@ class Program:
         """Update the parameters from the gradients of the last `step`."""
         self.optimizer.step()
 
+    @property
+    def parts(self) -> Iterable["nn.Module"]:
+        """The modules of which one has the embedding, and one the head."""
+        return [self.module]
+
     def watch(self) -> None:
         """From now on record what `outputs` and `input_gradient` return."""
         program = proxy(self)  # the graph of what is kept may lead to the head: a circle no
         #                        collector sees, with the program and its groups in it
 
-        def keep_input(module, args, x):
-            x.retain_grad()
-            program.keep(input=x)
+        def keeper(name):
+            def keep(module, args, out):
+                if name == "input" and out.requires_grad:
+                    out.retain_grad()
+                program.keep(**{name: out})
 
-        self.module.embed.register_forward_hook(keep_input)  # pyright: ignore[reportAttributeAccessIssue]
-        self.module.head.register_forward_hook(lambda m, args, out: program.keep(logits=out))  # pyright: ignore[reportAttributeAccessIssue]
+            return keep
+
+        for part in self.parts:
+            for name, layer in (("input", "embed"), ("logits", "head")):
+                if hasattr(part, layer):
+                    getattr(part, layer).register_forward_hook(keeper(name))
 
     def keep(self, **tensors: torch.Tensor) -> None:
         """Store tensors of a microbatch's forward for `watch`: first ``input``, then ``logits``."""
@@ -229,21 +244,26 @@ class Program:
     def outputs(self) -> torch.Tensor:
         """The logits (batch, seq, vocab) of the last step."""
         cuts = self.layout.outputs if self.layout else []
-        return self._of_batch(self.watched["logits"], cuts)
+        return self._of_batch("logits", self.watched.get("logits", ()), cuts)
 
     def input_gradient(self) -> torch.Tensor:
         """The gradient of the loss with respect to the first block's input (batch, seq, hidden)."""
         cuts = self.layout.inputs if self.layout else []
-        return self._of_batch([x.grad for x in self.watched["input"]], cuts)
+        return self._of_batch("input", [x.grad for x in self.watched.get("input", ())], cuts)
 
-    def _of_batch(self, microbatches, cuts):
+    def _of_batch(self, name, microbatches, cuts):
         """Batch first, from the parts of all microbatches; the batch's dim is the sequence's
         neighbour."""
-        first = bool(self.layout and self.layout.sp)
-        whole = torch.cat(microbatches, int(first))
-        rows = [(int(first), axis) for _, axis in self.rows]
+        first = int(bool(self.layout and self.layout.sp))
+        whole = self.everywhere(name, torch.cat(microbatches, first) if microbatches else None)
+        rows = [(first, axis) for _, axis in self.rows]
         full = gather(whole, [*cuts, *rows], self.mesh)
         return full.transpose(0, 1) if first else full
+
+    def everywhere(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor:
+        """A tensor of `keep`, or its gradient, on ranks that have none: here all have it."""
+        assert tensor is not None, name
+        return tensor
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """{name: full tensor} from this rank's parts."""
@@ -251,11 +271,17 @@ class Program:
 
     def gradients(self) -> dict[str, torch.Tensor]:
         """{name: gradient of the batch's mean loss}, full tensors."""
-        return self.full({name: p.grad for name, p in self.named.items()})  # pyright: ignore[reportArgumentType]
+        found = {name: p.grad for name, p in self.named.items()}
+        for bucket in self.buckets:
+            found |= bucket.full_gradients()
+        return self.full(found)  # pyright: ignore[reportArgumentType]
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """{name: value}, full tensors."""
-        return self.full(self.named)
+        found: dict[str, torch.Tensor] = dict(self.named)
+        for bucket in self.buckets:
+            found |= bucket.full_parameters()
+        return self.full(found)
 
 
 def reference_program(

@@ -10,6 +10,7 @@ norm2, out, qkv, norm1, then positions and tokens; `completes` has the finer poi
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.core.step import Kernel, Operation, Part
@@ -152,12 +153,9 @@ def assemble(
     of = {name: tuple(pieces.get(name, ())) for name in PIECES}
     last, block = w.layers - 1, w.block_shapes()
     ready = {part: tuple(n for n in names if n in block) for part, names in ready.items()}
-    parts = [Part("forward", "embed", of["embed"])]
-    for i in range(w.layers):
-        parts += [
-            Part("forward", f"blocks.{i}{layer}", of[name]) for name, layer in FORWARD.items()
-        ]
-    parts += [
+    parts = [
+        Part("forward", "embed", of["embed"]),
+        *forward(of, range(w.layers)),
         Part("forward", "head", of["head"]),
         Part("backward", "head", of["head_back"], () if w.tied else ("head.weight",)),
         Part(
@@ -168,20 +166,41 @@ def assemble(
         ),
     ]
     for i in reversed(range(w.layers)):
-        for name, layer in BACKWARD.items():
-            parts += [
-                Part("recompute", f"blocks.{i}{FORWARD.get(again, layer)}", of[again])
-                for again in AGAIN[recompute].get(name, ())
-            ]
-            names = _in_block(i, ready[name])
-            names += _entering(w, i - 1, ready) if name == "norm1_back" else ()
-            parts.append(Part("backward", f"blocks.{i}{layer}", of[name], names))
+        names = {name: _in_block(i, ready[name]) for name in BACKWARD}
+        names["norm1_back"] += _entering(w, i - 1, ready)
+        parts += backward(of, i, recompute, names)
     return (
         *parts,
         Part("backward", "embed", of["embed_back"], ("embed.token.weight",)),
         Part("sync", "", of["sync"]),
         Part("optimizer", "", of["update"]),
     )
+
+
+def forward(
+    of: Mapping[str, Iterable[Operation]], blocks: Iterable[int], phase: str = "forward"
+) -> list[Part]:
+    """Forward of these blocks. of : {name of `PIECES`: operations}."""
+    return [
+        Part(phase, f"blocks.{i}{layer}", of[name])
+        for i in blocks
+        for name, layer in FORWARD.items()
+    ]
+
+
+def backward(
+    of: Mapping[str, Iterable[Operation]],
+    i: int,
+    recompute: str = "none",
+    ready: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> list[Part]:
+    """Backward of block i, with what it recomputes. ready : {part: names} that it completes."""
+    parts = []
+    for name, layer in BACKWARD.items():
+        for again in AGAIN[recompute].get(name, ()):
+            parts.append(Part("recompute", f"blocks.{i}{FORWARD.get(again, layer)}", of[again]))
+        parts.append(Part("backward", f"blocks.{i}{layer}", of[name], ready.get(name, ())))
+    return parts
 
 
 def _entering(w, i, ready):

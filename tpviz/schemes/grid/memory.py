@@ -19,7 +19,14 @@ more, in the order in which the sequence is scattered.
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.cost import Memory
-from tpviz.schemes.gpt.memory import attention_kept, core_kept, dropped, mlp_kept, statistics
+from tpviz.schemes.gpt.memory import (
+    attention_kept,
+    core_kept,
+    dropped,
+    mlp_kept,
+    statistics,
+    under_adamw,
+)
 
 from .layout import Layout
 from .step import num_local_parameters
@@ -32,15 +39,9 @@ ALONE = Layout.of_one_axis("", 1)
 
 
 def memory(at: "Layout", w: "GPT", recompute: str = "none") -> Memory:
-    """The `Memory` of a rank under AdamW: two moments, and 4 bytes a tensor to count steps.
-    recompute : of a `Strategy`."""
-    size, tensors = num_local_parameters(at, w) * w.itemsize, w.num_tensors
-    return Memory(
-        parameters=size,
-        gradients=size,
-        optimizer=2 * size + 4 * tensors,
-        activations=activations(at, w, recompute),
-    )
+    """The `Memory` of a rank. recompute : of a `Strategy`."""
+    size = num_local_parameters(at, w) * w.itemsize
+    return under_adamw(size, w.num_tensors, activations(at, w, recompute))
 
 
 def activations(at: "Layout", w: "GPT", recompute: str = "none") -> int:

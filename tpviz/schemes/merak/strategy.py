@@ -19,20 +19,11 @@ from typing import Any
 from tpviz.core.checks import divisors
 from tpviz.core.workload import GPT
 from tpviz.schemes.grid.tensor import WholeBlocks
-from tpviz.schemes.knobs import knob
+from tpviz.schemes.knobs import knob, knob_of
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.split import layers_of
 from tpviz.schemes.pipeline.staged import Staged, few_of
-from tpviz.schemes.pipeline.strategy import (
-    Pipeline,
-    chunks_knob,
-    keep_knob,
-    layout_knob,
-    recompute_knob,
-    schedule_knob,
-    skip_knob,
-    subpipeline_knob,
-)
+from tpviz.schemes.pipeline.strategy import Pipeline
 from tpviz.schemes.strategy import register
 
 __all__ = ["GPT", "Merak"]
@@ -69,20 +60,16 @@ class Merak(Staged):
     says: counts, (2, 4, 4, 2), or Megatron-LM's words for it, "Ett|(t*4|)*2,ttL" (`split`).
     """
 
-    pp: int = knob(
-        2, help="ranks that the layers are spread over, a stage or more each", low=1, high=64
-    )
+    pp: int = knob_of(Pipeline, "pp")
     tp: int = knob(1, help="ranks that share every weight matrix of a stage", low=1, high=64)
     dp: int = knob(1, help="replicas that share the batch", low=1, high=65536)
-    microbatches: int = knob(
-        4, help="parts that a replica's share of the batch is cut into", low=1, high=1024
-    )
-    schedule: Any = schedule_knob("shifted_critical_path")
-    chunks: int = chunks_knob()
-    recompute: str = recompute_knob("full")
-    keep: float = keep_knob()
-    skip_last_allreduce: bool = skip_knob()
-    subpipeline: int = subpipeline_knob()
+    microbatches: int = knob_of(Pipeline, "microbatches")
+    schedule: Any = knob_of(Pipeline, "schedule", "shifted_critical_path")
+    chunks: int = knob_of(Pipeline, "chunks")
+    recompute: str = knob_of(Pipeline, "recompute", "full")
+    keep: float = knob_of(Pipeline, "keep")
+    skip_last_allreduce: bool = knob_of(Pipeline, "skip_last_allreduce")
+    subpipeline: int = knob_of(Pipeline, "subpipeline")
     zero: int = knob(
         0,
         help="ZeRO stage over dp: 1 shards optimizer states, 2 gradients, 3 parameters",
@@ -91,7 +78,7 @@ class Merak(Staged):
     sp: bool = knob(
         False, help="split activations between the matrices, and messages, over tp by sequence"
     )
-    layout: str | tuple[int, ...] = layout_knob()
+    layout: str | tuple[int, ...] = knob_of(Pipeline, "layout")
     placement: str = ""
 
     @property

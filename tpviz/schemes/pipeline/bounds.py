@@ -14,7 +14,6 @@ microbatch are at best spread so that all ranks come to the same bound, T / (1 -
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cluster.clock.fast import Clock
@@ -24,7 +23,8 @@ from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import update
 
 from .microbatch import Microbatch
-from .split import TOKENS, V_SHAPED, layers_of
+from .sharding import counted
+from .split import V_SHAPED, layers_of
 from .step import message_seconds
 
 if TYPE_CHECKING:
@@ -155,12 +155,6 @@ class _Bounds:
         s = self.s
         return Microbatch(s.inside, self.local, s.subpipeline, split, again)
 
-    def _held(self, layers, ends, sharded):
-        s = self.s
-        shards = (s.dp if sharded else 1) * s.inside.sharing * (s.microbatches > 1)
-        held = s.inside.held(s.of_replica(self.w))
-        return held._replace(layers=layers, ends=ends, shards=shards)
-
     def _clock(self, held):
         device = self.cluster.device
         if device.pointwise != "free":
@@ -170,7 +164,10 @@ class _Bounds:
         return Clock.of(self.cluster, self.mesh, self.w.dtype, self.s.parent_axis, device)
 
     def _times(self, layers, ends, sharded, again, split):
-        clock, m = self._clock(self._held(layers, ends, sharded)), self.micro(again, split)
+        clock, m = (
+            self._clock(self.s.held_by(self.w, layers, ends, sharded)),
+            self.micro(again, split),
+        )
 
         def seconds(parts):
             return sum(segment.seconds for segment in clock.run(self.s.inside.least_of(parts)))
@@ -191,7 +188,7 @@ class _Bounds:
         """Seconds of a microbatch on all stages, without what is hidden perhaps. again, twice :
         attention's core, or all but the last all-reduce of every block, is recomputed."""
         w, m = self.w, self.micro(again, False)
-        held = self._held(w.layers, (True, True), False)._replace(shards=0)
+        held = self.s.held_by(self.w, w.layers, (True, True), False)._replace(shards=0)
         free = replace(self.cluster.device, launch=0.0)
         clock = Clock.of(self.cluster, self.mesh, w.dtype, device=replace(free, pointwise="free"))
         least = self.s.inside.least_of
@@ -202,20 +199,15 @@ class _Bounds:
 
     def _numels(self):
         """(numbers of a rank's part of a block, of the embedding, of the head)."""
-        w, found = self.w.one_layer, [0, 0, 0]
-        sizes = {name: prod(shape) for name, shape in self.s.inside.flat_shapes(w).items()}
-        for name, size in sizes.items():
-            part = name.partition(".")[0]
-            found[0 if part == "blocks" else 1 if part == "embed" else 2] += size
-        found[2] += sizes[TOKENS] * w.tied
-        return found
+        found = counted(self.s.inside, self.w.one_layer)
+        return [sum(found[unit].values()) for unit in ("blocks.0", "embed", "head")]
 
     def _end(self, layers, ends, zero):
         """(seconds of a rank behind its last backward, seconds in which dp is busy)."""
         s, w = self.s, self.w
         block, embed, head = self.numels()
         numel = layers * block + ends[0] * embed + ends[1] * head
-        clock = self._clock(self._held(layers, ends, zero > 1))
+        clock = self._clock(self.s.held_by(self.w, layers, ends, zero > 1))
         after = clock.seconds(update(w, numel // (s.dp if zero else 1)))
         sent, busy = self._sent(numel, layers * block, zero)
         return after + sent, busy

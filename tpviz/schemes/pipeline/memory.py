@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.cost import Memory
-from tpviz.schemes.gpt.memory import statistics
+from tpviz.schemes.gpt.memory import statistics, under_adamw
 from tpviz.schemes.grid.memory import block_kept, dropped_bytes
+from tpviz.schemes.zero.memory import flat_states
 from tpviz.schemes.zero.paper import model_states
 
 from .p2p_plan import PREFETCH
@@ -40,8 +41,7 @@ def least(s: "Staged", w: "GPT") -> Memory:
     if s.schedule in IN_FLIGHT:
         ranks.append((sum(numels[:: s.pp]), least_activations(s, w)))
     for numel, kept in ranks:
-        size = numel * w.itemsize
-        states = {"parameters": size, "gradients": size, "optimizer": 2 * size}
+        states = under_adamw(numel * w.itemsize, 0)
         found.append(Memory(model_states(states, s.zero_stage, s.dp), activations=kept))
     return max(found, key=lambda memory: memory.total)
 
@@ -69,31 +69,20 @@ def least_activations(s: "Staged", w: "GPT") -> int:
 def memory_of(s: "Staged", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
-    buckets = [numel for stage in stages for _, numel in numels(s, w, stage)]
-    size = sum(buckets) * w.itemsize
+    sizes = [numel * w.itemsize for stage in stages for _, numel in numels(s, w, stage)]
+    size, blocks, kept = sum(sizes), s.blocks(w), activations(s, w, place)
     if s.zero_stage:
-        share, whole = size // s.dp, size
+        whole = 0
         if s.zero_stage > 1:
             whole = max(most_whole(s, w, units_at(s, w, stage)) for stage in stages) * w.itemsize
-        return Memory(
-            parameters=share + whole if s.zero_stage == 3 else size,
-            gradients=share + whole,
-            optimizer=2 * share + 4 * len(buckets),
-            activations=activations(s, w, place),
-        )
-    blocks = s.blocks(w)
+        return Memory(flat_states(sizes, s.zero_stage, s.dp, whole, whole), activations=kept)
     tensors = sum(
         len(w.block_shapes()) * len(blocks[stage])
         + (2 - w.rotary) * (stage == 0)
         + (1 + len(w.norm_shapes(""))) * (stage == s.stages - 1)
         for stage in stages
     )
-    return Memory(
-        parameters=size,
-        gradients=size,
-        optimizer=2 * size + 4 * tensors,
-        activations=activations(s, w, place),
-    )
+    return under_adamw(size, tensors, kept)
 
 
 def of_microbatch(s: "Staged", w: "GPT") -> tuple[tuple[int, int], ...]:

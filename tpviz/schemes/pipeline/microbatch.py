@@ -18,7 +18,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import Collective, Operation, Operations, Part
-from tpviz.schemes.gpt.step import AGAIN, BACKWARD, FORWARD, PIECES, Kernels, kernels, payloads
+from tpviz.schemes.gpt.step import PIECES, Kernels, backward, forward, kernels, payloads
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -96,11 +96,7 @@ class Microbatch:
                 for run in runs
             ]
         layers = self._subs if self.level else self.of
-        parts = [
-            Part(phase, f"blocks.{number}{layer}", layers[name])
-            for number in blocks
-            for name, layer in FORWARD.items()
-        ]
+        parts = forward(layers, blocks, phase)
         if skip_last_allreduce and parts:
             parts[-1] = parts[-1]._replace(operations=self.of["mlp_unsummed"])
         return parts
@@ -145,22 +141,10 @@ class Microbatch:
                 Part("backward", _name(run), self._run_back(len(run)))
                 for run in reversed(self._runs(blocks))
             ]
-        layers, again = self.of | (self._subs_back if self.level else {}), []
-        if self.again:
-            again = AGAIN["selective"]["core_back"]
-        return [
-            part
-            for number in reversed(blocks)
-            for name, layer in BACKWARD.items()
-            for part in (
-                *(
-                    Part("recompute", f"blocks.{number}{layer}", layers[core])
-                    for core in (again if name == "core_back" else ())
-                ),
-                Part("backward", f"blocks.{number}{layer}", layers[name]),
-            )
-            if part.operations
-        ]
+        layers = self.of | (self._subs_back if self.level else {})
+        again = "selective" if self.again else "none"
+        parts = (part for number in reversed(blocks) for part in backward(layers, number, again))
+        return [part for part in parts if part.operations]
 
     @cached_property
     def _subs_back(self):

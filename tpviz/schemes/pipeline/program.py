@@ -4,7 +4,7 @@ Where the embedding and the head share their weight, first and last stage have a
 their gradients are added up before those of all replicas are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from tpviz.schemes.gpt.program import (
     LEARNING_RATE,
     Program,
     adamw,
-    gather,
     gather_together,
 )
 from tpviz.schemes.grid.program import GridBlock, Groups
@@ -131,9 +130,9 @@ class StagedProgram(Program):
         strategy = pipeline.strategy
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
-        self.splits, self.at = strategy.splits(workload), strategy.inside.layout
+        self.splits, self.layout = strategy.splits(workload), strategy.inside.layout
         shares = (*(("dp",) * ("dp" in strategy.axes)), *strategy.inside.shares)
-        self.rows = [(int(self.at.sp), axis) for axis in reversed(shares)]
+        self.rows = [(int(self.layout.sp), axis) for axis in reversed(shares)]
         self.buckets = pipeline.buckets
         trained = [bucket.shard for bucket in self.buckets] or pipeline.parameters()
         # a group, since a rank may have no parameters
@@ -152,50 +151,16 @@ class StagedProgram(Program):
             gather_updated(self.buckets)
 
     # -- for checking -----------------------------------------------------------------------------
-    def watch(self) -> None:
-        for stage in self.pipeline.stages.values():
-            for name, layer in (("input", "embed"), ("logits", "head")):
-                if hasattr(stage, layer):
-                    getattr(stage, layer).register_forward_hook(self._keeper(name))
+    @property
+    def parts(self) -> Iterable[nn.Module]:
+        return self.pipeline.stages.values()
 
-    def _keeper(self, name):
-        watched = self.watched
-
-        def keep(module, args, out):
-            if out.requires_grad:
-                out.retain_grad()
-            watched.setdefault(name, []).append(out)
-
-        return keep
-
-    def outputs(self) -> torch.Tensor:
-        """The logits (batch, seq, vocab) of the last step, on every rank."""
-        w, at, found = self.workload, self.at, self.watched.get("logits")
-        owner = self.pipeline.schedule.rank_of[-1]
-        return self._whole_batch(found, (w.seq, w.vocab // at.i), owner, at.outputs)
-
-    def input_gradient(self) -> torch.Tensor:
-        w, at = self.workload, self.at
-        found = [x.grad for x in self.watched["input"]] if "input" in self.watched else None
-        return self._whole_batch(found, at.stream_sizes(w), 0, at.inputs)
-
-    def gradients(self) -> dict[str, torch.Tensor]:
-        return self._full(FlatBucket.full_gradients) if self.buckets else super().gradients()
-
-    def parameters(self) -> dict[str, torch.Tensor]:
-        return self._full(FlatBucket.full_parameters) if self.buckets else super().parameters()
-
-    def _full(self, of_bucket):
-        return self.full({k: v for b in self.buckets for k, v in of_bucket(b).items()})
-
-    def _whole_batch(self, found, shape, owner, cut):
-        """The parts of all microbatches and replicas, of the rank at ``owner``, batch first."""
-        dim, shape = int(self.at.sp), list(shape)
-        sizes = self.strategy.axes
-        shape.insert(dim, self.workload.batch // prod(sizes[axis] for _, axis in self.rows))
-        whole = self._everywhere(torch.cat(found, dim) if found else None, shape, owner)
-        full = gather(whole, [*cut, *self.rows], self.mesh)
-        return full.transpose(0, 1) if dim else full
+    def everywhere(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor:
+        w, at, sizes = self.workload, self.layout, self.strategy.axes
+        first = name == "input"
+        shape = list(at.stream_sizes(w) if first else (w.seq, w.vocab // at.i))
+        shape.insert(int(at.sp), w.batch // prod(sizes[axis] for _, axis in self.rows))
+        return self._everywhere(tensor, shape, 0 if first else self.pipeline.schedule.rank_of[-1])
 
     def full(self, locals_by_name: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         parts, axes, schedule = {}, self.strategy.axes, self.pipeline.schedule

@@ -31,6 +31,7 @@ from .split import HEAD, TOKENS
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
+    from tpviz.schemes.grid.tensor import TensorParallel
 
     from .staged import Staged
 
@@ -40,13 +41,17 @@ def groups(
 ) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
     """{(unit, "ends", "summed" or ""): {parameter: shape}}, each one flat buffer; of a stage's
     parameters. At stage 1 there is one, ("", "")."""
-    found = {("", ""): dict(shapes)} if shapes else {}
     if s.zero_stage > 1:
-        once, found = {name for names in s.inside.summed(w).values() for name in names}, {}
-        for name, shape in shapes.items():
-            ends = "ends" if w.tied and name in (TOKENS, HEAD) else ""
-            kind = ends or ("summed" if name in once else "")
-            found.setdefault((unit_of(name), kind), {})[name] = shape
+        return _by_unit(s.inside, w, shapes)
+    return {("", ""): dict(shapes)} if shapes else {}
+
+
+def _by_unit(inside, w, shapes):
+    found, once = {}, {name for names in inside.summed(w).values() for name in names}
+    for name, shape in shapes.items():
+        ends = "ends" if w.tied and name in (TOKENS, HEAD) else ""
+        kind = ends or ("summed" if name in once else "")
+        found.setdefault((unit_of(name), kind), {})[name] = shape
     return dict(sorted(found.items()))
 
 
@@ -71,19 +76,19 @@ def padded(numel: int, ranks: int) -> int:
 
 def unit_numels(s: "Staged", w: "GPT", unit: str) -> dict[str, int]:
     """{kind of `groups`: elements of the flat buffer} of a unit under ZeRO 2 and 3."""
-    return _numels(s, w)["blocks.0" if unit.startswith("blocks") else unit]
+    kinds = counted(s.inside, w.one_layer)["blocks.0" if unit.startswith("blocks") else unit]
+    return {kind: padded(numel, s.dp) for kind, numel in kinds.items()}
 
 
 @lru_cache(maxsize=256)
-def _numels(s, w):
-    """The same by unit; all blocks are alike."""
-    one = w.one_layer
-    shapes = s.inside.flat_shapes(one)
-    if w.tied:
+def counted(inside: "TensorParallel", one: "GPT") -> dict[str, dict[str, int]]:
+    """{unit: {kind of `groups`: number of a rank's parameters}} of a model of one block;
+    all are alike, and both ends count a shared weight."""
+    found, shapes = {}, dict(inside.flat_shapes(one))
+    if one.tied:
         shapes[HEAD] = shapes[TOKENS]
-    found = {}
-    for (unit, kind), of in groups(s, one, shapes).items():
-        found.setdefault(unit, {})[kind] = padded(sum(map(prod, of.values())), s.dp)
+    for (unit, kind), of in _by_unit(inside, one, shapes).items():
+        found.setdefault(unit, {})[kind] = sum(map(prod, of.values()))
     return found
 
 

@@ -280,13 +280,16 @@ class Staged(Strategy):
 
     def held(self, workload: GPT, rank: int = 0) -> "Held":
         last, stages = self.stages - 1, self.schedule_of(workload).stages_of(self.place_of(rank))
-        blocks, inside = _counts(self, workload), self.inside.held(self.of_replica(workload))
-        sharded = (self.dp if self.zero_stage > 1 else 1) * self.inside.sharing
-        return inside._replace(
-            layers=sum(blocks[stage] for stage in stages),
-            ends=(0 in stages, last in stages),
-            shards=sharded * (self.microbatches > 1),
-        )
+        blocks = _counts(self, workload)
+        layers, ends = sum(blocks[stage] for stage in stages), (0 in stages, last in stages)
+        return self.held_by(workload, layers, ends, self.zero_stage > 1)
+
+    def held_by(self, workload: GPT, layers: int, ends: tuple[bool, bool], sharded: bool) -> "Held":
+        """The `Held` of a rank with these blocks and ends. sharded : whether the replicas share the
+        sum of gradients."""
+        shards = (self.dp if sharded else 1) * self.inside.sharing * (self.microbatches > 1)
+        held = self.inside.held(self.of_replica(workload))
+        return held._replace(layers=layers, ends=ends, shards=shards)
 
     def device(self, workload: GPT, cluster: "Cluster", rank: int = 0) -> "Device":
         """As `Strategy.device`. If the host limits the device and there is no pipeline, it keeps

@@ -22,7 +22,7 @@ from tpviz.schemes.gpt.step import update
 
 from .microbatch import Microbatch
 from .p2p_plan import P2PPlan
-from .sharding import padded, sharded, unit_numels, units_of
+from .sharding import counted, padded, sharded, unit_numels, units_of
 from .split import TOKENS
 
 if TYPE_CHECKING:
@@ -62,31 +62,23 @@ def shares_ends(schedule: Schedule, place: int) -> bool:
 @lru_cache(maxsize=256)
 def num_local_parameters(s: "Staged", w: "GPT") -> tuple[int, ...]:
     """Number of parameters of a rank, by stage; both ends count a shared weight."""
-    one = w.one_layer  # all blocks are alike
-    sizes = {name: prod(shape) for name, shape in s.inside.flat_shapes(one).items()}
-    found = list(_by_stage(s, w, sizes, sizes))
-    if w.tied:
-        found[-1] += sizes[TOKENS]
-    return tuple(found)
+    return _by_stage(s, w, lambda kinds: sum(kinds.values()))
 
 
 @lru_cache(maxsize=256)
 def num_summed_parameters(s: "Staged", w: "GPT") -> dict[str, tuple[int, ...]]:
     """{axis: (numbers by stage)} of those whose gradients the factor inside adds up over it."""
-    one = w.one_layer
-    sizes = {name: prod(shape) for name, shape in s.inside.flat_shapes(one).items()}
-    return {a: _by_stage(s, w, sizes, names) for a, names in s.inside.summed(one).items()}
+    axes = s.inside.summed(w.one_layer)
+    return dict.fromkeys(axes, _by_stage(s, w, lambda kinds: kinds.get("summed", 0)))
 
 
-def _by_stage(s, w, sizes, names):
-    """The sum of sizes by stage; block 0 stands for all."""
-    block, ends = 0, [0] * s.stages
-    for name in names:
-        if name.startswith("blocks."):
-            block += sizes[name]
-        else:
-            ends[s.stage_of(name, w)] += sizes[name]
-    return tuple(n + block * len(at) for n, at in zip(ends, s.blocks(w)))
+def _by_stage(s, w, number):
+    """The sum of ``number`` of each unit's kinds, by stage."""
+    of = {unit: number(kinds) for unit, kinds in counted(s.inside, w.one_layer).items()}
+    found = [of["blocks.0"] * len(blocks) for blocks in s.blocks(w)]
+    found[0] += of["embed"]
+    found[-1] += of["head"]
+    return tuple(found)
 
 
 @lru_cache(maxsize=64)

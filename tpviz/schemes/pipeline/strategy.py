@@ -33,65 +33,6 @@ from .staged import Staged, few_of
 __all__ = ["GPT", "Pipeline"]
 
 
-def schedule_knob(default: str) -> Any:
-    """The knob ``schedule``: the name of a schedule, or one of the user's own."""
-    return knob(
-        default,
-        help="order of each stage's forward and backward passes",
-        choices=tuple(SCHEDULES),
-        own=as_text,
-    )
-
-
-def chunks_knob() -> Any:
-    """The knob ``chunks``: stages per rank, for schedules with several."""
-    return knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=16)
-
-
-def recompute_knob(default: str) -> Any:
-    """The knob ``recompute``: which layers keep only their input."""
-    return knob(
-        default,
-        help="which layers keep only their input until backward",
-        choices=("none", "selective", "full", "stage_aware"),
-    )
-
-
-def keep_knob() -> Any:
-    """The knob ``keep``: k_0 of `tpviz.schemes.merak.paper`."""
-    return knob(
-        0.25,
-        help="fraction of the first stage's layers that keep everything under stage_aware "
-        "recomputation",
-        low=0.0,
-        high=1.0,
-    )
-
-
-def skip_knob() -> Any:
-    """The knob ``skip_last_allreduce``: whether recomputation leaves out the last sum."""
-    return knob(True, help="recomputation omits its last tp all-reduce, which no kernel needs")
-
-
-def subpipeline_knob() -> Any:
-    """The knob ``subpipeline``: whether two halves of a microbatch overlap; see `subpipeline`."""
-    return knob(
-        0,
-        help="tp all-reduces during the other half's kernels: 1 in a layer, 2 in a block, 3 "
-        "across blocks",
-        choices=(0, 1, 2, 3),
-    )
-
-
-def layout_knob() -> Any:
-    """The knob ``layout``: which blocks are on which stage; see `split`."""
-    return knob(
-        "even",
-        help="blocks of each stage: even, balanced (the head counts), counts such as (2, 2), or "
-        "Megatron-LM's layout such as Ett|ttL",
-    )
-
-
 @register
 class Pipeline(Staged):
     """Splits the layers into ``pp`` stages, through which ``microbatches`` flow by a schedule.
@@ -110,13 +51,39 @@ class Pipeline(Staged):
     microbatches: int = knob(
         4, help="parts that a replica's share of the batch is cut into", low=1, high=1024
     )
-    schedule: Any = schedule_knob("1f1b")
-    chunks: int = chunks_knob()
-    recompute: str = recompute_knob("none")
-    keep: float = keep_knob()
-    skip_last_allreduce: bool = skip_knob()
-    subpipeline: int = subpipeline_knob()
-    layout: str | tuple[int, ...] = layout_knob()
+    schedule: Any = knob(
+        "1f1b",
+        help="order of each stage's forward and backward passes",
+        choices=tuple(SCHEDULES),
+        own=as_text,
+    )
+    chunks: int = knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=16)
+    recompute: str = knob(
+        "none",
+        help="which layers keep only their input until backward",
+        choices=("none", "selective", "full", "stage_aware"),
+    )
+    keep: float = knob(
+        0.25,
+        help="fraction of the first stage's layers that keep everything under stage_aware "
+        "recomputation",
+        low=0.0,
+        high=1.0,
+    )
+    skip_last_allreduce: bool = knob(
+        True, help="recomputation omits its last tp all-reduce, which no kernel needs"
+    )
+    subpipeline: int = knob(
+        0,
+        help="tp all-reduces during the other half's kernels: 1 in a layer, 2 in a block, 3 "
+        "across blocks",
+        choices=(0, 1, 2, 3),
+    )
+    layout: str | tuple[int, ...] = knob(
+        "even",
+        help="blocks of each stage: even, balanced (the head counts), counts such as (2, 2), or "
+        "Megatron-LM's layout such as Ett|ttL",
+    )
     inner: TensorParallel | None = None
     data: DataParallel | None = None
     placement: str = ""

@@ -13,6 +13,7 @@ Gradients that are complete only after the inner strategy's synchronisation also
 their bucket until then.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -38,18 +39,31 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
     found = of_step(inner_memory(strategy, local), workload, local)
     if dp == 1:
         return found
-    buckets, item = strategy.buckets(workload), workload.itemsize
-    share = sum(b.numel for b in buckets) // dp * item
-    if strategy.zero:
-        found["optimizer"] = 2 * share + 4 * len(buckets)
-        found["parameters"] = share * dp if strategy.zero < 3 else share + _in_use(buckets) * item
-    if strategy.zero < 2:
-        late = sum(numel for b in buckets if b.late for _, _, numel in b.parts)
-        found["gradients"] = share * (dp + strategy.zero) + late * item
-    else:
+    buckets, zero, item = strategy.buckets(workload), strategy.zero, workload.itemsize
+    sizes, in_flight = [b.numel * item for b in buckets], 0
+    if zero > 1:
         order = ready_order(inner_parts(inner, local))
-        found["gradients"] = share + _in_flight(buckets, order, strategy.accumulation > 1) * item
+        in_flight = _in_flight(buckets, order, strategy.accumulation > 1)
+    if zero:
+        found.update(flat_states(sizes, zero, dp, _in_use(buckets) * item, in_flight * item))
+    if zero < 2:
+        found["gradients"] += sum(n for b in buckets if b.late for _, _, n in b.parts) * item
     return found
+
+
+def flat_states(
+    sizes: Sequence[int], zero: int, ranks: int, parameters: int, gradients: int
+) -> dict[str, int]:
+    """{kind: bytes of a rank} of flat buffers at stages 1 to 3, under AdamW: two moments, and 4
+    bytes a buffer to count steps. sizes : bytes of each buffer. parameters, gradients : bytes of
+    those that are whole for a moment, where they are shared out."""
+    size = sum(sizes)
+    share = size // ranks
+    return {
+        "parameters": share + parameters if zero == 3 else size,
+        "gradients": share + (gradients if zero > 1 else size),
+        "optimizer": 2 * share + 4 * len(sizes),
+    }
 
 
 def least(strategy: "DataParallel", workload: "GPT") -> Memory:

@@ -110,18 +110,6 @@ class DataParallelProgram(Program):
     def input_gradient(self) -> torch.Tensor:
         return gather(self.inner.input_gradient(), self.rows, self.mesh)
 
-    def gradients(self) -> dict[str, torch.Tensor]:
-        return self._full(FlatBucket.full_gradients)
-
-    def parameters(self) -> dict[str, torch.Tensor]:
-        return self._full(FlatBucket.full_parameters)
-
-    def _full(self, of_bucket):
-        found = {}
-        for bucket in self.buckets:
-            found |= of_bucket(bucket)
-        return self.full({name: found[name] for name in self.named})
-
 
 def build(
     strategy: "DataParallel",

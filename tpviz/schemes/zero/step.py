@@ -28,7 +28,6 @@ from tpviz.core.step import (
     Issues,
     Operations,
     Part,
-    Repeat,
     Step,
     Wait,
     accumulated,
@@ -53,13 +52,10 @@ def step(strategy: "DataParallel", workload: "GPT") -> Step:
     parts = inner_parts(inner, local, strategy.recompute)
     if strategy.dp == 1:
         return accumulated(parts, count)
-    last = _Step(strategy, workload).over(parts)
-    if count == 1:
-        return last
     each = microbatch_of(parts)
-    if strategy.zero >= 2:
+    if strategy.zero >= 2 and count > 1:
         each = _Step(strategy, workload).over(parts, last=False)
-    return Repeat(tuple(part._replace(ready=()) for part in each), count - 1), *last
+    return accumulated(_Step(strategy, workload).over(parts), count, each)
 
 
 def inner_parts(
