@@ -228,3 +228,10 @@ def test_least_memory_is_near_the_whole_and_never_above(zero, inner):
     assert all(least[kind] <= whole[kind] for kind in whole)
     if not zero:
         assert least.total >= whole["parameters"] * 4
+
+
+def test_whole_gradients_are_not_rounded_to_ranks():
+    """Without ZeRO nothing is padded, so the bytes are those of one process, by any number."""
+    w = tv.GPT(layers=1, hidden=10, heads=2, seq=5, batch=3, vocab=33, tied=False)
+    assert w.num_parameters % 3
+    assert tv.DataParallel(dp=3).memory(w)["gradients"] == w.num_parameters * 4  # not 8232

@@ -142,3 +142,14 @@ def test_a_backward_split_on_one_rank_alone_recomputes_on_all():
     box = tv.clusters.nvswitch(4)
     simulated = tv.simulate(merak, w, box).step_time
     assert tv.predict(merak, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+
+
+def test_gradients_are_summed_over_token_axes_that_do_not_cut_the_parameter():
+    """AxoNN shares the batch over z and data, and z cuts weights; tp shares the sequence."""
+    names, summed = set(W.parameter_shapes()), tv.AxoNN(x=1, y=1, z=2, data=2).summed(W)
+    assert set(summed["data"]) == names and set(summed) == {"z", "data"}
+    cut = {n for n in names if n.endswith("weight") and "norm" not in n and "position" not in n}
+    assert set(summed["z"]) == names - cut
+    at = tv.Megatron(tp=2, sp=True)
+    assert set(at.summed(W)["tp"]) == names - set(at.splits(W))
+    assert not tv.Megatron(tp=2).summed(W) and not tv.AxoNN(x=2, y=2, z=1, data=1).summed(W)

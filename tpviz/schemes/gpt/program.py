@@ -15,6 +15,7 @@ import torch.distributed as dist
 from tpviz.core.labels import label
 from tpviz.schemes.collectives import GroupsByAxis, own_of
 from tpviz.schemes.gradients import add_up, own_rows, share
+from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
 from .initial import load_initial
 from .model import ReferenceGPT
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from tpviz.core.workload import GPT
     from tpviz.schemes.grid.layout import Layout
-    from tpviz.schemes.zero.flat_param import FlatBucket
 
 LEARNING_RATE = 1e-3
 
@@ -124,7 +124,7 @@ class Program:
     clip, accumulation = 0.0, 1
     layout: "Layout | None" = None
     rows: Sequence[tuple[int, str]] = ()
-    buckets: "Sequence[FlatBucket]" = ()
+    buckets: Sequence[FlatBucket] = ()
     unkept: Sequence[str] = ()
     extra: Sequence[str] = ()
 
@@ -212,6 +212,7 @@ class Program:
     def optimizer_step(self) -> None:
         """Update the parameters from the gradients of the last `step`."""
         self.optimizer.step()
+        gather_updated([bucket for bucket in self.buckets if bucket.zero in (1, 2)])
 
     @property
     def parts(self) -> Iterable["nn.Module"]:

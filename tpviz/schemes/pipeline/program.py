@@ -20,7 +20,7 @@ from tpviz.schemes.gpt.program import (
 )
 from tpviz.schemes.grid.program import GridBlock, Groups
 from tpviz.schemes.zero.exchange import BucketExchange
-from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
+from tpviz.schemes.zero.flat_param import FlatBucket
 
 from . import subpipeline
 from .pipeline import RankPipeline
@@ -144,11 +144,6 @@ class StagedProgram(Program):
         self.watched.clear()
         rows = [own.chunk(self.strategy.microbatches) for own in self.own_rows(batch)]
         return self.pipeline.step(list(zip(*rows)))
-
-    def optimizer_step(self) -> None:
-        self.optimizer.step()
-        if self.strategy.zero < 3:
-            gather_updated(self.buckets)
 
     # -- for checking -----------------------------------------------------------------------------
     @property

@@ -14,7 +14,7 @@ from tpviz.core.labels import label
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
 
 from .exchange import BucketExchange
-from .flat_param import FlatBucket, gather_updated
+from .flat_param import FlatBucket
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -62,15 +62,13 @@ class DataParallelProgram(Program):
             bucket.reset()
 
     def before_forward(self, microbatch: int) -> None:
-        """Mark all gradients as missing; at ZeRO 2 and 3 also free the full ones. At ZeRO 3 what is
-        in no block is gathered once, and kept until its gradients are done."""
-        exchange = self.exchange
+        """Mark all gradients as missing; at ZeRO 2 and 3 also free the full ones."""
         if self.zero >= 2:
-            exchange.wait()
-        exchange.expect(held=self.zero < 2 and microbatch < self.accumulation - 1)
+            self.exchange.wait()
+        self.exchange.expect(held=self.zero < 2 and microbatch < self.accumulation - 1)
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
-        if self.zero == 3:
+        if self.zero == 3:  # what is in no block is gathered once, and kept for its gradients
             roots = [b for b in self.buckets if b.unit not in self.units]
             for bucket in roots:
                 bucket.gather("forward")
@@ -90,11 +88,6 @@ class DataParallelProgram(Program):
                     bucket.collect(parameter)
             self.exchange.launch()
         self.exchange.wait()
-
-    def optimizer_step(self) -> None:
-        self.optimizer.step()
-        if self.zero in (1, 2):
-            gather_updated(self.buckets)
 
     # -- for checking -----------------------------------------------------------------------------
     @property
