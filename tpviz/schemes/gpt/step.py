@@ -2,7 +2,7 @@
 
 A scheme gives the operations of each part of the network, with its own collectives in them, under
 the names in `PIECES`; `assemble` repeats those of a block for every block. One process has no
-collectives: `reference`.
+collectives: `tpviz.schemes.grid.tensor.WholeBlocks`.
 
 Backward completes gradients in this order: head and last LayerNorm, then block by block down, up,
 norm2, out, qkv, norm1, then positions and tokens; `completes` has the finer points.
@@ -112,26 +112,6 @@ def completes(first: str = "plain", second: str = "plain") -> dict[str, tuple[st
         "qkv_back": of_layer(qkv, first),
         "norm1_back": ("norm1.weight", "norm1.bias"),
     }
-
-
-def reference(w: "GPT", recompute: str = "none") -> tuple[Part, ...]:
-    """The step of the whole model on one device. recompute : of a `Strategy`."""
-    k = kernels(w)
-    pieces = {
-        "attention": (k.qkv[0], k.core[0], k.out[0]),
-        "mlp": (k.up[0], k.down[0]),
-        "head": k.head[:1],
-        "core": k.core[:1],
-        "core_back": k.core[1:],
-        "update": (update(w, w.num_parameters),),
-    }
-    layers = ("head", "down", "up", "out", "qkv")
-    return assemble(
-        w,
-        pieces | {f"{name}_back": getattr(k, name)[1:] for name in layers},
-        completes(),
-        recompute,
-    )
 
 
 def update(w: "GPT", numel: int) -> Kernel:

@@ -28,14 +28,12 @@ from tpviz.schemes.gpt.memory import (
     under_adamw,
 )
 
-from .layout import Layout
 from .step import num_local_parameters
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
 
-ALONE = Layout.of_one_axis("", 1)
-"""The whole model on one rank."""
+    from .layout import Layout
 
 
 def memory(at: "Layout", w: "GPT", recompute: str = "none") -> Memory:

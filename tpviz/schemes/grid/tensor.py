@@ -115,7 +115,9 @@ class TensorParallel(Strategy):
 
 @dataclass(frozen=True)
 class WholeBlocks(TensorParallel):
-    """A block on one rank, without an axis of its own."""
+    """A block on one rank, without an axis of its own: the step of one process."""
+
+    recompute: str = "none"
 
     @property
     def axes(self) -> dict[str, int]:

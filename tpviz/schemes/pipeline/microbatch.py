@@ -38,7 +38,15 @@ class Microbatch:
         made = inside.pieces(w, split)
         names = *PIECES, "mlp_unsummed", "head_weight", "weights"
         self.of = {name: tuple(made.get(name, ())) for name in names}
+        self.embed, self.embed_back = self._end("embed", "embed"), self._end("embed_back", "embed")
+        self.head = self._end("head", "head")
+        norm = self._end("norm_back", "norm")
+        self.head_back = self._end("head_back", "head") + norm * bool(self.of["norm_back"])
         self._run, self._run_back = cache(self._run), cache(self._run_back)  # alike in all blocks
+
+    def _end(self, name, layer):
+        phase = "backward" if name.endswith("back") else "forward"
+        return [Part(phase, layer, self.of[name])]
 
     # -- kernels and all-reduces of subs -----------------------------------------------------------
     @cached_property
@@ -58,29 +66,6 @@ class Microbatch:
             Collective("tp", "all_reduce", payloads(self.w.with_batch(rows), self.tp).activation)
             for rows in halves(self.w.batch)
         ]
-
-    # -- both ends ---------------------------------------------------------------------------------
-    @property
-    def embed(self) -> list[Part]:
-        """The embedding's forward."""
-        return [Part("forward", "embed", self.of["embed"])]
-
-    @property
-    def embed_back(self) -> list[Part]:
-        """The embedding's backward."""
-        return [Part("backward", "embed", self.of["embed_back"])]
-
-    @property
-    def head(self) -> list[Part]:
-        """The last LayerNorm, the head and the loss."""
-        return [Part("forward", "head", self.of["head"])]
-
-    @property
-    def head_back(self) -> list[Part]:
-        """Backward of the loss, the head and the last LayerNorm."""
-        norm = self.of["norm_back"]
-        parts = [Part("backward", "head", self.of["head_back"])]
-        return parts + [Part("backward", "norm", norm)] * bool(norm)
 
     # -- blocks ------------------------------------------------------------------------------------
     def forward(

@@ -44,7 +44,7 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
         """(`Sums` of a microbatch's forward, backward, of what follows the last one, the clock)."""
         made = replace(s, recompute=recompute, zero=2 if sharded else 0)
         clock = Clock.of(cluster, mesh, w.dtype, made.parent_axis, made.device(w, cluster))
-        steps, known = [inner_parts(made.inner, thin, recompute) for thin in shallows(local)], {}
+        steps, known = [inner_parts(made.inside, thin) for thin in shallows(local)], {}
         one, two = (
             [sums([p for p in step if p.phase in names], clock, known) for names in PHASES]
             for step in steps

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING
 from tpviz.cluster.clock.cost import Memory
 from tpviz.core.step import ready_order
 from tpviz.schemes.gpt.memory import of_step
-from tpviz.schemes.grid.memory import ALONE
-from tpviz.schemes.grid.memory import memory as memory_of
 
 from .paper import model_states
 from .step import inner_parts
@@ -35,14 +33,14 @@ if TYPE_CHECKING:
 
 def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
     """The `tpviz.cluster.clock.cost.Memory` of one rank."""
-    local, inner, dp = strategy.local(workload), strategy.inner, strategy.dp
+    local, dp = strategy.local(workload), strategy.dp
     found = of_step(inner_memory(strategy, local), workload, local)
     if dp == 1:
         return found
     buckets, zero, item = strategy.buckets(workload), strategy.zero, workload.itemsize
     sizes, in_flight = [b.numel * item for b in buckets], 0
     if zero > 1:
-        order = ready_order(inner_parts(inner, local))
+        order = ready_order(inner_parts(strategy.inside, local))
         in_flight = _in_flight(buckets, order, strategy.accumulation > 1)
     if zero:
         found.update(flat_states(sizes, zero, dp, _in_use(buckets) * item, in_flight * item))
@@ -76,13 +74,13 @@ def least(strategy: "DataParallel", workload: "GPT") -> Memory:
 
 def inner_memory(strategy: "DataParallel", local: "GPT") -> Memory:
     """The `Memory` of the strategy inside."""
-    return Memory(_inner_memory_of(strategy.inner, strategy.recompute, local))
+    return Memory(_inner_memory_of(strategy.inside, local))
 
 
 @lru_cache(maxsize=64)
-def _inner_memory_of(inner, recompute, local):
+def _inner_memory_of(inside, local):
     """The same at every stage."""
-    return inner.memory(local) if inner else memory_of(ALONE, local, recompute)
+    return inside.memory(local)
 
 
 def _in_use(buckets):

@@ -33,7 +33,7 @@ from tpviz.core.step import (
     accumulated,
     microbatch_of,
 )
-from tpviz.schemes.gpt.step import reference, update
+from tpviz.schemes.gpt.step import update
 from tpviz.schemes.strategy import step_of
 
 from .buckets import gathered, unit_of
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 def step(strategy: "DataParallel", workload: "GPT") -> Step:
     """The inner strategy's step, with dp's collectives: at ZeRO 2 and 3 in every microbatch, else
     in the last one."""
-    local, inner, count = strategy.local(workload), strategy.inner, strategy.accumulation
-    parts = inner_parts(inner, local, strategy.recompute)
+    count = strategy.accumulation
+    parts = inner_parts(strategy.inside, strategy.local(workload))
     if strategy.dp == 1:
         return accumulated(parts, count)
     each = microbatch_of(parts)
@@ -58,13 +58,9 @@ def step(strategy: "DataParallel", workload: "GPT") -> Step:
     return accumulated(_Step(strategy, workload).over(parts), count, each)
 
 
-def inner_parts(
-    inner: "Strategy | None", local: "GPT", recompute: str = "none"
-) -> tuple[Part, ...]:
-    """The step of the strategy inside, or of one process; strategies whose step has a `Repeat` are
-    never inside. recompute : of one process."""
-    step = step_of(inner, local) if inner else reference(local, recompute)
-    return tuple(part for part in step if isinstance(part, Part))
+def inner_parts(inside: "Strategy", local: "GPT") -> tuple[Part, ...]:
+    """The step of the strategy inside; those whose step has a `Repeat` are never inside."""
+    return tuple(part for part in step_of(inside, local) if isinstance(part, Part))
 
 
 class ExchangeParts:

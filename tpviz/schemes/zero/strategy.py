@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.core.checks import divides
 from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
-from tpviz.schemes.gpt.pointwise import Held
+from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
 from tpviz.schemes.ownership import local_shapes
 from tpviz.schemes.strategy import Strategy, register
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tpviz.cluster.clock.cost import Memory
     from tpviz.core.step import Step
     from tpviz.core.workload import GPT
+    from tpviz.schemes.gpt.pointwise import Held
 
 __all__ = ["DataParallel"]
 
@@ -118,28 +119,31 @@ class DataParallel(Strategy):
         return replace(self, inner=other)
 
     @property
+    def inside(self) -> Strategy:
+        """The strategy inside; `WholeBlocks` if there is none."""
+        return self.inner or _whole(self.recompute)
+
+    @property
     def alike(self) -> bool | tuple[str, ...]:
         """``alike`` of the strategy inside."""
-        return self.inner is None or self.inner.alike
+        return self.inside.alike
 
     @property
     def parent_axis(self) -> Mapping[str, str]:
         """``parent_axis`` of the strategy inside."""
-        return self.inner.parent_axis if self.inner else {}
+        return self.inside.parent_axis
 
     @property
     def axes(self) -> dict[str, int]:
-        return placed({"dp": self.dp} | (self.inner.axes if self.inner else {}), self.placement)
+        return placed({"dp": self.dp} | self.inside.axes, self.placement)
 
     def check(self, workload: "GPT") -> None:
         axis, parts = "dp", self.dp
         if self.accumulation > 1:
             axis, parts = "dp*accumulation", self.dp * self.accumulation
         divides("batch", workload.batch, axis, parts)
-        if self.inner is None:
-            return
         try:
-            self.inner.check(self.local(workload))
+            self.inside.check(self.local(workload))
         except ValueError as error:
             clash = getattr(error, "clash", None)
             if clash is None or "batch" not in clash.size_name:
@@ -157,7 +161,7 @@ class DataParallel(Strategy):
         return workload.with_batch(workload.batch // (self.dp * self.accumulation))
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
-        return self.inner.splits(self.local(workload)) if self.inner else {}
+        return self.inside.splits(self.local(workload))
 
     def buckets(self, workload: "GPT") -> list[Bucket]:
         """The `buckets.Bucket` list of one rank."""
@@ -177,9 +181,9 @@ class DataParallel(Strategy):
 
         return dist.all_reduce(flat, group=group, async_op=True)  # pyright: ignore[reportReturnType]
 
-    def held(self, workload: "GPT", rank: int = 0) -> Held:
-        local, shards = self.local(workload), self.dp if self.zero >= 2 else 1
-        held = self.inner.held(local) if self.inner else Held(local, 1, 1.0, 1.0, local.layers)
+    def held(self, workload: "GPT", rank: int = 0) -> "Held":
+        shards = self.dp if self.zero >= 2 else 1
+        held = self.inside.held(self.local(workload))
         return held._replace(shards=shards * (self.accumulation > 1))
 
     def memory(self, workload: "GPT") -> "Memory":
@@ -228,17 +232,22 @@ class DataParallel(Strategy):
 
 
 @lru_cache(maxsize=64)
-def _inside(inner: Strategy | None, workload: "GPT", local: "GPT"):
+def _whole(recompute: str) -> Strategy:
+    return WholeBlocks(recompute)
+
+
+@lru_cache(maxsize=64)
+def _inside(inner: Strategy, workload: "GPT", local: "GPT"):
     """({parameter: shape of a rank's part}, those whose gradients are partial), by the inner
     strategy: the same at every stage of ZeRO."""
-    summed = inner.summed(local).values() if inner else ()
+    summed = inner.summed(local).values()
     return local_shapes(inner, workload), {name for names in summed for name in names}
 
 
 @lru_cache(maxsize=256)
 def _buckets(strategy: "DataParallel", workload: "GPT"):
     """The ledger, the cost and the memory all ask for them."""
-    shapes, partial = _inside(strategy.inner, workload, strategy.local(workload))
+    shapes, partial = _inside(strategy.inside, workload, strategy.local(workload))
     return tuple(
         fill_buckets(
             shapes,
