@@ -76,7 +76,7 @@ class NoInputSum(Broken):
 
 class NoSyncOfNorms(Broken):
     def spoil(self, program):
-        program.partial = ()
+        program.summed = {}
 
 
 class WholeTargets(Broken):

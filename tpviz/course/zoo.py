@@ -187,7 +187,7 @@ def bias_everywhere(program: Any, layer: Any) -> None:
 
 def copies_not_summed(program: Any, layer: Any) -> None:
     """Replicated parameters keep the gradient of the rank's own part of the sequence."""
-    program.partial = ()
+    program.summed = {}
 
 
 # -- a step is laid beside the right one -----------------------------------------------------------

@@ -9,7 +9,7 @@ Traceback (most recent call last):
 TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks, accumulation, recompute
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache, wraps
 from importlib import import_module
@@ -124,6 +124,10 @@ class Strategy(Searched):
         """{axis: parameters whose gradients are added up over it once, when backward has ended}:
         axes over which tokens are shared, but those that cut the parameter; none by default."""
         return {}
+
+    def partial(self, workload: "GPT") -> Collection[str]:
+        """Parameters whose gradients are still partial sums when backward ends, by `summed`."""
+        return dict.fromkeys(name for names in self.summed(workload).values() for name in names)
 
     def step(self, workload: "GPT") -> "Step":
         """One step of rank 0 as data. Raises ``NotImplementedError`` where a scheme has none."""

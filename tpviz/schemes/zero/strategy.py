@@ -240,8 +240,7 @@ def _whole(recompute: str) -> Strategy:
 def _inside(inner: Strategy, workload: "GPT", local: "GPT"):
     """({parameter: shape of a rank's part}, those whose gradients are partial), by the inner
     strategy: the same at every stage of ZeRO."""
-    summed = inner.summed(local).values()
-    return local_shapes(inner, workload), {name for names in summed for name in names}
+    return local_shapes(inner, workload), inner.partial(local)
 
 
 @lru_cache(maxsize=256)
