@@ -47,7 +47,7 @@ class DataParallelProgram(Program):
         self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer  # pyright: ignore[reportArgumentType]
         inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
         self.exchange = BucketExchange([[bucket] for bucket in self.buckets], self.zero)
-        for unit in self.units:
+        for unit in self.units if self.zero == 3 else ():
             block = self.module.get_submodule(unit)
             self.exchange.hook_forward(unit, block, block)
 
