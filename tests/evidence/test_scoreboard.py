@@ -119,6 +119,20 @@ def test_bands_hold_the_share_of_runs_that_they_should():
     assert bands.of_others(points[:7])(points[0]) is None  # two others
 
 
+def test_nine_of_ten_runs_lie_in_the_band_of_the_others():
+    """The usual quantiles of 39 runs hold 34 of 40 alike, each by the others."""
+    points = [point(s, model=str(s), step=1.0) for s in range(1, 41)]
+    assert bands.inside(points, bands.of_others(points)) == (40, 20 / 40, 36 / 40)
+
+
+def test_the_band_of_other_sources_has_none_of_its_own():
+    sources = "megatron_sc21_table1", "megatron_2020_weak"
+    points = [point(s, source=name, step=1.0) for name in sources for s in range(1, 7)]
+    around = bands.of_others(points, sources=True)
+    assert around(points[0])[1:3] == (score.ANY, 6)
+    assert bands.of_others(points[:6], sources=True)(points[0]) is None
+
+
 def test_the_page_has_a_90th_percentile_beside_every_median():
     summary = PAGE.partition("**Rows to test on.** ")[2].partition("\n")[0]
     assert summary.count("median") == 2 * summary.count("90th percentile") > 0
