@@ -147,12 +147,13 @@ def fastest(
     for bound, s in sorted(bounds, key=lambda x: x[0]):
         if bound >= best[0]:
             break
-        if s.recompute == "stage_aware":  # with nothing recomputed it is as fast as it can be
-            if _step_time(replace(s, keep=1.0), w, cluster) >= best[0]:
-                continue
+        if s.recompute == "stage_aware":
             ladder = [replace(s, keep=keep) for keep in keeps(s, w)]
-            first = bisect_left(ladder, True, key=lambda s: need(s, w) <= memory)
-            s = ladder[min(first, len(ladder) - 1)]
+            if need(ladder[-1], w) > memory:
+                continue  # not even with everything recomputed, and memory is quickly counted
+            if _step_time(replace(s, keep=1.0), w, cluster) >= best[0]:
+                continue  # with nothing recomputed it is as fast as it can be
+            s = ladder[bisect_left(ladder, True, key=lambda s: need(s, w) <= memory)]
         if need(s, w) <= memory:
             best = min(best, (_step_time(s, w, cluster), s), key=lambda x: x[0])
     return best

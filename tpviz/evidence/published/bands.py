@@ -82,8 +82,7 @@ def of_others(
     """For each of these points the band that the others of its framework and GPU make, all of its
     source, model and number of GPUs left out: that of a run which is not published yet. sources :
     leave out all of its source, and take `ANY` GPU."""
-    device = lambda p: ANY if sources else p.plan.cluster.device.name
-    place = lambda p: (profile_of(p.row.source), device(p))
+    place = lambda p: (profile_of(p.row.source), ANY if sources else p.plan.cluster.device.name)
     group = lambda p: (p.row.source, *(() if sources else (p.row.model, p.row.n_gpus)))
     alike, known = by(points, place), {}
 

@@ -232,10 +232,9 @@ def _coverage(b: ScorePage):
     tests, fits = (score.points(of_part(b.steps.rows, part)) for part in ("test", "fit"))
     shown = lambda p: bands.band(profile_of(p.row.source), p.plan.cluster.device.name)
     out = [["framework", "GPU", "part", "runs", "within the inner band", "within the band"]]
-    other_sources = bands.of_others(tests, sources=True)
     for part, points, around, fewest in (
         ("test", tests, bands.of_others(tests), bands.FEWEST),
-        ("test, by other sources", tests, other_sources, 1),
+        ("test, by other sources", tests, bands.of_others(tests, sources=True), 1),
         ("fit", fits, shown, bands.FEWEST),
     ):
         of = lambda p: (profile_of(p.row.source), p.plan.cluster.device.name)
