@@ -125,7 +125,7 @@ def in_script(tries, seed):
 
 def in_kernel(tries, seed):
     """The same, with the button's own message to a kernel that runs cells; also the longest
-    output of an interrupt."""
+    output of an interrupt. IPython that was interrupted itself names neither cell nor tpviz."""
     from jupyter_client.manager import start_new_kernel
 
     rnd, tally, longest = random.Random(seed), Tally("kernel"), ""
@@ -143,7 +143,8 @@ def in_kernel(tries, seed):
             at, hits = (0, *moments(rnd)), 0
             for before, moment in itertools.pairwise(at):
                 stopped, text = stopped_launch(manager, client, rnd, moment - before)
-                hits, longest = hits + stopped, max(longest, text, key=line_count)
+                ours = text if "Cell In" in text or "tpviz" in text else ""
+                hits, longest = hits + stopped, max(longest, ours, key=line_count)
             time.sleep(0.05)  # an interrupt may reach the kernel a moment after its cell has ended
             failed, text = cell(
                 client, f"assert not (found := s.works({rnd.choice(SIZES)})), found"
