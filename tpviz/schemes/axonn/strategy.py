@@ -143,7 +143,7 @@ class AxoNN(TensorParallel):
             for name, n in sizes.items()
         }
 
-    def cut_over(self, workload: GPT) -> dict[str, tuple[str, ...]]:
+    def cut_over(self, workload: GPT) -> dict[str, Any]:
         found = dict(super().cut_over(workload))
         return found | {name: (*found.get(name, ()), "z") for name in self.blocks(workload)}
 

@@ -158,7 +158,7 @@ def assemble(
 
 
 def forward(
-    of: Mapping[str, Iterable[Operation]], blocks: Iterable[int], phase: str = "forward"
+    of: Mapping[str, tuple[Operation, ...]], blocks: Iterable[int], phase: str = "forward"
 ) -> list[Part]:
     """Forward of these blocks. of : {name of `PIECES`: operations}."""
     return [
@@ -169,7 +169,7 @@ def forward(
 
 
 def backward(
-    of: Mapping[str, Iterable[Operation]],
+    of: Mapping[str, tuple[Operation, ...]],
     i: int,
     recompute: str = "none",
     ready: Mapping[str, tuple[str, ...]] = MappingProxyType({}),

@@ -151,7 +151,7 @@ class StagedProgram(Program):
         return self.pipeline.stages.values()
 
     def everywhere(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor:
-        w, at, sizes = self.workload, self.layout, self.strategy.axes
+        w, at, sizes = self.workload, self.strategy.inside.layout, self.strategy.axes
         first = name == "input"
         shape = list(at.stream_sizes(w) if first else (w.seq, w.vocab // at.i))
         shape.insert(int(at.sp), w.batch // prod(sizes[axis] for _, axis in self.rows))

@@ -71,8 +71,8 @@ class ExchangeParts:
 
     def __init__(self, zero: int, gathers: Mapping[str, Sequence[Collective]]):
         self.zero, self.gathers = zero, gathers
-        self.parts: list[Part] = []
-        self.made, self.last, self.todo, self.asked = Operations(), None, [], {}
+        self.parts, self.made = list[Part](), Operations()
+        self.last, self.todo, self.asked = None, [], {}
 
     def add(self, phase: str, layer: str = "") -> None:
         """End a part here, if there is anything in it."""
