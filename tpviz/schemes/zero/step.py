@@ -187,5 +187,5 @@ class _Step(ExchangeParts):
         numel = sum(bucket.numel for bucket in self.buckets) // self.strategy.dp
         self.parts.append(Part("optimizer", "", (update(self.workload, numel),)))
         if self.zero < 3:
-            self.made += [Issues(tuple(self.all)), Wait("dp")]
+            self.made.extend([Issues(tuple(self.all)), Wait("dp")])
             self.add("optimizer")
