@@ -11,19 +11,16 @@ all-reduce, the others take the same time a unit. All other work of the iteratio
 sharded and unchanged, takes the share ``other`` of Sequential's time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from tpviz.core.checks import number, one_of
 from tpviz.evidence.facts import facts
 from tpviz.evidence.t3_hardware import Gemm, Machine
 from tpviz.evidence.t3_hardware.closed_form import sublayer_times
 
-from .sublayers import SUBLAYERS
-
-if TYPE_CHECKING:
-    from .sublayers import Sublayers
+from .sublayers import SUBLAYERS, Sublayers
 
 FACTS = facts(__file__)
 OTHER: float = FACTS.other_work
@@ -45,7 +42,7 @@ class Gain(NamedTuple):
 
 
 def end_to_end(
-    found: "Sublayers",
+    found: Sublayers,
     config: str = "t3_mca",
     what: str = "training",
     other: float = OTHER,
@@ -91,3 +88,76 @@ def _times(row, machine):
 def geomean(gains: Sequence[Gain]) -> float:
     """The geometric mean of the speedups."""
     return prod(g.speedup for g in gains) ** (1 / len(gains))
+
+
+# -- the measures of comparison: functions of (`Sublayers`, knobs of `end_to_end`), in percent --
+def _more(ratio):
+    """By how many percent a ratio of two of our numbers is above 1."""
+    return lambda found, whole: 100 * (ratio(found) - 1)
+
+
+def _speedup(config, mean):
+    return _more(lambda found: getattr(found, mean)(config))
+
+
+def _ratio(what, tp=None):
+    """The geometric mean of one of `RATIOS`, over the sublayers of one TP degree or all."""
+    rows = lambda found: tuple(r for r in found.rows if tp in (None, str(r.tp)))
+    return _more(lambda found: Sublayers(rows(found), found.machine).geomean(RATIOS[what]))
+
+
+def _most(what):
+    return _more(lambda found: found.max(RATIOS[what]))
+
+
+def _iteration(config, what, mean):
+    def ours(found, whole):
+        gains = end_to_end(found, config, what, **whole)
+        return 100 * ((geomean(gains) if mean == "geomean" else max(g.speedup for g in gains)) - 1)
+
+    return ours
+
+
+def _share(what):
+    """Communication's share of Sequential's iteration, the largest."""
+    return lambda found, whole: (
+        100 * max(g.communication for g in end_to_end(found, "t3", what, **whole))
+    )
+
+
+def _saved(mean):
+    """Of memory traffic."""
+    if mean == "max":
+        return lambda found, whole: 100 * found.max(lambda row: row.moved())
+    return lambda found, whole: 100 * (1 - found.geomean(lambda row: 1 - row.moved()))
+
+
+def _writes(row):
+    before, after = row.dram["sequential"], row.dram["t3_mca"]
+    return (before["gemm_write"] + before["rs_write"]) / (
+        after["update_local"] + after["update_incoming"]
+    )
+
+
+RATIOS = {
+    "near_memory": lambda row: row.rs / row.rs_nmc,
+    "ideal_near_memory": lambda row: row.speedup("ideal_nmc") / row.speedup("ideal"),
+    "mca_over_t3": lambda row: row.seconds["t3"] / row.seconds["t3_mca"],
+    "rs_reads": lambda row: row.dram["sequential"]["rs_read"] / row.dram["t3_mca"]["dma_read"],
+    "writes": _writes,
+    "gemm_reads": lambda row: row.read(),
+}
+OURS = {
+    "speedup": _speedup,
+    "ratio": _ratio,
+    "most": _most,
+    "saved": _saved,
+    "iteration": _iteration,
+    "share": _share,
+}
+
+
+def measured(words: str) -> Callable[[Sublayers, dict[str, Any]], float]:
+    """What computes ours, by its name in `OURS` and its arguments, as in "speedup t3_mca max"."""
+    measure, *arguments = words.split()
+    return OURS[measure](*arguments)

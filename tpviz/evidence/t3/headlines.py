@@ -12,8 +12,7 @@ from tpviz.core.checks import one_of
 from tpviz.evidence.finding import Finding
 from tpviz.evidence.t3_hardware import Machine
 
-from .end_to_end import OTHER
-from .paper import measured
+from .end_to_end import OTHER, measured
 from .sublayers import FITTED, MODELS, Sublayers, sublayers
 
 SIZES = {"small": "Mega-GPT-2 and T-NLG, TP 8 and 16", "large": "GPT-3, PALM and MT-NLG, TP 32"}
