@@ -138,18 +138,10 @@ class MeshScaling(Report):
         """The trends in words."""
         lines = ["Modelled. " + self._fabrics()]
         for name, points in self.points.items():
-            first, last = points[0], points[-1]
-            lines.append(
-                f"On the {name} fabric a layer's communication goes from "
-                f"{show_seconds(first.seconds)} on {first.ranks} ranks to "
-                f"{show_seconds(last.seconds)} on {last.ranks} (mesh {last.strategy.mesh}); 1D's "
-                f"from {show_seconds(first.seconds_1d)} to {show_seconds(last.seconds_1d)}. Its "
-                f"share of the step goes from {100 * first.fraction():.0f} % to "
-                f"{100 * last.fraction():.0f} % in strong and to "
-                f"{100 * last.fraction(weak=True):.0f} % in weak scaling (1D: "
-                f"{100 * last.fraction(one=True):.0f} % and "
-                f"{100 * last.fraction(weak=True, one=True):.0f} %)."
-            )
+            kinds = ((False, False), (True, False), (False, True), (True, True))
+            ends = {"first": points[0], "last": points[-1], "begin": points[0].fraction()}
+            shares = [points[-1].fraction(*kind) for kind in kinds]
+            lines.append(self.say("trend", name=name, shares=shares, **ends))
         return lines
 
     def notes(self) -> list[str]:
