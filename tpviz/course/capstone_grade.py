@@ -129,7 +129,7 @@ def _numbers(foreseen, slow):
     ]
 
 
-def _exposed(waiting, step, busy, first, last=MappingProxyType({})):
+def _exposed(waiting, step, busy, first, last: Mapping[str, float] = MappingProxyType({})):
     """The share of a step that is exposed communication; first, last : other mistakes."""
     mistakes = {
         PER_CENT: 100 * waiting / step,

@@ -224,10 +224,10 @@ def _point(w, n, rates, flops, smallest):
     one = ATP(mesh=(n, 1), attention="A1" if w.num_kv_heads % n else "A3")
     strategy, seconds = best(ATP.meshes(w, n), w, rates)
     unit, factor = w.batch * w.seq * w.hidden, (n / smallest) ** 0.5
-    volumes = (sum(wire_volume(s, w).values()) / unit for s in (strategy, one))
+    volume, volume_1d = (sum(wire_volume(s, w).values()) / unit for s in (strategy, one))
     times = seconds, bus_time(one, w, rates(one.mesh))
-    compute = (layer_flops(w, by) / n / flops for by in (1.0, factor))
-    return MeshPoint(n, strategy, *volumes, *times, *compute, factor)
+    compute, weak = (layer_flops(w, by) / n / flops for by in (1.0, factor))
+    return MeshPoint(n, strategy, volume, volume_1d, *times, compute, weak, factor)
 
 
 def layer_flops(w: GPT, factor: float = 1.0) -> float:
