@@ -7,17 +7,23 @@ from pathlib import Path
 
 import tpviz as tv
 from tpviz.views.figures.page import document
-from tpviz.views.gallery import SECTIONS, section
+from tpviz.views.gallery import SECTIONS, section, thumbnails
 
 PATH = Path(__file__).parent / "gallery.html"
 
 
 def main() -> None:
     """Draw all sections, and write the page."""
-    body = "<p class='facts'>Press Play, or move a slider. Nothing is loaded from a network.</p>"
-    for title, (draw, words) in SECTIONS.items():
-        body += section(title, words, draw())
-    PATH.write_text(document("tpviz: the gallery", body), encoding="utf-8")
+    hero, *others = SECTIONS.items()
+    body = (
+        "<p class='facts'>Each sees a part of the data; then all agree on one gradient. "
+        "Nobody is in charge.</p>"
+    )
+    title, (draw, words) = hero
+    body += draw() + section(title, words, "", draw.__name__) + thumbnails()
+    for title, (draw, words) in others:
+        body += section(title, words, draw(), draw.__name__)
+    PATH.write_text(document("How one model trains on many GPUs", body), encoding="utf-8")
     tv.shutdown()
     print(f"{PATH.relative_to(Path.cwd())}: {PATH.stat().st_size / 1e6:.2f} MB")
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tpviz.views.figures.palette import BACKGROUND
+from tpviz.views.figures.tokens import BACKGROUND
 
 SVG = "{http://www.w3.org/2000/svg}"
 NEAR = 0.004
@@ -78,7 +78,7 @@ def _compared(trace, drawn, x, y, base):
         found = {(x(a + w / 2), y(b + h / 2)): rect for (a, b, w, h), rect in boxes}
         assert found.keys() == {at for at, z in cells.items() if z is not None}
         for at, rect in found.items():
-            part = min(abs(cells[at]) / trace["zmax"], 1) * 0.55
+            part = min(abs(cells[at]) / trace["zmax"], 1) * (0.55 if cells[at] > 0 else 0.4)
             assert float(rect.get("fill-opacity")) == pytest.approx(part, abs=1e-3)
             assert rect.get("class") == ("f-forward" if cells[at] > 0 else "f-axis0")
     elif trace["type"] == "bar":

@@ -53,5 +53,6 @@ def places(html):
 
 def look(place):
     """The picture's words: what playing does not change."""
-    words = place.locator(".tpv-title, .tpv-metrics, .tpv-picture").all_inner_texts()
+    words = place.locator(".tpv-title, .tpv-picture").all_inner_texts()
+    words += place.locator(".tpv-title").evaluate_all("all => all.map(title => title.title)")
     return re.sub(r"\s+", " ", " ".join(words))

@@ -33,11 +33,11 @@ FLOORS = {
     "verbs": 4_600,
     "modules": 6_450,
     "evidence": 11_360,
-    "views": 15_860,
+    "views": 16_470,
     "course": 10_050,
 }
 TOP = {"__init__", "__main__"}
-JS_BYTES = 60_000  # of all views in a notebook: 50,000 before zoom, speed and revealing in films
+JS_BYTES = 63_500  # of all views in a notebook: 60,000 before rails, patterns and the map of plans
 VIEW_BYTES = 35_000  # of one view, with all that it imports
 ONLY_IN_PAGES = {"host.js", "pack.js"}
 

@@ -45,13 +45,11 @@ def keys_step(view):
 
 
 def plays_to_the_end(view):
-    """Space plays; at the end every chunk of every rank is the sum of four numbers."""
+    """Space plays; at the end every slice of every rank is the sum of four numbers."""
     view.locator("svg[role=application]").press("Space")
     view.root.page.wait_for_selector(f"{MICROSCOPE}[data-step='6']", timeout=20_000)
     view.locator("button", has_text="Play").wait_for()
-    ranks = [
-        view.locator(f"[data-rank='{r}'] text[font-size='13']").all_text_contents()
-        for r in range(4)
-    ]
+    ranks = [view.locator(f"[data-rank='{r}'] title").all_text_contents() for r in range(4)]
     assert ranks == [ranks[0]] * 4
     assert len(ranks[0]) == 4
+    assert all(said.endswith("of ranks 0, 1, 2, 3") for said in ranks[0])

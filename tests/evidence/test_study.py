@@ -17,8 +17,8 @@ from tpviz.evidence import peers, study
 from tpviz.evidence.study import KINDS, Outcome, outcome
 from tpviz.ranks.bar import viewer
 from tpviz.views.figures.chart_svg import LEGIBLE
-from tpviz.views.figures.palette import TEXT
 from tpviz.views.figures.svg import image
+from tpviz.views.figures.tokens import TEXT
 
 W = tv.GPT(layers=1, hidden=32, heads=4, seq=16, batch=4, vocab=64)
 NODE = tv.clusters.nvswitch(4)

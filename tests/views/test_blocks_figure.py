@@ -199,15 +199,15 @@ def test_every_frame_is_well_formed_and_inside(strategy):
         ElementTree.fromstring(blocks_svg(scene, 0, theme))
 
 
-def test_groups_are_ringed_partial_sums_hatched_and_owners_lettered():
+def test_groups_are_ringed_partial_sums_are_sheets_and_owners_lettered():
     found = story(tv.ATP(mesh=(4, 2)), W)
     scene = figure.blocks_scene(found, 3)
     for number, frame in enumerate(found.frames):
         rings = scene["frames"][number].count("tpv-flow")
         assert rings == (len(found.mesh.groups(frame.move.axis)) if frame.move else 0)
         tensors = frame.product + frame.moving
-        hatched = "tpv-partial" in scene["frames"][number]
-        assert hatched == any(t.partial for t in tensors)
+        sheer = "data-partial" in scene["frames"][number]
+        assert sheer == any(t.partial for t in tensors)
     texts = set(re.findall(r">(\d,\d|\*,\d|\d,\*)<", scene["frames"][1]))
     assert {f"{i},{j}" for i in range(4) for j in range(2)} | {"*,0", "*,1"} <= texts
 

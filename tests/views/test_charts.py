@@ -19,8 +19,8 @@ from tpviz.evidence.atp.scaled import STYLES
 from tpviz.evidence.study import Outcome
 from tpviz.views.figures import chart_marks, scales
 from tpviz.views.figures.chart_svg import chart_svg
-from tpviz.views.figures.palette import contrast, tokens
 from tpviz.views.figures.plotly_chart import mixed
+from tpviz.views.figures.tokens import contrast, tokens
 
 W = tv.GPT(layers=1, hidden=64, heads=8, seq=32, batch=8, vocab=64)
 NODE = tv.clusters.nvswitch()

@@ -291,18 +291,16 @@ def test_ranks_stand_by_their_coordinates_in_either_order(order, neighbour):
 @pytest.mark.parametrize("sizes", [(2, 2, 2, 1), (1, 1, 1, 1)])
 def test_the_legend_says_how_cuts_are_written(sizes):
     scene = grid.grid_scene(story(axonn(sizes), W))
-    legend = ElementTree.fromstring(f"<svg>{scene['common']}</svg>")
-    words = ["".join(line.itertext()) for line in legend.iter("text")]
-    assert "A[Iz, Jx]: rows of A cut over z, columns over x" in words
+    assert "A[I_z, J_x]: rows of A cut over z, columns over x." in scene["notes"]
 
 
-def test_groups_flow_and_partial_sums_are_hatched():
+def test_groups_flow_and_partial_sums_are_sheets():
     found = story(axonn((2, 2, 2, 1)), W)
     scene = grid.grid_scene(found, 3)
     for frame, picture in zip(found.frames, scene["frames"]):
         lit = re.findall(r"data-group='(\w+)'", picture)
         assert lit == ([frame.move.axis] * 4 if frame.move else [])
-        assert ("tpv-partial" in picture) == any(t.partial for t in frame.product + frame.moving)
+        assert ("data-partial" in picture) == any(t.partial for t in frame.product + frame.moving)
 
 
 def test_terms_of_two_sums_are_said():

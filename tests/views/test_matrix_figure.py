@@ -11,8 +11,8 @@ import tpviz as tv
 from tpviz.cluster import Cluster, Dimension, Level
 from tpviz.core.inks import axis_keys
 from tpviz.views.figures.matrix import MAX_RANKS, TIER_KEYS, matrix_scene
-from tpviz.views.figures.palette import INKS, PATTERNS
 from tpviz.views.figures.svg import image
+from tpviz.views.figures.tokens import INKS, PATTERNS
 
 SVG = "{http://www.w3.org/2000/svg}"
 PRESETS = list(tv.clusters.presets().values())

@@ -53,7 +53,9 @@ def test_each_step_shows_its_messages_and_its_numbers(opened, microscope, scene)
         drawn = tokens.evaluate_all("all => all.map(token => token.dataset.message)")
         assert drawn == [f"{m['sender']}-{m['receiver']}-{m['chunk']}" for m in messages]
         for rank, cells in enumerate(frame):
-            numbers = view.locator(f"[data-rank='{rank}'] text[font-size='13']").all_text_contents()
+            numbers = view.locator(
+                f"[data-rank='{rank}'] text[text-anchor='middle'][font-weight]"
+            ).all_text_contents()
             assert numbers == [cell["value"] for cell in cells if cell]
         svg.press("ArrowRight")
     shows(view, len(scene["steps"]))

@@ -1,5 +1,5 @@
 import re
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tpviz.core.inks import MEMORY_KINDS, PHASES, axis_keys, phase_key
 from tpviz.core.mesh import Mesh
 from tpviz.views.figures import blocks, lanes, legend, mesh, schedule, tiles, timeline
 from tpviz.views.figures.comparison import INK_OF_PART
-from tpviz.views.figures.palette import (
+from tpviz.views.figures.tokens import (
     INKS,
     PATTERNS,
     contrast,
@@ -127,6 +127,30 @@ def test_every_meaning_of_a_legend_is_told_apart_without_colour():
     assert "\n".join(map(str, alike)) == ""
 
 
+TIMES = "forward", "backward", "axis0"
+
+
+def test_kinds_of_time_are_told_apart_by_lightness():
+    """Fills are solid: where colours do not help, as on grey paper, steps of lightness do."""
+    for theme, sight in product(("light", "dark"), SIGHT):
+        inks = [seen(tokens(theme)[key], sight) for key in TIMES]
+        for a, b in pairwise(inks):
+            assert np.linalg.norm(a - b) >= 11, (theme, sight)
+    for theme in ("light", "dark"):
+        steps = [seen(tokens(theme)[key], "grey")[0] for key in TIMES]
+        assert steps == sorted(steps)
+
+
+def test_patterns_are_a_switch_but_for_what_is_exposed():
+    for drawn in map(look, ("backward", "axis0", "wait")):
+        assert "tpv-mark" in drawn[0]
+    assert "tpv-mark" not in look("exposed")[0] and "url(#tpv-exposed)" in look("exposed")[0]
+    style = svg_style("auto")
+    assert ".tpv-auto .tpv-mark{display:none}" in style
+    assert "@media print{.tpv-auto .tpv-mark{display:inline}}" in style
+    assert ".tpv-patterns .tpv-auto .tpv-mark{display:inline}" in style
+
+
 def test_patterns_differ():
     """No two are the same lines, so a pattern is a sign."""
     drawn = [tile for tile in PATTERNS.values() if tile]
@@ -166,7 +190,7 @@ def test_svg_style_per_theme():
     assert "prefers-color-scheme" in svg_style("auto")
     assert INKS["optimizer"].dark in svg_style("dark")
     assert INKS["optimizer"].dark not in svg_style("light")
-    assert re.search(r"\.tpv-light \.f-forward\{fill:#0072B2\}", svg_style("light"))
+    assert f".tpv-light .f-forward{{fill:{INKS['forward'].light}}}" in svg_style("light")
     assert ".tpv-page .f-forward{fill:var(--tpv-forward)}" in svg_style("page")
     assert "--jp-layout-color0" in svg_style("page")
     with pytest.raises(ValueError, match="'light', 'dark', 'auto', 'page'"):

@@ -279,10 +279,11 @@ def test_pictures_are_well_formed_and_inside(panels):
 
 def test_patterns_tell_bars_apart_without_colours():
     scene = schedule_scene([panel("zb_h1", 2, 4)], "t")
-    patterns = {"backward": "diagonal", "recompute": "dots", "gradients": "back"}
+    patterns = {"backward": "diagonal", "recompute": "dots", "weight_gradient": "back"}
     for ink, pattern in patterns.items():
         assert re.search(
-            rf"data-key='{ink}'/><path d='[^']*' fill='url\(#tpv-{pattern}\)'", scene["common"]
+            rf"data-key='{ink}'/><path d='[^']*' class='tpv-mark' fill='url\(#tpv-{pattern}\)'",
+            scene["common"],
         )
     assert ">F0</text>" in scene["common"]
     assert ">W3</text>" in scene["common"]

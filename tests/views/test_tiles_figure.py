@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
-from tpviz.views.figures.palette import PATTERNS
 from tpviz.views.figures.tiles import (
     MAX_PARTS,
     STEPS,
@@ -35,6 +34,7 @@ from tpviz.views.figures.tiles_states import (
     story_of,
     to_table,
 )
+from tpviz.views.figures.tokens import PATTERNS
 
 MACHINE = Machine(cus=4, llc=1 << 20, dram=5e10, link=7.5e9, tracker_sets=8)
 CONFIGS = ("sequential", "t3", "t3_mca")
@@ -262,7 +262,7 @@ def test_areas_of_the_memory_lane_are_named():
     ):
         drawn = re.findall(
             rf"<path d='({where})' class='f-(\w+)' {extra}/>"
-            r"(?:<path d='\1' fill='url\(#tpv-(\w+)\)'/>)?",
+            r"(?:<path d='\1' class='tpv-mark' fill='url\(#tpv-(\w+)\)'/>)?",
             common,
         )
         assert [look for _, *look in drawn][::order] == [["forward", ""], ["axis0", "diagonal"]]

@@ -114,7 +114,7 @@ def heat_map(
 ) -> dict[str, Any]:
     """A heat map of ``z`` with the texts ``words`` in its cells. The colour scale runs from
     -``limit`` to ``limit``: one ink below 0, another above, both light enough for text."""
-    ends = [[0, "ink:axis0/0.55"], [0.5, "ink:bg"], [1, "ink:forward/0.55"]]
+    ends = [[0, "ink:axis0/0.4"], [0.5, "ink:bg"], [1, "ink:forward/0.55"]]
     cells = {"type": "heatmap", "name": name, "x": x, "y": y, "z": z, "xgap": 2, "ygap": 2}
     text = {"text": words, "texttemplate": "%{text}", "textfont": {"color": "ink:fg"}}
     return {**cells, **text, "zmin": -limit, "zmax": limit, "colorscale": ends}

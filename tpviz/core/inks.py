@@ -1,4 +1,4 @@
-"""Names of inks: which meaning has which. Their colours are those of `tpviz.views.figures.palette`.
+"""Names of inks: which meaning has which. Their colours are those of `tpviz.views.figures.tokens`.
 
 >>> axis_keys(["dp", "tp"])
 {'dp': 'axis1', 'tp': 'axis0'}

@@ -209,7 +209,7 @@ class Claims(Report):
             "panels": [panel("", [ranges, {**mine, "text": text}], x, y, rules=marks)],
         }
 
-    def _columns(self):
+    def _columns(self) -> list[tuple[str, Any]]:
         def figure(r: ClaimRow) -> str:
             return f"{r.ours.figure:.3g} {r.claim.unit}" if r.ours else ""
 
@@ -321,7 +321,7 @@ def _side_by_side(wanted: list[Claim], sensitivity: bool, progress: Any) -> dict
         claim.ask(sensitivity, hear)
     for claim, given in jobs.values():
         groups.setdefault(claim.shares(given), []).append((claim, given))
-    options = {"timeout": None, "device": "cpu", "progress": progress}
+    options: dict[str, Any] = {"timeout": None, "device": "cpu", "progress": progress}
     with TemporaryDirectory(prefix="claims-") as folder:
         every = launch(_worked, [*groups.values()], folder, world_size=cores, **options)
     return {job: ours for found in every for job, ours in found.items()}

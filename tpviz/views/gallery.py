@@ -12,7 +12,7 @@ from tpviz.core.mesh import Mesh
 from tpviz.schemes.ownership import ownership
 
 from .figures.page import swept
-from .figures.svg import fitted
+from .figures.svg import fitted, image
 
 GPT = tv.GPT()
 WORKLOAD = tv.GPT(layers=2, hidden=256, heads=8, seq=128, batch=8)
@@ -35,7 +35,7 @@ def microscope() -> str:
         return playing(tv.MicroscopeView(made))
 
     words = {"ranks": "in the ring"}
-    return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 4}, words)
+    return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 8}, words)
 
 
 def blocks() -> str:
@@ -107,15 +107,36 @@ def playing(view: Any) -> dict[str, Any]:
     return {**view.state(), "autoplay": True}
 
 
-def section(title: str, words: str, drawn: str) -> str:
-    """A part of a page: a heading, one sentence, and what is drawn, as html."""
-    return f"<section><h2>{escape(title)}</h2><p>{escape(words)}</p>{drawn}</section>"
+def section(title: str, words: str, drawn: str, anchor: str = "") -> str:
+    """A part of a page: a heading, one sentence, and what is drawn, as html. anchor : the id by
+    which a link finds it."""
+    own = f" id='{anchor}'" if anchor else ""
+    return f"<section{own}><h2>{escape(title)}</h2><p>{escape(words)}</p>{drawn}</section>"
+
+
+def thumbnails() -> str:
+    """Small pictures that lead to the sections, as html."""
+    views = {
+        blocks: tv.BlocksView(tv.ATP(mesh=(2, 2)), GPT).picture,
+        grid: tv.GridView(tv.AxoNN(x=2, y=2, z=2), GPT).picture,
+        schedules: tv.ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8).picture,
+        tiles: tv.TileView(config="t3_mca", against="sequential").picture,
+        mesh: tv.MeshView(Mesh({"dp": 2, "pp": 2, "tp": 2})),
+    }
+    titles = {draw: title for title, (draw, _) in SECTIONS.items()}
+    drawn = "".join(
+        f"<a href='#{draw.__name__}'>{image(view.to_svg(), titles[draw], 1)}"
+        f"<span>{escape(titles[draw].partition(':')[0])}</span></a>"
+        for draw, view in views.items()
+    )
+    return f"<nav class='thumbnails' aria-label='sections'>{drawn}</nav>"
 
 
 SECTIONS = {
     "A ring all-reduce, message by message": (
         microscope,
-        "Every rank sends one chunk at a time to the next: 2 (n-1) steps, however long the ring.",
+        "Every rank sends one slice at a time to the next, which adds it to its own. Longer rings "
+        "take more steps, but no rank ever sends more than two gradients.",
     ),
     "ATP: tensor parallelism on a 2D mesh": (
         blocks,

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from .palette import css_rules, css_variables
+from .tokens import css_rules, css_variables
 
 FOLDER = Path(__file__).resolve().parent.parent / "widgets"
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
@@ -35,4 +35,5 @@ def module(name: str) -> str:
 @lru_cache
 def stylesheet() -> str:
     """The CSS of every view, with the palette's colours and the classes of Python's pictures."""
-    return css_variables() + css_rules() + (FOLDER / "view.css").read_text(encoding="utf-8")
+    variables = css_variables(":is(.tpv, .tpv-framed, .tpv-ground)")
+    return variables + css_rules() + (FOLDER / "view.css").read_text(encoding="utf-8")

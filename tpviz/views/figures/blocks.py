@@ -12,26 +12,23 @@ from tpviz.core.inks import axis_keys
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace.ledger import wire_bytes
 
-from .blocks_matrix import HATCH, CellGrid, Eyes, matrices, notation, plain, ranks
+from .blocks_matrix import CellGrid, Eyes, matrices, notation, plain, ranks
 from .legend import Look, Mark, legend
-from .palette import INKS
 from .svg import (
     FILM,
-    LETTERS,
+    LINE,
     VIEW,
+    alone,
     amount,
     check_step,
     clickable,
-    document,
-    head,
-    lines,
     outline,
     pattern_defs,
     rect,
     swatch,
     text,
-    wrapped,
 )
+from .tokens import INKS
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -71,7 +68,8 @@ class Story(NamedTuple):
 
 def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     """The scene of a `Story`, ready for JSON: ``title``, ``badge``, ``width``, ``height``,
-    ``style``, ``common`` and ``frames`` (SVG), ``captions``, ``words``, ``facts``, ``rank``.
+    ``style``, ``common`` and ``frames`` (SVG), ``captions``, ``words``, ``says`` (of each frame,
+    its explanation alone), ``numbers`` (of each frame, [label, value]), ``facts``, ``rank``.
 
     Raises ValueError for a rank that does not exist, and above 16 ranks.
     """
@@ -91,9 +89,11 @@ def scene_of(
         "rank": rank,
         "captions": [caption(story, i) for i in range(len(story.frames))],
         "words": [words(frame) for frame in story.frames],
+        "says": [" ".join([frame.words, *in_flight(frame)]) for frame in story.frames],
+        "numbers": [numbers(story, frame) for frame in story.frames],
         "facts": facts,
         "opens": opening(story),
-        "top": 34,
+        "top": 0,
         **drawn,
     }
 
@@ -243,8 +243,8 @@ def describe(story: Story, rank: int, number: int) -> str:
     )
 
 
-STRIP, LINE, WORDS = 60, 130, 152
-GRID, PANEL = (78, 462), 460
+STRIP, FORMULA = 30, 86
+GRID, PANEL = (78, 396), 470
 SHORT = {"norm1": "LN1", "norm2": "LN2"}
 ONE_LINE = 88  # letters of a layer's line that fit
 APART = 14  # px between the phases of the strip
@@ -257,7 +257,7 @@ PHASES = {
 LEGEND: list[tuple[Mark, str]] = [
     (
         lambda x, y, key=key, sign=sign: (
-            rect(x, y, 14, 12, key) + text(x + 7, y + 10, sign, f"on-{key}", 11, "middle", 700)
+            rect(x, y, 14, 12, key) + text(x + 7, y + 10, sign, f"on-{key}", 13, "middle", 700)
         ),
         words,
     )
@@ -268,7 +268,7 @@ LEGEND: list[tuple[Mark, str]] = [
     )
 ]
 """Each with the letter that tensors of its kind have: colour is not alone."""
-LOOK = Look(14, 12, 5, 6.2, 15, 10, 11)
+LOOK = Look(14, 12, 5, 7.2, 15, 10)
 
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
@@ -279,20 +279,23 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     totals = running(story)
     bottom = max(grid.bottom, GRID[1] + 160) + 14
     ticks, places = strip(story, keys)
-    explained, bottom = _legend(story, eyes, bottom)
+    marks, bottom = explained(story, eyes, bottom)
     frames = [
-        now(story, number, *places[number])
-        + drawn_sentence(frame, keys)
+        now(*places[number])
+        + formula(frame, keys)
         + matrices(frame, eyes)
         + ranks(frame, grid, eyes)
-        + panel(story, number, eyes, totals)
+        + panel(number, eyes, totals)
         for number, frame in enumerate(story.frames)
     ]
     return {
         "width": FILM,
         "height": round(bottom + 18),
         "frames": frames,
-        "common": f"{pattern_defs()}<defs>{HATCH}</defs>{ticks}{explained}",
+        "common": pattern_defs() + ticks + marks,
+        "notes": [
+            f"{_letters_of(eyes.mesh.names)}  T = b s tokens (b batch, s sequence), {HIDDEN}"
+        ],
     }
 
 
@@ -302,9 +305,10 @@ def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str
     Raises ValueError for a step that does not exist.
     """
     check_step(scene, step)
-    body = f"{scene['common']}{head(scene)}{scene['frames'][step]}"
-    label = f"{scene['title']}, {scene['captions'][step]}"
-    return document(scene["width"], scene["height"], body, label, theme)
+    said = f"{scene['captions'][step]}.\n{scene['says'][step]}"
+    counted = "; ".join(" ".join(pair) for pair in scene["numbers"][step])
+    body, label = scene["common"] + scene["frames"][step], scene["captions"][step]
+    return alone(scene, f"{said}\n{counted}", body, theme, f"{scene['title']}, {label}")
 
 
 # -- the way through the block ---------------------------------------------------------------------
@@ -318,12 +322,12 @@ def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, fl
         last = frames[i - 1] if i else None
         if not last or last.phase != frame.phase:
             x += APART if last else 0
-            out.append(text(x, STRIP - 14, PHASES[frame.phase], size=12, weight=700))
+            out.append(text(x, STRIP - 14, PHASES[frame.phase], size=13, weight=700))
         if not last or last[:2] != frame[:2]:
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
-            if 6.2 * len(name) + 2 <= run * wide:
-                out.append(text(x + 2, STRIP + 31, name, "muted"))
+            if 7.6 * len(name) + 5 <= run * wide:
+                out.append(text(x + 2, STRIP + 32, name, "muted"))
             out.append(f"<path d='M{x:.1f},{STRIP - 2}v33' class='s-muted'/>")
         out.append(_tick(i, frame, x, wide, keys))
         places.append((x, wide))
@@ -341,86 +345,75 @@ def _tick(i, frame, x, wide, keys):
     return clickable(f"step='{i}'", out, f"step {i + 1}, {frame.layer}: {does(frame)}")
 
 
-def now(story: Story, number: int, x: float, wide: float) -> str:
-    """A border and a pointer at the tick of the frame shown, and its description."""
+def now(x: float, wide: float) -> str:
+    """A border and a pointer at the tick of the frame shown."""
     out = outline(x, STRIP - 2, wide, 22, "fg", 2.6, 2)
-    out += f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
-    return out + text(12, LINE - 12, caption(story, number), size=13, weight=700)
+    return out + f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
 
 
-# -- the sentence ----------------------------------------------------------------------------------
-def drawn_sentence(frame: "Frame", keys: dict[str, str]) -> str:
-    """The layer's line with this frame's part of it in bold, in two lines where it is long, and
-    its explanation."""
+# -- the formula -----------------------------------------------------------------------------------
+def formula(frame: "Frame", keys: dict[str, str]) -> str:
+    """The layer's line with this frame's part of it in bold, in two lines where it is long."""
     spans, (first, last), down = [], frame.active, 0
     for i, part in enumerate(frame.line):
         if len(sentence(frame)) > ONE_LINE and str(part).startswith("→ ") and not down:
-            down = 17
-            spans.append(f"</text><text x='12' y='{LINE + 10 + down}' font-size='13'>")
+            down = LINE
+            spans.append(f"</text><text x='12' y='{FORMULA + down}' font-size='13'>")
         words = part if isinstance(part, str) else notation(part, keys)
         here = first <= i < last
         token, weight = ("fg", 700) if here else ("muted", 400)
         spans.append(f"<tspan class='f-{token}' font-weight='{weight}'>{words}</tspan>")
-    out = f"<text x='12' y='{LINE + 10}' font-size='13' xml:space='preserve'>"
-    out += f"{' '.join(spans)}</text>"
-    rows = wrapped(frame.words, LETTERS - 9)
-    return out + lines(12, WORDS + 12 + down, rows, 16, "muted", 12)
+    out = f"<text x='12' y='{FORMULA}' font-size='13' xml:space='preserve'>"
+    return f"{out}{' '.join(spans)}</text>"
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-def panel(
-    story: Story,
-    number: int,
-    eyes: Eyes,
-    totals: list[dict[str, float]],
-    x: float = PANEL,
-    y: float = GRID[1] - 20,
-    width: float = 72,
-) -> str:
-    """FLOPs and bytes of the frame, its payload in words, and the running total of every axis.
-
-    x, y : of the first line; width : of the bars.
-    """
-    frame = story.frames[number]
-    rows = [("every rank, in this step", "fg", 700)]
+def numbers(story: Story, frame: "Frame") -> list[list[str]]:
+    """(label, text) pairs of a frame, of every rank: its FLOPs, or the bytes that its kernels read
+    and write where it has no collective; its payload; what a ring sends of it."""
+    rows = []
     if frame.kernels:
         flops, moved = work(frame)
-        rows.append((f"compute: {amount(flops, 'FLOP')}", "fg", ""))  # pyright: ignore[reportArgumentType]
-        rows.append((f"memory: {amount(moved)} read and written", "muted", ""))  # pyright: ignore[reportArgumentType]
-    if frame.move:
-        rows += _payload(story, frame)
-    out = ""
-    for words, token, weight in rows:
-        out += text(x, y, words, token, 12, weight=weight)
-        y += 17
-    y += 10
-    out += text(x, y, "sent so far, of the block's total", "fg", 12, weight=700)
-    for axis, total in totals[-1].items():
-        y += 22
-        out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)
-    return out
+        rows.append(["compute", amount(flops, "FLOP")])
+        if not frame.move:
+            rows.append(["memory", f"{amount(moved)} read and written"])
+    return rows + (_payload(story, frame) if frame.move else [])
 
 
 def _payload(story, frame):
     move, count = frame.move, len(frame.moves)
-    n = story.mesh.axes[move.axis]
-    numbers = elements(story, frame)
+    many = elements(story, frame)
     factor = "2(n-1)/n" if move.collective == "all_reduce" else "(n-1)/n"
-    times = f" (one of {count} here)" if count > 1 else ""
-    ring = "all of them send" if count > 1 else f"a ring sends {factor} of it:"
+    each = f" (one of {count})" if count > 1 else ""
+    ring = "all of them send" if count > 1 else f"a ring sends {factor}"
     total = sum(sent(story, story.frames.index(frame)).values())
     payload = f"{move.payload:,} bytes" if move.payload < 1e7 else amount(move.payload)
+    product = f"{many:,} x {move.payload // many} bytes"
     return [
-        (f"{move.collective.replace('_', '-')} over {move.axis}, n = {n}{times}", "fg", ""),
-        (f"payload {symbols(frame)} numbers", "fg", 700),
-        (f"= {numbers:,} x {move.payload // numbers} bytes = {payload}", "fg", ""),
-        (f"{ring} {amount(total)}", "muted", ""),
+        [f"payload{each}", f"{symbols(frame)} numbers = {product} = {payload}"],
+        [ring, f"{amount(total)}, n = {story.mesh.axes[move.axis]}"],
     ]
+
+
+def panel(
+    number: int,
+    eyes: Eyes,
+    totals: list[dict[str, float]],
+    x: float = PANEL,
+    y: float = GRID[1] - 14,
+    width: float = 90,
+) -> str:
+    """The running total of every axis, after a frame. x, y : of the first line; width : of bars."""
+    out = text(x, y, "sent so far, of the block's total", weight=650)
+    for axis, total in totals[-1].items():
+        y += 26
+        out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)
+    return out
 
 
 def _bar(axis, so_far, total, x, y, key, width):
     left = x + max(26, 9 * len(axis))
-    out = text(x, y, axis, key, 12, weight=700)
+    out = text(x, y, axis, key, 13, weight=700)
     out += outline(left, y - 10, width, 12, "muted", rx=2)
     if total:
         out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")
@@ -428,20 +421,19 @@ def _bar(axis, so_far, total, x, y, key, width):
     return out + text(left + 8 + width, y, words)
 
 
-def _legend(story, eyes, y):
-    """The legend of colours, hatching and letters, and y of its last line."""
-    names = eyes.mesh.names
-    where = (
-        f"0,1: on the rank at {names[0]} 0, {names[-1]} 1;  *: on every rank along that axis"
-        if len(names) > 1
-        else f"1: on the rank at {names[0]} 1;  *: on all ranks"
-    )
-    return explained(story, eyes, f"{where}.  T = b s tokens (b batch, s sequence)", y)
+HIDDEN = "H = h hidden size. Not to scale."
 
 
-def explained(story: Story, eyes: Eyes, words: str, y: float) -> tuple[str, float]:
-    """(the legend of the strip, that of the matrices, and in words that of the letters; y of its
-    last line). words : of the letters on blocks; y : where it begins."""
+def _letters_of(names):
+    """What the letters on blocks say."""
+    if len(names) == 1:
+        return f"1: on the rank at {names[0]} 1;  *: on all ranks."
+    return f"0,1: on the rank at {names[0]} 0, {names[-1]} 1;  *: on every rank along that axis."
+
+
+def explained(story: Story, eyes: Eyes, y: float) -> tuple[str, float]:
+    """(the legend of the strip and that of the matrices; y of its last line). y : where it
+    begins."""
     phases = dict.fromkeys(f.phase for f in story.frames if f.product)
     used = {move.axis for frame in story.frames for move in frame.moves}
     inks = {key: INKS[key].label for key in phases}
@@ -456,7 +448,6 @@ def explained(story: Story, eyes: Eyes, words: str, y: float) -> tuple[str, floa
         steps.append((halves, "overlapped: compute above, communication below"))
     out, y = legend(steps, 12.0, y, VIEW, LOOK)
     marks = [*LEGEND, ("pale", f"faint: not on rank {eyes.rank}")]
-    marks.append(("partial", "hatched: a partial sum, the other ranks' behind it"))
+    marks.append(("partial", "sheets: a partial sum, the other ranks' behind it"))
     more, y = legend(marks, 12.0, y + 20, VIEW, LOOK)
-    rows = wrapped(f"{words}, H = h hidden size.  Not to scale.", LETTERS)
-    return out + more + lines(12, y + 30, rows, 15, "muted"), y + 15 + 15 * len(rows)
+    return out + more, y

@@ -3,7 +3,7 @@ ranks, each a cell with its blocks, and the groups that communicate.
 
 Blocks are lettered with the coordinates of the ranks that hold them, * for every rank along an
 axis. Cuts have the colour of their axis. The blocks of the chosen rank are filled; partial sums are
-hatched, one sheet behind the other.
+translucent sheets, one behind the other.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from itertools import pairwise, product
 from math import prod
 from typing import TYPE_CHECKING
 
-from .svg import clickable, lines, outline, rect, swatch, text
+from .svg import SMALL, clickable, lines, outline, rect, text
 
 if TYPE_CHECKING:
     from tpviz.core.mesh import Mesh
@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 Box = tuple[float, float, float, float]
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 160.0}
 HIDDEN = 64.0
-MIDDLE, ENLARGED = 304, 1.2
+MIDDLE, ENLARGED = 226, 1.15
 LONG = 10  # letters of a rank's part that get a line of their own
 SHEET, SHEETS = 5, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
-HATCH = (
-    "<pattern id='tpv-partial' width='6' height='6' patternUnits='userSpaceOnUse'>"
-    "<path d='M-1,1l2,-2M0,6l6,-6M5,7l2,-2' class='s-fg' fill='none' stroke-width='1.1'"
-    " stroke-opacity='.75'/></pattern>"
-)
+SHEER = "fill-opacity='.45' data-partial=''"
+"""How a partial sum is filled."""
 
 
 class Eyes:
@@ -121,10 +118,7 @@ def _mine(held, eyes):
 
 def _block(tensor, held, box: Box, eyes):
     mine = _mine(held, eyes)
-    out = rect(*box, tensor.kind, "" if mine else "fill-opacity='.16'")
-    if tensor.partial:
-        out += rect(*box, "", "fill='url(#tpv-partial)'")
-    return out
+    return rect(*box, tensor.kind, SHEER * bool(tensor.partial) if mine else "fill-opacity='.16'")
 
 
 def _letters(words, box, ink):
@@ -132,12 +126,11 @@ def _letters(words, box, ink):
     x, y, width, height = box
     for fits, turn in ((width, 0), (height, -90)):
         across = height if not turn else width
-        points = min(12.0, (fits - 2) / (0.56 * len(words)), across)
-        if points >= 11:
+        if min((fits - 2) / (0.6 * len(words)), across - 3) >= SMALL:
             cx, cy = x + width / 2, y + height / 2
             spin = "stroke-width='3' paint-order='stroke' "
             spin += f"transform='rotate({turn} {cx:.1f} {cy:.1f})'" if turn else ""
-            return text(cx, cy + 0.36 * points, words, ink, round(points, 1), "middle", 600, spin)
+            return text(cx, cy + 0.36 * SMALL, words, ink, SMALL, "middle", 600, spin)
     return ""
 
 
@@ -170,9 +163,7 @@ def _sheets(tensor, x, y, eyes):
     for k in range(behind, 0, -1):
         box = x + SHEET * k, y - SHEET * k, width, height
         key = eyes.keys[tensor.partial]
-        out += rect(*box, "bg") + rect(*box, tensor.kind, "fill-opacity='.3'")
-        out += rect(*box, "", "fill='url(#tpv-partial)'")
-        out += outline(*box, key, 1.4)
+        out += rect(*box, "bg") + rect(*box, tensor.kind, SHEER) + outline(*box, key, 1.4)
     return out + rect(x, y, width, height, "bg")
 
 
@@ -192,9 +183,9 @@ def _bands(x, y, width, height, chunk, future):
 def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str:
     """A rank's own block in a small outline of the matrix."""
     width, height = (scale * s for s in size(tensor))
-    hatch = "partial" if tensor.partial else ""
     out = outline(x, y, width, height, "muted", 0.8)
-    return out + swatch(*own(tensor, x, y, eyes, scale), tensor.kind, hatch)
+    box = own(tensor, x, y, eyes, scale)
+    return out + rect(*box, tensor.kind, SHEER * bool(tensor.partial))
 
 
 def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
@@ -224,12 +215,12 @@ def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
     if frame.moving:
         if frame.product:
             assert frame.move is not None
-            key, x = eyes.keys[frame.move.axis], x + 4
+            key, x = eyes.keys[frame.move.axis], x + 2
             looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
             out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
             words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
-            out += text(x + 8, MIDDLE + 96, words, key, 12, weight=700)
-            x += 12
+            out += text(x + 8, MIDDLE + 96, words, key, 13, weight=700)
+            x += 9
         more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
         out += more
     if frame.product and frame.moving:
@@ -249,21 +240,21 @@ def _row(shown, signs, x, eyes):
     for i, (tensor, chunk, future) in enumerate(shown):
         if i:
             out += text(x + 5, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
-            x += 17
+            x += 14
         width, height = size(tensor)
         below = _below(tensor, eyes)
-        room = max(width, 6.1 * _title_length(tensor), 5.5 * max(map(len, below)))
+        room = max(width, 6.5 * _title_length(tensor), 6.3 * max(map(len, below)))
         left, top = x + (room - width) / 2, MIDDLE - height / 2
         middle = x + room / 2
         lift = 15 if tensor.partial else 0
         out += (
-            f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='12' "
+            f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='13' "
             "text-anchor='middle' font-weight='600'>"
             f"{notation(tensor._replace(partial=''), eyes.keys)}</text>"
         )
         out += matrix(tensor, left, top, eyes, chunk, future)
-        out += lines(middle, top + height + 14, below, 13, "muted", 11, "middle")
-        x += room + 5 + lift
+        out += lines(middle, top + height + 16, below, 15, "muted", anchor="middle")
+        x += room + 3 + lift
     return out, x
 
 
@@ -364,11 +355,11 @@ def _names(grid, eyes):
     axes, keys = eyes.mesh.axes, eyes.keys
     *down, across = axes
     x, y = grid.x, grid.y - 14
-    out = text(x, y, f"{across} = {axes[across]} →", keys[across], 12, weight=700)
+    out = text(x, y, f"{across} = {axes[across]} →", keys[across], 13, weight=700)
     out += text(x + 70, y, "the blocks of each rank of the matrices above", "muted")
     if down:
         words = f"{down[0]} = {axes[down[0]]} ↓"
-        out += text(x - 12, grid.y + 20, words, keys[down[0]], 12, "end", 700)
+        out += text(x - 12, grid.y + 20, words, keys[down[0]], 13, "end", 700)
     return out
 
 
@@ -402,17 +393,17 @@ def _cell(rank, frame, grid, eyes):
     where = ",".join(map(str, here.coords.values()))
     out = rect(x, y, grid.width, grid.height, "bg", "rx='6'")
     out += outline(x, y, grid.width, grid.height, *edge, 6)
-    tall, wide = grid.height >= 46, grid.width >= 60
+    tall, wide = grid.height >= 46, grid.width >= 86
     words, left, anchor = (f"rank {rank}", 6, "start") if wide else (rank, grid.width / 2, "middle")
     out += text(x + left, y + 14, words, anchor=anchor, weight=700 if mine else "")
     if len(eyes.mesh.axes) > 1:
         if wide:
-            out += text(x + grid.width - 6, y + 14, where, "muted", 11, "end")
-        elif 6 * len(where) + 8 <= grid.width:
-            out += text(x + left, y + 24, where, "muted", anchor=anchor)
+            out += text(x + grid.width - 6, y + 14, where, "muted", 13, "end")
+        elif 7 * len(where) + 8 <= grid.width:
+            out += text(x + left, y + 27, where, "muted", anchor=anchor)
     left, top, width, height = 50, 3, grid.width - 84, grid.height - 6
     if tall:
-        top = 19 if wide else 28
+        top = 19 if wide else 31
         left, width, height = 4, grid.width - 8, grid.height - top - 3
     for tensor, at, under, scale in spread(
         frame.product or frame.moving, x + left, y + top, width, height
@@ -476,5 +467,5 @@ def _dim(dim, keys):
     if not dim.axes:
         return dim.letters
     axes = joined([_axis(axis, keys) for axis in dim.axes], dim.axes)
-    low = f"<tspan dy='3' font-size='80%'>{axes}</tspan>"
+    low = f"<tspan dy='3'>{axes}</tspan>"
     return f"{dim.letters}{low}<tspan dy='-3'>&#8203;</tspan>"  # a letter that takes no room

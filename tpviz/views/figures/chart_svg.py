@@ -27,12 +27,11 @@ from .legend import USUAL, legend
 from .scales import scale_of, ticks_of
 from .svg import badge, document, lines, pattern_defs, text, width_of, wrapped
 
-WIDTH, PLOT, SLOT, LEFT, GAP, LEAST = 760, 230, 30, 10, 26, 190
+WIDTH, PLOT, SLOT, LEFT, GAP, LEAST = 740, 230, 30, 10, 26, 190
 """px: of the picture; height of a panel, and of a category in it; free at the left, and between
 panels; least width of a panel."""
-LEGIBLE = WIDTH * 11 / SIZE
-"""px to which a chart may shrink: text has 11 px then. In a JupyterLab window of 900, outputs have
-700."""
+LEGIBLE = WIDTH
+"""px to which a chart may shrink: its text stays as large as any small text."""
 ROW = 34
 """Most letters in a line of the name of a category on a y axis."""
 
@@ -41,17 +40,17 @@ def chart_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     """Draw a scene; theme "light", "dark", "auto" or "page"."""
     rows = wrapped(scene["title"], int((WIDTH - 2 * LEFT) / 8.8))
     body = [pattern_defs()]
-    body += [text(LEFT, 22 + 19 * i, row, size=15, weight=700) for i, row in enumerate(rows)]
+    body += [text(LEFT, 22 + 19 * i, row, size=16, weight=700) for i, row in enumerate(rows)]
     x, y = LEFT, 12 + 19 * len(rows)
     for words in scene["badges"]:
-        if x > LEFT and x + 7.9 * len(words) + 18 > WIDTH - LEFT:
+        if x > LEFT and x + 8.4 * len(words) + 18 > WIDTH - LEFT:
             x, y = LEFT, y + 25
         frame, wide = badge(x, y, words)
         body.append(frame)
         x += wide + 8
     panels, y = _panels(scene, y + 33)
     names, y = _names(scene, y + 6)
-    notes = [row for note in scene["notes"] for row in wrapped(note, int((WIDTH - 2 * LEFT) / 6.6))]
+    notes = [row for note in scene["notes"] for row in wrapped(note, int((WIDTH - 2 * LEFT) / 7.0))]
     body += [panels, names, lines(LEFT, y + 20, notes, 16, "muted", SIZE)]
     return document(WIDTH, y + 12 + 16 * len(notes), body, scene["title"], theme, scene["alt"])
 

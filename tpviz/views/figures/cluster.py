@@ -18,7 +18,6 @@ from tpviz.cluster.scale import stands_for
 from tpviz.core.inks import axis_keys
 from tpviz.core.mesh import Mesh
 
-from .palette import INKS
 from .svg import (
     Picture,
     amount,
@@ -33,6 +32,7 @@ from .svg import (
     swatch,
     text,
 )
+from .tokens import INKS
 
 __all__ = ["Picture", "cluster_scene", "cluster_svg", "describe", "image", "to_table"]
 
@@ -238,8 +238,8 @@ def describe(scene: dict[str, Any]) -> str:
 # -- the picture -----------------------------------------------------------------------------------
 CELL, STEP, STALK, PAD, HEAD = 44, 52, 20, 8, 16
 TOP, LEFT, WIDEST = 44, 14, 1040
-LETTER, LINE = 6.2, 100
-"""Width of a letter of 11 px, about; the most letters in a line of text below the picture."""
+LETTER, LINE = 7.3, 88
+"""Width of a small letter, about; the most letters in a line of text below the picture."""
 
 
 def cluster_svg(scene: dict[str, Any], theme: str = "auto") -> str:
@@ -299,7 +299,7 @@ class _Picture:
         """The number of groups that share a link, if more than one."""
         if load > 1:
             edge = "stroke-width='3' paint-order='stroke'"
-            self.out.append(text(x, y, f"{load}x", "fg s-bg", 11, extra=edge))
+            self.out.append(text(x, y, f"{load}x", "fg s-bg", 13, extra=edge))
 
     def line(self, points, load):
         """A link; lit and as wide as its load where the chosen axis passes."""
@@ -316,7 +316,7 @@ class _Picture:
         if device["rank"] is None:
             self.out.append(face + outline(*place, "muted", rx=6, extra="stroke-dasharray='3 3'"))
             if not self.scene["mesh"]:
-                self.out.append(text(x + CELL / 2, y + 27, number, "muted", 12, "middle"))
+                self.out.append(text(x + CELL / 2, y + 27, number, "muted", 13, "middle"))
             return
         if device["lit"] and self.ink:
             face = swatch(*place, self.ink["key"], self.ink["pattern"], "rx='6'")
@@ -326,15 +326,15 @@ class _Picture:
         where = ",".join(str(place) for place in device["coords"].values())
         self.out.append(
             face
-            + text(x + CELL / 2, y + 21, number, inks[0], 14, "middle", 700)
-            + text(x + CELL / 2, y + 36, where, inks[1], 11, "middle") * (len(where) < 8)
+            + text(x + CELL / 2, y + 21, number, inks[0], 16, "middle", 700)
+            + text(x + CELL / 2, y + 36, where, inks[1], 13, "middle") * (len(where) < 8)
         )
 
     def more(self, x, y, count, what, anchor="start"):
         """State how many are not drawn."""
         if count > 0:
             words = f"and {count:,} more {what}"
-            self.out.append(text(x, y, words, "muted", 11, anchor, extra="font-style='italic'"))
+            self.out.append(text(x, y, words, "muted", 13, anchor, extra="font-style='italic'"))
 
 
 class _Levels(_Picture):

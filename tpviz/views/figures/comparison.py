@@ -19,9 +19,9 @@ from tpviz.core.trace.steps import median_step
 
 from .lanes import Axis, bars, exposed, inset, names, outlines
 from .legend import USUAL, legend
-from .palette import INKS
 from .svg import VIEW, badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
 from .timeline import scopes, timeline_scene
+from .tokens import INKS
 
 if TYPE_CHECKING:
     from tpviz.core.trace import Trace
@@ -317,8 +317,8 @@ def _header(scene, width):
         frame, size = badge(x, 8, words.partition(" (")[0], dash)
         out, x = out + frame, x + size + 8
     about = f"<title>{escape(scene['about'])}</title>"
-    out += f"<g>{about}{text(10, 44, _cut(scene['title'], width - 20, 6.0))}</g>"
-    return out + text(10, 60, _cut(f"on {scene['caption']}", width - 20, 6.0), "muted")
+    out += f"<g>{about}{text(10, 44, _cut(scene['title'], width - 20, 7.1))}</g>"
+    return out + text(10, 60, _cut(f"on {scene['caption']}", width - 20, 7.1), "muted")
 
 
 def _dashes(scene):
@@ -342,7 +342,7 @@ def _ends(scene, axis, lanes_end, bottom):
             f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
         )
         words = f"{name} {seconds(t)}"
-        wide = 1.1 * width_of(words, 11)
+        wide = 1.1 * width_of(words, 13)
         labels += rect(x - 5 - wide, y - 10, wide + 2, 13, "bg")
         labels += text(x - 5, y, words, anchor="end", weight=600)
     return out + labels
@@ -354,11 +354,11 @@ def _row(scene, index, top, axis, width):
     out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
     if row["source"] == 0:
         if not row["axis"]:
-            out.append(text(10, top + 13, f"rank {row['rank']}", size=11, weight=600))
+            out.append(text(10, top + 13, f"rank {row['rank']}", size=13, weight=600))
         name = f"communication {row['axis']}" if row["axis"] else "compute"
         out.append(text(58, top + height - 4, name))
     source = _cut(scene["marks"][row["source"]][0], 84, 6.0)
-    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 11, "end"))
+    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 13, "end"))
     predicted = row["source"] == 0 and scene["foreseen"]
     drawn = _of_row(scene["outlines" if predicted else "bars"], index)
     for key in dict.fromkeys(drawn["key"].tolist()):
@@ -390,7 +390,7 @@ def _names(drawn, axis, top, height):
 def _waterfall(scene, top, axis):
     """Each part from where the one before ended; the prediction's as outlines above the bars."""
     out = [
-        text(10, top - 9, f"the {scene['marks'][-1][0]} step, part by part", size=12, weight=600)
+        text(10, top - 9, f"the {scene['marks'][-1][0]} step, part by part", size=13, weight=600)
     ]
     y = top
     for part in scene["parts"]:
@@ -410,7 +410,7 @@ def _waterfall(scene, top, axis):
         )
         y += PART
     name, total = scene["marks"][-1]
-    out.append(text(10, y + 16, f"step, {name}", size=11, weight=600))
+    out.append(text(10, y + 16, f"step, {name}", size=13, weight=600))
     out.append(text(NUMBERS, y + 16, seconds(total), anchor="end", weight=600))
     x0, x1 = float(axis.x(0.0)), float(axis.x(total))
     out.append(shape(inset([x0], [x1], y + 8.5, 9), "rule s-fg", "solid"))
@@ -446,7 +446,7 @@ def _marks(scene):
 def _words(scene, y, width):
     """The numbers and the verdict, wrapped."""
     numbers = "; ".join(f"{label}: {value}" for label, value in scene["numbers"])
-    rows = [(line, "") for line in wrap(numbers, max(int((width - 20) / 6.0), 20))]
-    rows += [(line, 600) for line in wrap(scene["verdict"], max(int((width - 20) / 6.6), 20))]
-    out = [text(10, y + LINE * i, line, size=11.5, weight=w) for i, (line, w) in enumerate(rows)]
+    rows = [(line, "") for line in wrap(numbers, max(int((width - 20) / 7.1), 20))]
+    rows += [(line, 600) for line in wrap(scene["verdict"], max(int((width - 20) / 7.4), 20))]
+    out = [text(10, y + LINE * i, line, size=13, weight=w) for i, (line, w) in enumerate(rows)]
     return "".join(out), y + LINE * len(rows)

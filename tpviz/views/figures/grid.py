@@ -17,11 +17,12 @@ from tpviz.core.mesh import Mesh
 
 from . import blocks
 from .blocks import (
+    HIDDEN,
     PANEL,
     Story,
     check,
-    drawn_sentence,
     explained,
+    formula,
     in_flight,
     matrices,
     now,
@@ -29,8 +30,8 @@ from .blocks import (
     scene_of,
     strip,
 )
-from .blocks_matrix import HATCH, Eyes, own, size, spread, travelling
-from .svg import FILM, LETTERS, VIEW, clickable, lines, outline, pattern_defs, rect, text, wrapped
+from .blocks_matrix import SHEER, Eyes, own, size, spread, travelling
+from .svg import FILM, clickable, lines, outline, pattern_defs, rect, text, wrapped
 
 if TYPE_CHECKING:
     from tpviz.schemes.axonn.strategy import AxoNN
@@ -75,7 +76,7 @@ def to_table(story: Story) -> list[list[str]]:
     return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
 
 
-CUBE, ROOM = (16, 440), (424, 240)
+CUBE, ROOM = (16, 384), (424, 240)
 LAYERS = ("qkv", "out", "up", "down")
 SCALE = 0.3
 
@@ -98,44 +99,42 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     lower = f"<g transform='translate(0 {top})'>"
     frames = [
         lower
-        + now(story, number, *places[number])
-        + drawn_sentence(frame, keys)
+        + now(*places[number])
+        + formula(frame, keys)
         + shown[frame.tensors][0]
         + "</g>"
         + moment(frame, place, eyes)
         + shown[frame.tensors][1]
         + _weights(frame, states, held)
-        + panel(story, number, eyes, totals, PANEL, y - 20)
+        + panel(number, eyes, totals, PANEL, y - 20)
         for number, frame in enumerate(story.frames)
     ]
-    common = f"{pattern_defs()}<defs>{HATCH}</defs>{chips}{lower}{ticks}</g>"
-    legend, bottom = _legend(story, eyes, held + 66)
-    common += cube(place, eyes) + legend
-    return {"width": FILM, "height": round(bottom + 18), "frames": frames, "common": common}
+    legend, bottom = explained(story, eyes, held + 66)
+    common = f"{pattern_defs()}{chips}{lower}{ticks}</g>{cube(place, eyes)}{legend}"
+    sizes = {"width": FILM, "height": round(bottom + 18)}
+    return {**sizes, "frames": frames, "common": common, "notes": _notes(story, eyes)}
 
 
 # -- known schemes ---------------------------------------------------------------------------------
 def _cases(story):
-    """(a chip for every known scheme, of which those that the grid equals are lit and explained;
-    how much lower everything that the view of blocks has stands)."""
-    out, x, y = text(12, 53, "this grid is"), 78.0, 40.0
+    """(a chip for every known scheme, of which those that the grid equals are lit; how much lower
+    everything that the view of blocks has stands)."""
+    out, x, y = text(12, 18, "this grid is"), 92.0, 4.0
     for case, lit in story.cases:
         words = f"✓ {case.name}" if lit else case.name
-        width = 6.1 * len(words) + 12
-        if x + width > VIEW - 12:
-            x, y = 78.0, y + 23
+        width = 7 * len(words) + 16
+        if x + width > FILM - 12:
+            x, y = 92.0, y + 24
         about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
-        face, token = outline(x, y, width, 19, "rule", rx=9.5), "muted"
+        face, token = outline(x, y, width, 20, "rule", rx=10), "muted"
         if lit:
-            face, token = rect(x, y, width, 19, "fg", "rx='9.5'"), "bg"
+            face, token = rect(x, y, width, 20, "fg", "rx='10'"), "bg"
         out += (
             f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
-            f"{text(x + width / 2, y + 13.5, words, token, 11, 'middle')}</g>"
+            f"{text(x + width / 2, y + 14.5, words, token, 13, 'middle')}</g>"
         )
         x += width + 5
-    what = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in story.reached]
-    rows = wrapped("  ".join(what or ["none of these"]), LETTERS)
-    return out + lines(12, y + 35, rows, 14, "muted"), y + 14 * len(rows) - 7
+    return out, y + 26
 
 
 # -- the chosen rank's weights ---------------------------------------------------------------------
@@ -178,7 +177,7 @@ class _States:
 
 def _weights(frame, states, y):
     """The chosen rank's part of each weight and of its gradient, and the collectives in flight."""
-    out = text(12, y, f"weights of rank {states.eyes.rank}", size=12, weight=700)
+    out = text(12, y, f"weights of rank {states.eyes.rank}", size=13, weight=700)
     ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
     coming = {layer for flight in ahead for layer in flight.layers}
     x = 14.0
@@ -191,29 +190,24 @@ def _weights(frame, states, y):
         for layer in LAYERS:
             width, _ = states.size(states.weights[layer])
             moving = layer in coming and kind == "parameters"
-            out += text(x + width / 2, y + 14, layer, "muted", 11, "middle")
+            out += text(x + width / 2, y + 14, layer, "muted", 13, "middle")
             out += states.draw(layer, x, y + 38, of_layer[layer], kind, moving)
             x += max(width, 30) + 12
         x += 20
-    words = [part for line in in_flight(frame) for part in wrapped(line, 50)]
-    return out + lines(PANEL, y + 14, words, 14, states.key)
+    words = [part for line in in_flight(frame) for part in wrapped(line, 38)]
+    return out + lines(PANEL, y + 14, words, 16, states.key)
 
 
-def _legend(story, eyes, y):
-    """The legend of colours, hatching and letters, and y of its last line."""
-    low = "<tspan dy='3' font-size='80%' font-weight='700' class='f-{}'>{}</tspan><tspan dy='-3'>"
-    over_z, over_x = (low.format(eyes.keys[axis], axis) for axis in "zx")
-    names = ",".join(eyes.mesh.names)
+def _notes(story, eyes):
+    """The known schemes that the grid equals, and what letters say."""
+    what = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in story.reached]
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
-    words = (
-        f"{names}: coordinates of the ranks that hold a block, * for every rank along an axis.  T "
-        f"= b s tokens{micro} (b batch, s sequence)"
-    )
-    out, y = explained(story, eyes, words, y)
-    return out + (
-        f"<text x='12' y='{y + 15:.1f}' class='f-muted' font-size='11'>A[I{over_z}, J</tspan>"
-        f"{over_x}]: rows of A cut over z, columns over x</tspan></text>"
-    ), y + 15
+    return [
+        *what,
+        f"{','.join(eyes.mesh.names)}: coordinates of the ranks that hold a block, * for every "
+        f"rank along an axis.  T = b s tokens{micro} (b batch, s sequence), {HIDDEN}",
+        "A[I_z, J_x]: rows of A cut over z, columns over x.",
+    ]
 
 
 # -- the cube of ranks ----------------------------------------------------------------------------
@@ -321,14 +315,9 @@ def holdings(frame: "Frame", place: Cube) -> str:
         for (left, top), eyes in zip(place.corners, place.eyes):
             outlines += _box(left + x, top + y, width, height)
             block = _box(*own(tensor, left + x, top + y, eyes, scale))
-            for key in (tensor.kind, "partial" if tensor.partial else ""):
-                filled[key] = filled.get(key, "") + block
-    filled.pop("", None)
-    looks = {key: f"class='f-{key}'" for key in filled} | {"partial": "fill='url(#tpv-partial)'"}
-    # kinds first, hatching over them
-    blocks = "".join(
-        f"<path d='{filled[key]}' {looks[key]}/>" for key in sorted(filled, key="partial".__eq__)
-    )
+            looks = f"class='f-{tensor.kind}' {SHEER * bool(tensor.partial)}"
+            filled[looks] = filled.get(looks, "") + block
+    blocks = "".join(f"<path d='{path}' {looks}/>" for looks, path in filled.items())
     return (
         f"<g pointer-events='none'><path d='{outlines}' fill='none' class='s-muted' "
         f"stroke-width='.8'/>{blocks}</g>"
@@ -354,8 +343,8 @@ def _names(place, eyes):
     for axis, n in place.sizes.items():
         words = f"{axis} = {n} {ARROWS[axis]}" if n > 1 else f"{axis} = 1"
         key, weight = (eyes.keys[axis], 700) if n > 1 else ("muted", "")
-        out += text(x, place.y - 23, words, key, 12, weight=weight)
-        x += 7 * len(words) + 16
+        out += text(x, place.y - 23, words, key, 13, weight=weight)
+        x += 8 * len(words) + 14
     return out
 
 
@@ -396,9 +385,9 @@ def _cell(rank, place, eyes):
     coords, mine = place.eyes[rank].coords, rank == eyes.rank
     out = rect(x, y, width, height, "bg", "rx='5'")
     out += outline(x, y, width, height, *(("fg", 3) if mine else ("muted", 1)), 5)
-    out += text(x + 5, y + 13, rank, size=11, weight=700 if mine else "")
+    out += text(x + 5, y + 13, rank, size=13, weight=700 if mine else "")
     where = ",".join(map(str, coords.values()))
-    if height >= 34 and 6 * len(where) + 26 <= width:
-        out += text(x + width - 5, y + 13, where, "muted", 11, "end")
+    if height >= 34 and 7 * len(where) + 28 <= width:
+        out += text(x + width - 5, y + 13, where, "muted", 13, "end")
     words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
     return clickable(f"rank='{rank}'", out, f"rank {rank} at {words}")

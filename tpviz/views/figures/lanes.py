@@ -12,8 +12,8 @@ import numpy as np
 
 from tpviz.core.trace.analyses import merge
 
-from .palette import INKS
 from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks, width_of
+from .tokens import INKS
 
 APART = 44  # px of a time axis, at least, to a time in words
 SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
@@ -44,7 +44,7 @@ class Axis(NamedTuple):
         """A line from ``top`` to ``bottom`` at every round time, and the time in words at ``y``."""
         return "".join(
             f"<path d='M{x:.1f},{top}V{bottom}' class='s-rule' fill='none'/>"
-            + text(x, y, seconds(time, 4), "muted", 11, "middle")
+            + text(x, y, seconds(time, 4), "muted", 13, "middle")
             for time in ticks(self.low, self.high)
             for x in [float(self.x(time))]
         )
@@ -65,7 +65,7 @@ def axis_below(
     for time in ticks(0, duration, min(10, duration * scale / APART)):
         x = left + time * scale
         out += f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
-        out += text(x, y + 17, says(time), "muted", 11, "middle")
+        out += text(x, y + 17, says(time), "muted", 13, "middle")
     line = f"<path d='M{left},{y:g}H{left + duration * scale:.1f}' class='s-muted'/>"
     return f"{line}<g data-axis=''>{out}</g>{text(name_x, y + 17, name, 'muted')}"
 
@@ -148,9 +148,9 @@ def names(bars: Iterable[tuple[float, float, str, str]], top: float, height: flo
     drawn = list(bars)
     rights = [min(bar[1], after[0]) for bar, after in pairwise(drawn)] + [b[1] for b in drawn[-1:]]
     return "".join(
-        text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", 11, "middle")
+        text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", 13, "middle")
         for (x0, _, name, key), x1 in zip(drawn, rights)
-        if key != "wait" and x1 - x0 > width_of(name, 11) + 6
+        if key != "wait" and x1 - x0 > width_of(name, 13) + 6
     )
 
 
@@ -224,12 +224,13 @@ MARKS: dict[str, Callable[[float, float, float, float], str]] = {
         + outline(x, y, width, height, "fg", 0.8)
     ),
     "partial": lambda x, y, width, height: (
-        rect(x, y, width, height, "", "fill='url(#tpv-partial)'")
-        + outline(x, y, width, height, "fg", 0.8)
+        outline(x + 4, y - 3, width - 4, height - 1, "activations", 1.2)
+        + rect(x, y + 1, width - 4, height - 1, "activations", "fill-opacity='.45'")
+        + outline(x, y + 1, width - 4, height - 1, "fg", 0.8)
     ),
 }
 """{name: what draws the mark in a box, given by its x, y, width and height in px}; other names are
-inks of `palette.INKS`."""
+inks of `tokens.INKS`."""
 
 
 def mark(name: str, x: float, y: float, width: float, height: float) -> str:

@@ -22,10 +22,10 @@ class Look(NamedTuple):
     width: float = 14
     height: float = 11
     gap: float = 5
-    letter: float = 6.1
+    letter: float = 7.2
     space: float = 15
     down: float = 9.5
-    size: float = 11
+    size: float = 13
     room: float = 5
     token: str = "fg"
 

@@ -24,8 +24,8 @@ from tpviz.core.trace.meta import META
 from tpviz.core.trace.shapes import fitting, short
 
 from .legend import Look, legend
-from .palette import INKS
 from .svg import VIEW, document, head, lines, outline, pattern_defs, rect, swatch, text, wrapped
+from .tokens import INKS
 
 WRAP = 16
 SQUARES, MAX_RANKS = 256, 16384
@@ -281,7 +281,7 @@ MANY = 32  # ranks that are drawn smaller, without their coordinates
 LISTED = 16  # ranks of a group that are all named
 APART = 64  # ranks of a block that are drawn apart
 MATRIX = 200
-LOOK = Look(letter=6, size=11)
+LOOK = Look(letter=7)
 
 
 def mesh_svg(
@@ -375,9 +375,9 @@ def _axis_names(scene, cell):
     shown = [a for a in scene["axes"] if a["within"] < a["size"] or a["size"] == 1]
     out = ""
     for across in shown[-1:]:
-        out += text(LEFT, TOP - 26, f"{across['name']} →", across["key"], 12, weight=700)
+        out += text(LEFT, TOP - 26, f"{across['name']} →", across["key"], 13, weight=700)
     for down in shown[-2:-1]:
-        out += text(LEFT - 12, TOP + cell / 2 + 4, f"{down['name']} ↓", down["key"], 12, "end", 700)
+        out += text(LEFT - 12, TOP + cell / 2 + 4, f"{down['name']} ↓", down["key"], 13, "end", 700)
     return out
 
 
@@ -396,12 +396,12 @@ def _rank(scene, x, y, ranks, coords, chosen, mine):
         ink, under = "fg", "muted"
     x += cell / 2
     if len(scene["ranks"]) > MANY:
-        return face + text(x, y + cell / 2 + 4, ranks[0], ink, 11, "middle", 700)
+        return face + text(x, y + cell / 2 + 4, ranks[0], ink, 13, "middle", 700)
     below = ",".join(map(str, coords)) if len(axes) > 1 else f"{axes[0]['name']} {ranks[0]}"
     return (
         face
-        + text(x, y + 21, ranks[0], ink, 14, "middle", 700)
-        + text(x, y + 36, below, under, 11, "middle")
+        + text(x, y + 21, ranks[0], ink, 16, "middle", 700)
+        + text(x, y + 36, below, under, 13, "middle")
     )
 
 
@@ -416,8 +416,8 @@ def _matrix(parameter, rank, axes, x, y):
     width, height = matrix_size(parameter["shape"])
     shape = " x ".join(map(str, parameter["shape"]))
     out = [
-        text(x, y - 16, parameter["name"], size=12, weight=700),
-        text(x, y, f"{parameter['notation']}   {shape}", "muted", 11, extra="xml:space='preserve'"),
+        text(x, y - 16, parameter["name"], size=13, weight=700),
+        text(x, y, f"{parameter['notation']}   {shape}", "muted", 13, extra="xml:space='preserve'"),
     ]
     top = y + 10
     own = parameter["blocks"][parameter["block_of"][rank]]
@@ -441,5 +441,5 @@ def _frame(box, ranks, key):
     names = ",".join(map(str, ranks))
     if height >= 12 and width >= 6.5 * len(names):
         ink = "muted" if not key else "bg" if key == "muted" else f"on-{key}"
-        out += text(x + width / 2, y + height / 2 + 4, names, ink, 11, "middle")
+        out += text(x + width / 2, y + height / 2 + 4, names, ink, 13, "middle")
     return out

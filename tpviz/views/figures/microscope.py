@@ -9,20 +9,18 @@ from math import atan2, degrees
 from typing import TYPE_CHECKING, Any
 
 from . import microscope_layout as layout
+from . import microscope_ring as ring
 from .svg import (
+    alone,
     amount,
     check_step,
-    document,
-    head,
     image,
-    lines,
     outline,
     pattern_defs,
     rect,
     seconds,
     swatch,
     text,
-    wrapped,
 )
 
 __all__ = ["arithmetic", "describe", "image", "microscope_scene", "microscope_svg", "to_table"]
@@ -44,6 +42,10 @@ CHUNK_INKS = (
 SIGNS = (
     "A cell c0 is chunk 0: filled where it is complete, else its bar says how many ranks are in "
     "its sum; framed where it is new in this step. A message with + is added, without it copied."
+)
+PETALS = (
+    "A petal is a slice of a rank's gradients, as long as the part of the ranks that is in its "
+    "sum; framed where it is new in this step. Point at one for its numbers."
 )
 TERMS = 6  # letters that fit under the number of a cell
 
@@ -69,10 +71,18 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
         ],
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "facts": facts(m),
-        "notes": [*arithmetic(m), SIGNS],
+        "numbers": [numbers(m, number) for number in range(len(steps) + 1)],
         "opens": min(1, len(steps)),
-        **pictures(drawing, frames(m), steps),
+        **_drawn(m, drawing, steps),
     }
+
+
+def _drawn(m, drawing, steps):
+    """What depends on the form: a ring, or boxes."""
+    if not ring.is_ring(m):
+        return {"notes": [*arithmetic(m), SIGNS], **pictures(drawing, frames(m), steps)}
+    says = [ring.says(m, number) for number in range(len(steps) + 1)]
+    return {"notes": [PETALS], "says": says, **ring.pictures(m, frames(m), steps)}
 
 
 def frames(m: "Microscope") -> list[list[list[Any]]]:
@@ -185,6 +195,20 @@ def facts(m: "Microscope") -> list[list[str]]:
     ]
 
 
+def numbers(m: "Microscope", number: int) -> list[list[str]]:
+    """(label, text) pairs before a step: what a rank has sent, the time of the step or of all, the
+    bandwidth."""
+    sent = [sum(x.bytes for step in m.steps[:number] for x in step if x.sender == 0)]
+    rows = [["rank 0 has sent", f"{amount(sent[0])} of {amount(m.sent[0])}"]]
+    if number == len(m.steps):
+        rows.append(["time", seconds(m.seconds)])
+    else:
+        rows.append(["this step takes", seconds(m.step_seconds[number])])
+        if m.predicted:
+            rows[-1][1] += f", predicted {seconds(m.predicted[number])}"
+    return [*rows, ["bus bandwidth", f"{amount(m.busbw)}/s"]]
+
+
 def arithmetic(m: "Microscope") -> list[str]:
     """Lines that compute steps, bytes, algbw and busbw with the numbers of this run."""
     n, hops, volume = m.world_size, *m.cost
@@ -256,7 +280,6 @@ def _count(number, word):
 
 # -- the pictures ----------------------------------------------------------------------------------
 TOKEN = (38, 20)
-LINE = 16
 HALFWAY = 0.36  # a little less than half: messages that cross do not cover each other
 
 
@@ -267,15 +290,12 @@ def microscope_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") ->
     Raises ValueError for a step that does not exist.
     """
     check_step(scene, step)
-    width, low = max(scene["width"], 560), scene["height"]
-    notes = [line for note in scene["notes"] for line in wrapped(note, int((width - 24) / 6.4))]
-    body = [scene["common"], head(scene)]
-    body.append(text(12, 46, scene["captions"][step], size=12, weight=600))
-    body += [scene["pieces"][place] for place in scene["frames"][step]]
-    body.append(lines(12, low + 14, notes, LINE, "muted"))
+    frame = scene["frames"][step]
+    drawn = frame if isinstance(frame, str) else "".join(scene["pieces"][at] for at in frame)
+    said = "\n".join([scene["captions"][step], *scene.get("says", [])[step : step + 1]])
+    scene = {**scene, "width": max(scene["width"], 560)}
     label = f"{scene['title']}, {scene['captions'][step]}"
-    height = low + 12 + LINE * len(notes)
-    return document(width, height, body, label, theme)
+    return alone(scene, said, scene["common"] + drawn, theme, label)
 
 
 def pictures(
@@ -294,7 +314,7 @@ def pictures(
     return {
         "width": drawing["width"],
         "height": drawing["height"],
-        "top": 44,
+        "top": layout.TOP - layout.MARGIN,
         "common": pattern_defs() + "".join(_edge(*edge) for edge in drawing["edges"]),
         "pieces": list(pieces),
         "frames": places,
@@ -316,9 +336,9 @@ def _box(box, here):
     """A rank's frame and its name."""
     x, y, size = here["x"], here["y"], (box["width"], box["height"])
     out = rect(x, y, *size, "bg", "rx='7'") + outline(x, y, *size, "muted", 1.2, 7)
-    out += text(x + 7, y + 14, f"rank {here['rank']}", size=11, weight=700)
+    out += text(x + 7, y + 14, f"rank {here['rank']}", size=13, weight=700)
     if box["parting"]:
-        out += text(x + box["width"] - 6, y + 14, "to send", "muted", 11, "end")
+        out += text(x + box["width"] - 6, y + 14, "to send", "muted", 13, "end")
         out += text(x + 7, y + box["parting"], "received", "muted")
     return out
 
@@ -335,7 +355,7 @@ def _draw_cell(x, y, width, height, cell):
     ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
     out += text(x + 3, y + 10, f"c{cell['chunk']}", small)
     out += text(x + width / 2, y + 25, cell["value"], ink, 13, "middle", 700)
-    out += text(x + width / 2, y + 38, cell["terms"], small, 11, "middle")
+    out += text(x + width / 2, y + 38, cell["terms"], small, 13, "middle")
     return out + (outline(x - 1, y - 1, width + 2, height + 2, "fg", 2, 4) if cell["new"] else "")
 
 
@@ -372,6 +392,6 @@ def _token(message):
         f"transform='translate({x:.1f},{y:.1f})'><title>{escape(message['words'])}</title>"
         + rect(*place, message["key"], "rx='10'")
         + outline(*place, "bg", 1.5, 10)
-        + text(0, 4, sign + message["value"], f"halo-{message['key']}", 11, "middle", 700)
+        + text(0, 4, sign + message["value"], f"halo-{message['key']}", 13, "middle", 700)
         + "</g>"
     )

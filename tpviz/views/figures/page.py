@@ -28,15 +28,25 @@ if TYPE_CHECKING:
 
 STYLE = """
 :root { color-scheme: light dark; }
-body { max-width: 1180px; margin: 0 auto; padding: 20px 24px 60px;
-  font: 15px/1.55 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif;
-  background: light-dark(#fff, #111); color: light-dark(#1f1f1f, #e6e6e6); }
-h1 { font-size: 1.55em; margin: 0 0 .2em; } h2 { font-size: 1.15em; margin: 1.8em 0 .5em; }
-table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
-th, td { padding: 3px 12px; text-align: left; border-bottom: 1px solid light-dark(#ddd, #383838); }
+body { margin: 0; background: var(--tpv-ground); color: var(--tpv-fg);
+  font: var(--tpv-text)/1.55 var(--tpv-family); font-variant-numeric: tabular-nums; }
+main { max-width: var(--tpv-page); margin: 0 auto; box-sizing: border-box;
+  padding: var(--tpv-side); }
+h1, h2 { font-weight: 650; letter-spacing: -.02em; line-height: 1.15; }
+h1 { font-size: var(--tpv-big); margin: 0 0 10px; }
+h2 { font-size: var(--tpv-section); margin: 56px 0 6px; }
+p { max-width: 68ch; }
+.facts { color: var(--tpv-muted); font-size: var(--tpv-lead); margin-top: 0; }
+table { border-collapse: collapse; font-size: var(--tpv-small); }
+th, td { padding: 3px 12px; text-align: left; border-bottom: 1px solid var(--tpv-rule); }
 td:nth-child(n+4), th:nth-child(n+4) { text-align: right; }
+.thumbnails { display: grid; gap: 20px; margin: 32px 0;
+  grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); }
+.thumbnails a { background: var(--tpv-bg); border-radius: var(--tpv-round); padding: 12px;
+  color: inherit; text-decoration: none; font-weight: 650; }
+.thumbnails a > div { height: 130px; overflow: hidden !important; }
 pre, .tpv-picture { overflow-x: auto; } .tpv-place { margin-top: 14px; }
-.facts { color: light-dark(#595959, #a6a6a6); }
+@media (max-width: 800px) { main { padding: 20px; } h1 { font-size: var(--tpv-section); } }
 """
 
 
@@ -121,8 +131,8 @@ def document(title: str, body: str, headed: bool = True) -> str:
     return clean(
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{escape(title)}</title>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-        f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head><body>"
-        f"{heading}{body}{scripts(modules)}</body></html>"
+        f"<link rel='icon' href='data:,'><style>{STYLE}{stylesheet()}</style></head>"
+        f"<body class='tpv-ground'><main>{heading}{body}</main>{scripts(modules)}</body></html>"
     )
 
 

@@ -11,24 +11,21 @@ from typing import Any
 
 from .legend import Look, legend
 from .svg import (
-    LETTERS,
     VIEW,
+    alone,
     amount,
     check_step,
     clickable,
-    document,
-    head,
     lines,
     outline,
     pattern_defs,
     rect,
     swatch,
     text,
-    wrapped,
 )
 
 BADGE = "traced"
-TOP = 34
+TOP = 0
 MAX_STAGES, MAX_SHARDS = 16, 160
 SIZES = (
     ("numel", "parameters", "", "parameters"),
@@ -117,21 +114,20 @@ def message(m: dict[str, Any], to: int) -> str:
 
 
 LEFT, RIGHT = 246, 12  # of the columns
-SAID, LINES = 52, 4  # y of the description of a stage, and its lines
-HEAD = SAID + 15 * LINES + 6
+HEAD = 12
 SIZE = 27  # height of a bar of a stage, with its number
 NAME = 38  # letters of a piece's name
-LOOK = Look(letter=5.9, space=19, down=9, size=11, token="muted")
+LOOK = Look(letter=7, space=19, down=9, token="muted")
 FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at a cut
 
 
 def pictures(data: dict[str, Any]) -> dict[str, Any]:
-    """{"width", "height", "common", "frames"}: what is always there, and of each stage its
-    description and a border around it, as SVG."""
+    """{"width", "height", "common", "frames"}: what is always there, and a border around each
+    stage, as SVG."""
     plan = _Plan(data)
     common = [pattern_defs()]
     for i, (_, label, _, _) in enumerate(SIZES):
-        common.append(text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", 11, "end"))
+        common.append(text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", 13, "end"))
     common += [_head(plan, part) for part in data["stages"]]
     common += [_piece(plan, k) for k in range(len(data["shards"]))]
     common += [_cut(plan, part) for part in data["stages"][1:]]
@@ -152,12 +148,7 @@ def partition_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> 
     Raises ValueError for a stage that does not exist.
     """
     check_step(scene, step)
-    notes = [line for note in scene["notes"] for line in wrapped(note, LETTERS)]
-    body = scene["common"] + head(scene) + scene["frames"][step]
-    body += lines(12, scene["height"] + 6, notes, 15, "muted")
-    label = f"{scene['title']}: {scene['words'][step]}"
-    height = scene["height"] + 15 * len(notes)
-    return document(scene["width"], height, body, label, theme)
+    return alone(scene, scene["words"][step], scene["common"] + scene["frames"][step], theme)
 
 
 class _Plan:
@@ -193,7 +184,7 @@ def _head(plan, part):
     """A stage's name, and its sizes as bars with a tick at the mean of all stages."""
     stage, stages = part["index"], plan.data["stages"]
     x, room = plan.x(stage) + 4, plan.wide - 8
-    out = text(x, HEAD + 10, f"stage {stage}" if room > 56 else stage, size=12, weight=700)
+    out = text(x, HEAD + 10, f"stage {stage}" if room > 56 else stage, size=13, weight=700)
     for i, (key, _, unit, ink) in enumerate(SIZES):
         y, most = HEAD + 18 + SIZE * i, plan.most[key][1]
         mean = sum(other[key] for other in stages) / len(stages)
@@ -271,14 +262,10 @@ def _short(m, to):
 
 
 def _frame(plan, part):
-    """A stage in words, a border around its column, its arrow in bold."""
+    """A border around a stage's column, its arrow in bold."""
     stage = part["index"]
-    rows = wrapped(words(part), LETTERS)
-    if len(rows) > LINES:
-        rows[LINES - 1 :] = [rows[LINES - 1][: LETTERS - 2] + " …"]
-    out = lines(12, SAID, rows, 15, size=12)
     x, (y, end) = plan.x(stage) - 1, plan.spans[stage]
-    out += outline(x, HEAD - 5, plan.wide + 2, SIZE * len(SIZES) + 28, "fg", 2.2, 4)
+    out = outline(x, HEAD - 5, plan.wide + 2, SIZE * len(SIZES) + 28, "fg", 2.2, 4)
     out += outline(x, y - 1, plan.wide + 2, end - y + 2, "fg", 2.2, 4)
     if part["receives"]:
         out += f"<path d='{_path(plan, stage)[0]}' class='s-axis2' fill='none' stroke-width='4.5'/>"

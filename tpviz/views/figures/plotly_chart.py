@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.core.checks import one_of
 
-from .palette import tokens
+from .tokens import tokens
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

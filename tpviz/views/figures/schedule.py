@@ -10,7 +10,6 @@ from tpviz.core.inks import MEMORY_KINDS
 
 from .lanes import play_head, window, zoomable
 from .legend import Look, legend
-from .palette import INKS
 from .schedule_lanes import (
     LEFT,
     RIGHT,
@@ -26,15 +25,15 @@ from .schedule_words import SchedulePanel, facts, peak, say, spans, summary, to_
 from .svg import (
     LETTERS,
     VIEW,
+    alone,
     amount,
     check_step,
-    document,
-    head,
     lines,
     pattern_defs,
     text,
     wrapped,
 )
+from .tokens import INKS
 
 if TYPE_CHECKING:
     from tpviz.core.schedules import Schedule
@@ -44,7 +43,7 @@ __all__ = ["check", "schedule_detail", "schedule_scene", "schedule_svg", "to_tab
 BADGE = "simulated"
 MAX_RANKS, MAX_ACTIONS = 16, 8192
 LINE = 15  # px, of the description above the picture
-LOOK = Look(16, 11, 6, 5.9, 18, 9, 11, 18, "muted")
+LOOK = Look(16, 11, 6, 7, 18, 9, 13, 18, "muted")
 
 
 def schedule_scene(
@@ -125,7 +124,7 @@ def _marks(panels):
     if kinds & {"B", "RB", "I"}:
         items.append(("backward", "B backward" + ", I of the input alone" * ("I" in kinds)))
     if "W" in kinds:
-        items.append(("gradients", "W gradient of the weights"))
+        items.append(("weight_gradient", "W gradient of the weights"))
     if kinds & {"R", "RB"}:
         items.append(("recompute", "R recompute, RB before its backward"))
     items += [("idle", "idle"), ("critical", "critical path"), ("message", "message")]
@@ -211,11 +210,9 @@ def schedule_svg(
     """
     check_step(scene, step)
     said = words_of(scene, step, detail)
-    top = head(scene) + lines(12, 43, wrapped(said, LETTERS), LINE, size=12)
-    top += play_head(scene, scene["stops"][step]) if step else ""
+    now = play_head(scene, scene["stops"][step]) if step else ""
     mark = detail["marks"][moment_of(detail, step)] if detail and detail["marks"] else ""
-    body, label = scene["common"] + top + mark, f"{scene['title']}, {said}"
-    return document(scene["width"], scene["height"], body, label, theme)
+    return alone(scene, said, scene["common"] + now + mark, theme)
 
 
 # -- a schedule that cannot run --------------------------------------------------------------------

@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 from tpviz.core.inks import MEMORY_KINDS
 
 from .lanes import MESSAGE, axis_below, box, idle, ring, timed
-from .palette import INKS
 from .schedule_words import SchedulePanel, awaited, halves, peak, say, spans
 from .svg import VIEW, amount, shape, swatch, text
+from .tokens import INKS
 
-LEFT, RIGHT, TOP = 74, 164, 84
+LEFT, RIGHT, TOP = 74, 176, 84
 ROOM = VIEW - LEFT - RIGHT  # px of the time axis
 LETTER, WIDER = 0.62, 0.7  # a letter's width, of its font size; by how many letters a W is wider
 NUMBERS = VIEW - RIGHT + 12  # x of what stands at the right
-FEW = 64  # messages that are all drawn
+FEW, WIDE = 64, 28  # messages that are all drawn; px of a lane of few
 INK = {
     "F": "forward",
     "R": "recompute",
     "RB": "backward",
     "B": "backward",
     "I": "backward",
-    "W": "gradients",
+    "W": "weight_gradient",
 }
 """{kind of action: its ink}; RB begins with a part in that of R."""
 
@@ -73,7 +73,7 @@ class ScheduleLayout(NamedTuple):
 def lay_out(panels: Sequence[SchedulePanel]) -> ScheduleLayout:
     """The `ScheduleLayout` of panels; smaller where there are many lanes."""
     lanes = sum(panel.ranks for panel in panels)
-    lane, strip, gap = (28, 16, 10) if lanes <= 8 else (20, 12, 6)
+    lane, strip, gap = (WIDE, 16, 10) if lanes <= 8 else (20, 12, 6)
     strip += 8 * (lanes <= 4)
     ran, flown = (lane - 10, 14) if any(panel.measured for panel in panels) else (0, 0)
     strip = max(strip, 44 - lane - ran) if any(panel.memory for panel in panels) else strip
@@ -148,8 +148,8 @@ class Lanes:
         if panel.measured:
             more += f", measured {say(panel.measured.makespan, self.unit)}"
         x = min(self.x(makespan), VIEW - RIGHT)
-        label = text(12, y, panel.name, size=14, weight=700)
-        return label + text(x, y, more, size=12, anchor="end", weight=600)
+        label = text(12, y, panel.name, size=16, weight=700)
+        return label + text(x, y, more, size=13, anchor="end", weight=600)
 
     def _label(self, y, words, token="muted"):
         return text(LEFT - 10, y, words, token, anchor="end")
@@ -333,15 +333,17 @@ class Lanes:
             if panel.measured.held:
                 most = max(count for _, count in panel.measured.held[rank])
                 peak += f", measured {most}"
+        if self.layout.lane < WIDE:  # there is no room: the table has it
+            del words[1:]
         for i, words_of_line in enumerate([*words, peak]):
             token = "muted" if 0 < i < len(words) else "fg"
-            yield text(NUMBERS, row.y + 10 + 12 * i, words_of_line, token)
+            yield text(NUMBERS, row.y + 10 + 14 * i, words_of_line, token)
         if panel.memory:
-            yield self._memory(panel.memory[rank], row.y + 12 * len(words) + 14)
+            yield self._memory(panel.memory[rank], row.y + 14 * len(words) + 14)
 
     def _memory(self, memory, y):
         """A bar of the rank's bytes by kind, and its device's memory."""
-        out, x, wide = "", float(NUMBERS), RIGHT - 132
+        out, x, wide = "", float(NUMBERS), RIGHT - 152
         most = max(memory.total for panel in self.panels for memory in panel.memory)
         for kind, ink in MEMORY_KINDS.items():
             width = memory[kind] / most * wide
@@ -351,7 +353,7 @@ class Lanes:
         of = f" of {amount(self.device)}" if self.device is not None else ""
         token, weight = ("exposed", 700) if too_much else ("muted", "")
         words = f"{amount(memory.total)}{of}"
-        return out + text(NUMBERS + wide + 4, y + 10, words, token, 11, weight=weight)
+        return out + text(NUMBERS + wide + 4, y + 10, words, token, 13, weight=weight)
 
     # -- a moment ----------------------------------------------------------------------------------
     def moment(self, rank: int, index: int, busy: bool) -> str:
@@ -397,12 +399,12 @@ def named(lanes: Iterable[Sequence[Any]]) -> str:
         for x, name in zip(several[::2], several[1::2]):
             short = name.lstrip(name.rstrip("0123456789"))
             letters = {name: len(name) + WIDER * ("W" in name), short: len(short)}
-            fits = [word for word, count in letters.items() if LETTER * 11 * count + 2 < wide]
+            fits = [word for word, count in letters.items() if LETTER * 13 * count + 2 < wide]
             if fits:
                 text = f"<text x='{x + wide / 2:.1f}' y='{y:g}'>{fits[0]}</text>"
                 texts[ink] = texts.get(ink, "") + text
     groups = (f"<g class='f-halo-{ink}'>{some}</g>" for ink, some in texts.items())
-    looks = "font-size='11' text-anchor='middle' font-weight='600'"
+    looks = "font-size='13' text-anchor='middle' font-weight='600'"
     return f"<g data-names='' {looks}>{''.join(groups)}</g>"
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .palette import INKS
 from .svg import amount, seconds
+from .tokens import INKS
 
 if TYPE_CHECKING:
     from tpviz.cluster.clock.cost import Memory

@@ -14,21 +14,24 @@ import numpy as np
 from tpviz.core.checks import whole_number
 from tpviz.core.tables import show_bytes, show_seconds
 
-from .palette import INKS, PATTERNS, svg_style
+from .tokens import INKS, PATTERNS, TYPE, svg_style
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _IMAGE = "".join(
     f"body[data-jp-theme-light='{light}'] .tpv-image{{color-scheme:{scheme}}}"
     for light, scheme in (("true", "light"), ("false", "dark"))
 )
-VIEW, LETTERS = 676, 106
+SMALL = TYPE["small"]
+VIEW, LETTERS = 676, 97
 """px of a view's picture, which with its frame fits the outputs of a notebook in JupyterLab, its
-window 900 wide; letters of 12 px in a line."""
+window 900 wide; small letters in a line."""
 FILM = 746
 """px of the picture of a block: some of its steps are wider than a `VIEW`."""
 GROWTH, WIDE = 1.4, 1050
 """Where its column is wide, a picture grows to so many times its own width, up to so many px; also
 in film.js."""
+LINE = 17
+"""px from a line of small text to the next."""
 seconds, amount = show_seconds, show_bytes
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
@@ -38,7 +41,7 @@ def text(
     y: float,
     content: object,
     token: str = "fg",
-    size: float = 11,
+    size: float = SMALL,
     anchor: str = "start",
     weight: int | str = "",
     extra: str = "",
@@ -49,6 +52,11 @@ def text(
         f"<text x='{x:.1f}' y='{y:.1f}' class='f-{token}' font-size='{size}'"
         f" text-anchor='{anchor}'{bold} {extra}>{escape(str(content))}</text>"
     )
+
+
+def bold_number(x: float, y: float, number: object) -> str:
+    """The one large number of a picture, around x."""
+    return text(x, y, number, size=TYPE["big"], anchor="middle", weight=650)
 
 
 def rect(x: float, y: float, width: float, height: float, token: str, extra: str = "") -> str:
@@ -70,7 +78,7 @@ def document(
 ) -> str:
     """A whole SVG with its own background, so that it reads on any page.
 
-    label : its name. theme : as of `palette.svg_style`. words : its text alternative. Ids of
+    label : its name. theme : as of `tokens.svg_style`. words : its text alternative. Ids of
     patterns are of this picture alone: a browser draws none of a picture that is not shown.
     """
     style, body = svg_style(theme), clean("".join(parts))
@@ -88,7 +96,7 @@ def document(
 
 def stacked(pictures: Iterable[str], label: str, theme: str = "auto") -> str:
     """Pictures that stand alone, one below the other under their ``label``, as one."""
-    out, wide, y = [text(10, 20, label, size=14, weight=700)], width_of(label, 14) + 20, 30.0
+    out, wide, y = [text(10, 20, label, size=16, weight=700)], 1.06 * width_of(label, 16) + 20, 30.0
     for svg in pictures:
         width, height = (float(side) for side in re.findall(r" (?:width|height)='(\d+)'", svg)[:2])
         out.append(svg.replace("<svg ", f"<svg y='{y:g}' ", 1))
@@ -190,15 +198,21 @@ def swatch(
     pattern = INKS[key].pattern if pattern is None else pattern
     out = rect(x, y, width, height, key, extra)
     if pattern not in ("", "solid"):
-        out += rect(x, y, width, height, "", f"{extra} fill='url(#tpv-{pattern})'")
+        out += rect(x, y, width, height, "", f"{extra} {_over(pattern)}")
     return out
 
 
 def shape(path: str, key: str, pattern: str | None = None, extra: str = "") -> str:
     """As `swatch`, of a path in px; nothing where it is empty."""
     pattern = INKS[key].pattern if pattern is None else pattern
-    over = f"<path d='{path}' fill='url(#tpv-{pattern})'/>" if pattern not in ("", "solid") else ""
+    over = f"<path d='{path}' {_over(pattern)}/>" if pattern not in ("", "solid") else ""
     return f"<path d='{path}' class='f-{key}' {extra}/>{over}" if path else ""
+
+
+def _over(pattern):
+    """The fill of a pattern, which shows where patterns are on; that of exposed time always."""
+    mark = "" if pattern == "exposed" else "class='tpv-mark' "
+    return f"{mark}fill='url(#tpv-{pattern})'"
 
 
 def lines(
@@ -207,7 +221,7 @@ def lines(
     rows: Iterable[object],
     step: float,
     token: str = "fg",
-    size: float = 11,
+    size: float = SMALL,
     anchor: str = "start",
 ) -> str:
     """Rows of text one below the other, ``step`` px apart."""
@@ -227,7 +241,7 @@ def wrapped(words: str, letters: int) -> list[str]:
     return rows
 
 
-def width_of(words: str, size: float = 12) -> float:
+def width_of(words: str, size: float = SMALL) -> float:
     """px of a text, about: a little more than most fonts need."""
     narrow, wide = "fijlrtI.,:;'|!()[]/- ", "mwMW@%"
     letters = (
@@ -239,10 +253,10 @@ def width_of(words: str, size: float = 12) -> float:
 def badge(x: float, y: float, words: str, dash: str = "") -> tuple[str, float]:
     """(where the numbers come from, in a round frame; its width), as ``.tpv-badge`` of pages.
     dash : of a broken frame."""
-    width = 1.06 * width_of(words, 12) + 18  # the letters are bold
+    width = 1.06 * width_of(words, 13) + 18  # the letters are bold
     broken = f"stroke-dasharray='{dash}'" if dash else ""
     frame = outline(x, y, width, 20, "fg", 1.2, 10, broken)
-    return frame + text(x + width / 2, y + 14, words, "fg", 12, "middle", 600), width
+    return frame + text(x + width / 2, y + 14, words, "fg", 13, "middle", 600), width
 
 
 def head(scene: dict[str, Any], title: str | None = None) -> str:
@@ -253,6 +267,25 @@ def head(scene: dict[str, Any], title: str | None = None) -> str:
     about = f"<title>{escape(scene['about'])}</title>" if scene.get("about") else ""
     notes = escape("\n".join(scene.get("notes", ())))
     return f"<g>{f'<title>{notes}</title>' if notes else ''}{frame}</g><g>{about}{words}</g>"
+
+
+def alone(scene: dict[str, Any], said: str, body: str, theme: str = "auto", label: str = "") -> str:
+    """The picture of a film with what a page shows around it: badge and title, the sentence of the
+    step above, notes below. said : the sentence; body : SVG of the scene's size."""
+    width, top = scene["width"], scene.get("top", 0)
+    letters = int(width / 7.2)
+    rows = wrapped(said, letters)
+    notes = [line for note in scene.get("notes", ()) for line in wrapped(note, letters)]
+    start = 42 + LINE * len(rows)
+    foot = start + scene["height"] - top
+    parts = [
+        head(scene),
+        lines(12, 48, rows, LINE),
+        f"<g transform='translate(0 {start - top:g})'>{body}</g>",
+        lines(12, foot + 14, notes, LINE, "muted"),
+    ]
+    height = foot + (LINE * len(notes) + 8) * bool(notes)
+    return document(width, height, parts, label or f"{scene['title']}, {said}", theme)
 
 
 def clickable(what: str, drawn: str, said: str = "") -> str:

@@ -14,19 +14,16 @@ import numpy as np
 from .lanes import axis_below, idle, play_head, ring, timed, window, zoomable
 from .legend import Look, legend
 from .svg import (
-    LETTERS,
     VIEW,
+    alone,
     amount,
     check_step,
-    document,
-    head,
     lines,
     pattern_defs,
     seconds,
     shape,
     text,
     width_of,
-    wrapped,
 )
 from .tiles_states import (
     BY_KEY,
@@ -53,7 +50,7 @@ HIGH, LANE, GAP = 236, 34, 9
 """px: of a GPU's tiles at most; of a lane; between lanes."""
 HEAD = 36
 """px of a panel's name, and of names of chunks or GPUs, over its tiles."""
-LABELS, UNNAMED = (60, 164), (7, 7)
+LABELS, UNNAMED = (60, 182), (7, 7)
 """px left and right of a GPU's tiles, where its chunks are named, and where not."""
 LANES = {
     "computing": "tiles computing",
@@ -63,7 +60,7 @@ LANES = {
 }
 """{lane: its name}."""
 LINE, SIGN, SMALL = 15, 9.5, 6
-LOOK = Look(14, 11, 6, 5.9, 18, 9, 11, 18, "muted")
+LOOK = Look(14, 11, 6, 7, 18, 9, 13, 18, "muted")
 PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
 
 
@@ -81,7 +78,7 @@ def tiles_scene(panels: Sequence[TilesPanel], title: str) -> dict[str, Any]:
     out = [pattern_defs(), window(LEFT, VIEW - RIGHT, layout.bottom)]
     for panel, (x, y) in zip(panels, layout.heads):
         out.append(
-            text(x, y + 11, f"{panel.name}: {seconds(panel.run.seconds)}", size=14, weight=700)
+            text(x, y + 11, f"{panel.name}: {seconds(panel.run.seconds)}", size=16, weight=700)
         )
     for map in layout.maps:
         out += _map(panels[map.panel], layout, map)
@@ -267,12 +264,12 @@ def _chunks(panel, map, position):
         j = int(position[mine][0])
         if rows:
             middle = float(y[mine].mean()) + 2
-            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", 11, "end")
+            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", 13, "end")
             yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted")
         else:
-            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", 11, "middle")
+            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", 13, "middle")
     if not rows:
-        yield text(map.x - 6, map.y - 3, "chunk", "muted", 11, "end")
+        yield text(map.x - 6, map.y - 3, "chunk", "muted", 13, "end")
 
 
 def _marks(panels):
@@ -294,8 +291,8 @@ def _lanes(panels, number, layout):
     """A panel's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
     panel, y = panels[number], layout.lanes[number]
     name = f"{panel.name}, {'each GPU' if panel.run.mode == 'mirror' else 'GPU 0'}"
-    yield text(12, y - 7, name, size=12, weight=700)
-    yield timed("".join(_ends(panel, layout, y, 16 + 1.1 * width_of(name, 12))))
+    yield text(12, y - 7, name, size=13, weight=700)
+    yield timed("".join(_ends(panel, layout, y, 16 + 1.1 * width_of(name, 13))))
     for what, name in LANES.items():
         yield text(LEFT - 8, y + LANE / 2 + 4, name, anchor="end")
         top, areas, rows = _drawn(panels, panel, what)
@@ -366,11 +363,11 @@ def _ends(panel, layout, y, left):
         )
     said: list[tuple[float, str]] = [(left, "")]
     for x, words in sorted((layout.x(time) - 3, words) for time, words in ends):
-        while len(said) > 1 and x - width_of(words, 11) < said[-1][0] + 8:
+        while len(said) > 1 and x - width_of(words, 13) < said[-1][0] + 8:
             words = f"{said.pop()[1]}, {words}"
-        said.append((max(x, said[0][0] + width_of(words, 11)), words))
+        said.append((max(x, said[0][0] + width_of(words, 13)), words))
     for x, words in said[1:]:
-        yield text(x, y - 7, words, "muted", 11, "end")
+        yield text(x, y - 7, words, "muted", 13, "end")
 
 
 # -- the selected part, and the whole picture ------------------------------------------------------
@@ -404,11 +401,8 @@ def tiles_svg(
     theme "light", "dark" or "auto". Raises ``ValueError`` for a step that does not exist."""
     check_step(scene, step)
     at, summary = scene["stops"][step], words_of(scene, step, detail)
-    top = head(scene, f"{scene['title']}, {scene['captions'][step]}")
-    top += lines(12, 43, wrapped(summary, LETTERS), LINE, size=12) + play_head(scene, at)
-    body = placed(scene, at) + top + (detail["mark"] if detail else "")
-    label = f"{scene['title']}, {summary}"
-    return document(scene["width"], scene["height"], body, label, theme)
+    body = placed(scene, at) + play_head(scene, at) + (detail["mark"] if detail else "")
+    return alone(scene, f"{scene['captions'][step]}\n{summary}", body, theme)
 
 
 def placed(scene: dict[str, Any], at: float) -> str:

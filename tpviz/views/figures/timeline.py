@@ -27,8 +27,8 @@ from tpviz.core.trace.steps import median_number, median_step, step_spans
 
 from .lanes import Axis, bars, exposed, idle_spans, names
 from .legend import legend
-from .palette import INKS
 from .svg import (
+    LINE,
     VIEW,
     amount,
     document,
@@ -41,6 +41,7 @@ from .svg import (
     wrapped,
 )
 from .timeline_bars import Bars, at_window
+from .tokens import INKS
 
 MEMORY_SAMPLES, LEAST_SAMPLES = 1500, 50  # of all steps together; of one
 
@@ -304,7 +305,7 @@ def describe(scene: dict[str, Any]) -> str:
 
 
 # -- the picture -----------------------------------------------------------------------------------
-GUTTER, RIGHT, HEAD = 112, 24, 94
+GUTTER, RIGHT, HEAD = 112, 24, 20
 COMPUTE, COMM, GAP, MEMORY = 20, 13, 8, 54
 MARKS = 100  # more beginnings and ends of steps than that would hatch the picture
 
@@ -337,9 +338,9 @@ def timeline_svg(
     scene, axis = at_window(scene, low, high), Axis(GUTTER, width - RIGHT, low, high)
     tops, bottom = lane_tops(scene)
     time, spent, *others = (f"{label} {value}" for label, value in scene["metrics"])
-    body = [pattern_defs(), head(scene), text(10, 44, time, size=11, weight=600)]
-    body.append(lines(10, 60, [spent, ", ".join(others)], 16))
-    body += [_steps(scene, axis, bottom), axis.rules(HEAD - 4, bottom, bottom + 14)]
+    above = [time, *wrapped(spent, int(width / 6.97)), ", ".join(others)]
+    down = 30 + LINE * len(above)
+    body = [_steps(scene, axis, bottom), axis.rules(HEAD - 4, bottom, bottom + 14)]
     body += [_lane(scene, i, tops[i], axis, width) for i in range(len(scene["lanes"]))]
     body.append(_critical(scene, tops, axis))
     y, memory = bottom + 20, scene["memory"].get(str(rank))
@@ -348,10 +349,12 @@ def timeline_svg(
         y += MEMORY + 26
     drawn, y = legend(_marks(scene, memory), 10.0, y + 8, width)
     body.append(drawn)
-    said = wrapped(" ".join([*scene["notes"], scene.get("note", "")]).strip(), int(width / 5.9))
+    said = wrapped(" ".join([*scene["notes"], scene.get("note", "")]).strip(), int(width / 6.97))
     body.append(lines(10, y + 29.5, said, 15, "muted"))
-    y += 20 * bool(said) + 15 * (len(said) - 1)
-    return document(width, y + 22, body, f"Timeline, {scene['badge']}", theme)
+    y += 20 * bool(said) + 15 * (len(said) - 1) + down
+    parts = [pattern_defs(), head(scene), lines(10, 44, above, LINE)]
+    parts += [f"<g transform='translate(0 {down})'>", *body, "</g>"]
+    return document(width, y + 22, parts, f"Timeline, {scene['badge']}", theme)
 
 
 def check_window(window: Sequence[float]) -> list[float]:
@@ -389,8 +392,9 @@ def _lane(scene, index, top, axis, width):
     lane, strings, height = scene["lanes"][index], scene["strings"], _height(scene["lanes"][index])
     out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
     if lane["lane"] == "compute":
-        out.append(text(10, top + 14, f"rank {lane['rank']}", size=11, weight=600))
-    out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", 11, "end"))
+        out.append(text(10, top + 14, f"rank {lane['rank']}", size=13, weight=600))
+    else:
+        out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", 13, "end"))
     out.append(idle_spans(*_spans(scene["idle"], index, axis), top, height))
     mine = np.array(scene["bars"]["lane"]) == index
     key, name, start, end = (
@@ -428,11 +432,11 @@ def _draw_memory(keys, memory, rank, top, axis):
     x = axis.x(np.append(memory["time"], max(axis.high, memory["time"][-1])))
     base, peak = np.zeros(len(memory["time"])), max(memory["peak"], 1)
     words = f"memory of rank {rank}{memory['note']}"
-    out = [text(10, top - 4, words, size=11, weight=600)]
+    out = [text(10, top - 4, words, size=13, weight=600)]
     for y, down, label in ((0, 8, f"peak {amount(memory['peak'])}"), (MEMORY, 0, "0 B")):
         line = f"M{GUTTER - 4},{top + y:.1f}H{axis.right}"
         out.append(f"<path d='{line}' class='s-rule' fill='none'/>")
-        out.append(text(GUTTER - 6, top + y + down, label, "muted", 11, "end"))
+        out.append(text(GUTTER - 6, top + y + down, label, "muted", 13, "end"))
     for info in keys:
         upper = base + memory[info["column"]]
         low, high = (top + MEMORY * (1 - v / peak) for v in (base, upper))

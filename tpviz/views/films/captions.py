@@ -188,7 +188,7 @@ RMS_NORM = (
 CUT = "All ranks hold the same tensor, and each takes its part of the features: nothing is sent."
 FORWARD = (
     "Every rank multiplies the blocks it holds. It holds only a part of the contracted dim, so "
-    "its result is a partial sum over {0} (hatched)."
+    "its result is a partial sum over {0} (drawn as sheets)."
 )
 ALONE = "Every rank multiplies the blocks it holds; its result is complete."
 MEANWHILE = "Meanwhile the all-reduce of the previous rows is in flight."

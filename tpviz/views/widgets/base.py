@@ -269,7 +269,16 @@ class Framed(Still, ipywidgets.VBox):
         self.controls: dict[str, Any] = dict(getattr(knobs, "controls", {}))
         self._turned: dict[str, bool] = {}
         self._writer = 0
-        super().__init__([knobs, self._line, picture])
+        controls = ipywidgets.VBox([knobs, self._line])
+        frame = ipywidgets.Box([picture, controls])
+        super().__init__([frame])
+        for box, name in (
+            (self, "column"),
+            (frame, "framed"),
+            (picture, "shared"),
+            (controls, "controls"),
+        ):
+            box.add_class(f"tpv-{name}")  # of view.css
         self._say_gave("")
         for name, box in self.controls.items():
             self.hear(name, box)

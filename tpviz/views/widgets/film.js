@@ -7,7 +7,7 @@ import { make } from "./view.js";
 
 const TRAVEL = 0.8; // the part of a step spent travelling
 const GROWTH = 1.4, WIDE = 1050; // times its own width, and px, to which a picture grows where its column is wide
-const HIGH = 960; // px, as of tpv-scroll: it does not grow beyond what shows without scrolling
+const HIGH = 820, STACKED = 600; // px to which it grows beside its rail, and above it: both show without scrolling
 
 export class Film extends Player {
   get unit() { return "step"; }
@@ -18,10 +18,13 @@ export class Film extends Player {
     super.buildTools(tools);
   }
 
+  get help() { return `Space plays, arrows step, Home and End jump. ${this.hint}`; }
+
   buildBody() {
     super.buildBody();
-    this.notes = make("div", { class: "tpv-hint" }, this.root);
-    make("div", { class: "tpv-hint" }, this.root, `Space plays, arrows step, Home and End jump. ${this.hint}`);
+    this.notes = make("div", { class: "tpv-hint" }, this.below);
+    this.aside = make("svg", { class: "tpv-aside", "aria-hidden": "true" });
+    this.metrics.after(this.aside);
   }
 
   load() {
@@ -70,6 +73,9 @@ export class Film extends Player {
 
   wordsOf(step) { return this.scene.words?.[step] ?? ""; }
 
+  /** What the rail says of the step beside its caption. */
+  get said() { return (this.scene.says ?? this.scene.words)?.[this.step] ?? ""; }
+
   say() { this.live.textContent = [this.scene.captions[this.step], this.wordsOf(this.step)].filter(Boolean).join("; "); }
 
   onClick({ target }) {
@@ -80,13 +86,20 @@ export class Film extends Player {
 
   draw() {
     const { scene, svg, step } = this, { top, width, height, frames, pieces } = scene;
-    this.drawHead(scene, scene.facts);
+    this.drawHead(scene, scene.numbers?.[step] ?? scene.facts);
+    this.summary.textContent = this.said;
+    this.aside.toggleAttribute("hidden", !scene.aside);
+    if (scene.aside) {
+      this.aside.setAttribute("viewBox", `0 0 ${scene.aside_size.join(" ")}`);
+      this.aside.replaceChildren(this.group(scene.aside[step]));
+    }
     this.notes.replaceChildren(...(scene.notes ?? []).map((note) => make("div", {}, null, note)));
     this.slider.value = step;
     this.now.textContent = scene.captions[step];
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
-    const most = Math.floor(Math.max(width, Math.min(GROWTH * width, WIDE, HIGH * width / (height - top))));
+    const high = this.stage.clientWidth + 60 > this.root.clientWidth ? STACKED : HIGH;
+    const most = Math.floor(Math.max(width, Math.min(GROWTH * width, WIDE, high * width / (height - top))));
     svg.style = `width:100%;height:auto;min-width:${width}px;max-width:${most}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     svg.replaceChildren(this.common);

@@ -38,16 +38,16 @@ class Host {
     this.save_changes();
   }
 
-  /** A slider for each knob; the states are all combinations, the last knob's values first. */
+  /** A slider for each knob, in the view's rail; the states are all combinations, the last knob's values first. */
   sliders(knobs, at, el, words) {
     const names = Object.keys(knobs);
     if (!names.length) return;
-    const row = make("div", { class: "tpv-knobs" }, el);
+    const row = make("div", { class: "tpv-knobs" }, el.querySelector(".tpv-rail"));
     names.forEach((name, i) => {
       const values = knobs[name], label = make("label", {}, row, name);
       const input = make("input", { type: "range", min: 0, max: values.length - 1, value: at[i], "aria-label": name }, label);
       const shown = make("b", {}, label), unit = words[name] ?? "";
-      make("span", { class: "tpv-title" }, label, unit);
+      if (unit) make("span", { class: "tpv-title" }, label, unit);
       const say = () => {
         shown.textContent = values[at[i]];
         input.setAttribute("aria-valuetext", `${values[at[i]]} ${unit}`.trim());
@@ -69,12 +69,12 @@ const hosts = [];
 for (const el of document.querySelectorAll(".tpv-place")) {
   const { knobs, start, states, words } = await unpacked(el.querySelector("script").textContent).json();
   const host = new Host(states, place(knobs, start));
-  host.sliders(knobs, start, el, words);
   const source = await unpacked(document.getElementById(`tpv-module-${el.dataset.view}`).textContent).text();
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const view = await import(url);
   URL.revokeObjectURL(url);
   view.default.render({ model: host, el });
+  host.sliders(knobs, start, el, words);
   hosts.push(host);
 }
 for (const host of hosts) {

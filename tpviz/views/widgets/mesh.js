@@ -8,16 +8,15 @@ const MATRIX = 220; // px of a parameter's longer side
 
 class MeshView extends View {
   buildBody() {
-    const body = make("div", { class: "tpv-mesh-body" }, this.root), left = make("div", {}, body);
-    this.svg = make("svg", { tabindex: 0, role: "listbox", "aria-label": "ranks of the mesh" }, left);
-    this.side = make("div", {}, body);
+    this.svg = make("svg", { tabindex: 0, role: "listbox", "aria-label": "ranks of the mesh" }, this.stage);
+    this.side = make("div", { class: "tpv-side" }, this.rail);
     const label = make("label", {}, this.side, "parameter ");
     this.menu = make("select", { "aria-label": "parameter" }, label);
     this.menu.addEventListener("change", () => this.publish({ parameter: this.menu.value }));
     this.facts = make("div", {}, this.side);
     this.matrix = make("svg", { role: "img" }, this.side);
-    this.legend = make("div", { class: "tpv-legend" }, this.root);
-    this.hint = make("div", { class: "tpv-hint" }, this.root);
+    this.legend = make("div", { class: "tpv-legend" }, this.below);
+    this.hint = make("div", { class: "tpv-hint" }, this.below);
     this.svg.addEventListener("keydown", (e) => this.onKey(e));
   }
 
@@ -86,13 +85,13 @@ class MeshView extends View {
       "data-rank": rank, style: "cursor:pointer" }, this.svg);
     const box = (look) => make("rect", { x, y, width: size, height: size, rx: 7, ...look }, group);
     box({ class: mine ? "f-fg" : axis ? `f-${axis.key}` : "f-bg s-muted" });
-    if (axis && axis.pattern !== "solid") box({ fill: this.tile(axis.pattern) });
+    if (axis && axis.pattern !== "solid") box({ fill: this.tile(axis.pattern), class: "tpv-mark" });
     if (mine) make("rect", { x: x - 3.5, y: y - 3.5, width: size + 7, height: size + 7, rx: 10, class: "s-fg",
       fill: "none", "stroke-width": 2 }, group);
     const roomy = size > 40, text = (up, look, words) => make("text", { x: x + size / 2, y: y + up, ...look,
       "text-anchor": "middle", class: mine ? "f-bg" : axis ? `f-halo-${axis.key}` : "f-fg" }, group, words);
-    text(size / 2 + (roomy ? -1 : 4), { "font-size": roomy ? 14 : 11, "font-weight": 700 }, rank);
-    if (roomy) text(size - 9, { "font-size": 11 }, axes.length > 1 ? coords.join(",") : `${axes[0].name} ${rank}`);
+    text(size / 2 + (roomy ? -1 : 4), { "font-size": roomy ? 16 : 13, "font-weight": 700 }, rank);
+    if (roomy) text(size - 9, { "font-size": 13 }, axes.length > 1 ? coords.join(",") : `${axes[0].name} ${rank}`);
     const to = rank + chosen % block; // the same place in another block
     group.addEventListener("click", () => { this.svg.focus({ preventScroll: true }); this.choose(to); });
     group.addEventListener("pointerenter", () => this.showTip(name, [where, block > 1 ? `of rank ${to}:` : "",
@@ -129,7 +128,7 @@ class MeshView extends View {
       class: `s-fg ${mine ? `f-${key ?? "muted"}` : ""}` }, this.matrix);
     const words = ranks.join(",");
     if (h < 12 || w < 6.5 * words.length) return;
-    make("text", { x: x + w / 2, y: y + h / 2 + 4, "text-anchor": "middle", "font-size": 11,
+    make("text", { x: x + w / 2, y: y + h / 2 + 4, "text-anchor": "middle", "font-size": 13,
       class: `f-${mine ? (key ? `on-${key}` : "bg") : "muted"}` }, this.matrix, words);
   }
 

@@ -167,23 +167,23 @@ def parts_svg(
     frame, width = badge(LEFT, 6, source)
     body, x = [pattern_defs(), frame], LEFT
     words = f"step time {seconds(total)}"
-    body.append(text(LEFT + width + 12, 21, words, size=14, weight=650))
-    body.append(text(RIGHT, 21, slowly if slow_motion != 1 else "", "muted", 11, "end"))
+    body.append(text(LEFT + width + 12, 21, words, size=16, weight=650))
+    body.append(text(RIGHT, 21, slowly if slow_motion != 1 else "", "muted", 13, "end"))
     for name, time in parts.items():
         body.append(_bar(x, 36, time * scale, BAR, *INK_OF_PART[name]))
         if time * scale > 44:
             share = f"{100 * time / total:.0f} %"
             halo, middle = f"halo-{INK_OF_PART[name][0]}", x + time * scale / 2
-            body.append(text(middle, 36 + BAR / 2 + 4, share, halo, 11, "middle", 600))
+            body.append(text(middle, 36 + BAR / 2 + 4, share, halo, 13, "middle", 600))
         x += time * scale
     for t in ticks(0, (RIGHT - LEFT) / scale, 6):
         at = LEFT + t * scale
         body.append(f"<path d='M{at:.1f},{36 + BAR}v5' class='s-muted' fill='none'/>")
         anchor = "start" if t == 0 else "end" if at > RIGHT - 15 else "middle"
-        body.append(text(at, 36 + BAR + 16, seconds(t), "muted", 11, anchor))
+        body.append(text(at, 36 + BAR + 16, seconds(t), "muted", 13, anchor))
     y = 36 + BAR + 36
     for i, (name, time) in enumerate(parts.items()):
-        left, top = LEFT + (i % 2) * 196, y + (i // 2) * 18
+        left, top = LEFT + (i % 2) * 232, y + (i // 2) * 18
         body.append(_bar(left, top - 9, 14, 11, *INK_OF_PART[name]))
         figures = f"{seconds(time)} ({per_cent(time / total)})"
         body.append(text(left + 20, top, f"{name} {figures}"))
@@ -203,28 +203,28 @@ def memory_svg(
     byte of it stands for, on a scale model."""
     total = sum(memory.values())
     enlarged = total < capacity / 50
-    room = RIGHT - LEFT - 56 * enlarged
+    room = RIGHT - LEFT - 64 * enlarged
     stands = f" (for {amount(capacity * scale)})" if scale != 1 else ""
     share = f"{amount(total)} of {amount(capacity)}{stands}, {device}, "
     share += per_cent(total / capacity)
     scale = room / (max(total, 1) if enlarged else max(total, capacity))
     title = text(LEFT, 12, "memory of a rank", weight=600)
-    words = text(LEFT + 118, 12, share)
+    words = text(LEFT, 29, share)
     body, x = [pattern_defs(), title, words], LEFT
     for kind, size in memory.items():
-        body.append(_bar(x, 20, size * scale, 14, MEMORY_KINDS[kind]))
+        body.append(_bar(x, 38, size * scale, 14, MEMORY_KINDS[kind]))
         x += size * scale
     if enlarged:
-        body.append(text(RIGHT, 31, "enlarged", "muted", 11, "end"))
+        body.append(text(RIGHT, 50, "enlarged", "muted", 13, "end"))
     else:
         ink = "exposed" if total > capacity else "fg"
         end = LEFT + capacity * scale
-        body.append(f"<path d='M{end:.1f},16v22' class='s-{ink}' stroke-width='2' fill='none'/>")
+        body.append(f"<path d='M{end:.1f},34v22' class='s-{ink}' stroke-width='2' fill='none'/>")
     for i, (kind, size) in enumerate(memory.items()):
-        left, top = LEFT + (i % 2) * 196, 56 + (i // 2) * 18
+        left, top = LEFT + (i % 2) * 232, 74 + (i // 2) * 18
         body.append(_bar(left, top - 9, 14, 11, MEMORY_KINDS[kind]))
         body.append(text(left + 20, top, f"{kind} {amount(size)}"))
-    height = 56 + 18 * ((len(memory) - 1) // 2) + 8
+    height = 74 + 18 * ((len(memory) - 1) // 2) + 8
     return document(WIDTH, height, body, f"memory of a rank {share}", theme)
 
 

@@ -24,8 +24,8 @@ from .model import LEFT, RIGHT, WIDTH, memory_svg, parts_svg, per_cent, short_ba
 if TYPE_CHECKING:
     from tpviz.evidence.published.bands import Band
 
-LETTERS = 76
-"""Of a line of 11 px."""
+LETTERS = 64
+"""Of a line."""
 UNKNOWN = (
     "Its error is not known: too few published runs of this framework ship to compare with, or the "
     "devices are not those of a published run."
@@ -73,8 +73,8 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
         body.append(rect(at(quarter), y, at(most) - at(quarter), 14, "sync"))
         body.append(f"<path d='M{at(step):.1f},{y - 5}v24' class='s-fg' stroke-width='3'/>")
         y += 32
-        body.append(text(at(low), y, seconds(low), "muted", 11))
-        body.append(text(at(high), y, seconds(high), "muted", 11, "end"))
+        body.append(text(at(low), y, seconds(low), "muted", 13))
+        body.append(text(at(high), y, seconds(high), "muted", 13, "end"))
         y += 18
         told = (
             f"The line is the prediction. With the errors of published runs, half of such runs "
@@ -85,7 +85,7 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
     rows = wrapped(told, LETTERS)
     if p.outside:
         rows += wrapped(f"{p.badge[0].upper()}{p.badge[1:]}.", LETTERS)
-    body.append(lines(LEFT, y, rows, 15, "muted", 11))
+    body.append(lines(LEFT, y, rows, 15, "muted", 13))
     label = f"{p.badge}: {seconds(step)} a step, {', '.join(figures(p))}. {told}"
     return document(WIDTH, y + 15 * len(rows) - 4, body, label, theme)
 

@@ -3,7 +3,10 @@ import { make } from "./view.js";
 
 export default {
   render({ model, el }) {
-    const place = make("div", { class: "tpv-picture" }, el);
+    el.classList.add("tpv-column");
+    const root = make("div", { class: "tpv" }, el);
+    const place = make("div", { class: "tpv-picture tpv-stage" }, root);
+    make("div", { class: "tpv-rail" }, root);
     const draw = () => {
       place.innerHTML = model.get("scene").svg;
       const error = model.get("error");

@@ -43,6 +43,7 @@ from .job import Latest
 from .knobs import WIDE, WRAPPED, Knobs, gave_words, small_html
 from .model import axes_html, message, short_of_memory
 from .numbers import figures, plan_svgs
+from .plan_map import PlanMap
 from .plans import PlansAsked, PlansPane
 
 BATCH = 1 << 22
@@ -151,7 +152,7 @@ class Planner(Fitted, ipywidgets.VBox):
         )
         self.picture.add_class("tpviz-predicted")
         self.knobs_box, self.small_box = ipywidgets.VBox(), ipywidgets.VBox()
-        self.plans = PlansPane(self.take, self.show_error)
+        self.plans, self.map = PlansPane(self.take, self.show_error), PlanMap(self.take)
         self.small_button = ipywidgets.Button(
             description="Run it here as a scale model",
             icon="play",
@@ -174,7 +175,7 @@ class Planner(Fitted, ipywidgets.VBox):
         sides = [left, [self.picture, self.axes]]
         both = [ipywidgets.VBox(side, layout=half) for side in sides]
         below = [self.plans, self.small_button, self.small_box]
-        return [self.facts, ipywidgets.Box(both, layout=WRAPPED), *below]
+        return [self.facts, self.map, ipywidgets.Box(both, layout=WRAPPED), *below]
 
     # -- what is chosen --------------------------------------------------------------------------
     @property
@@ -284,7 +285,12 @@ class Planner(Fitted, ipywidgets.VBox):
             name = escape(heavy + self._name())
             self.facts.value = f"<b style='line-height:1.4'>{name}</b>"
             self.picture.value, self.axes.value = self._drawn(prediction)
-            self.plans.look(PlansAsked(self.workload, cluster, self.most_ranks(), self.training))
+            asked = PlansAsked(self.workload, cluster, self.most_ranks(), self.training)
+            self.plans.look(asked)
+            around = self.band.around(prediction.step_time) if self.band else None
+            self.map.show(prediction, around)
+            if self._place:  # it is shown
+                self.map.look(asked)
 
     def _drawn(self, p):
         """(the pictures, the table of axes) as HTML."""
@@ -294,6 +300,11 @@ class Planner(Fitted, ipywidgets.VBox):
         warning = short_of_memory(p)
         words += filter(None, [foreign(p.strategy, p.cluster)])
         return warning + drawn + "".join(map(message, words)), axes_html(p, Mesh(p.strategy.axes))
+
+    def _ipython_display_(self):
+        super()._ipython_display_()
+        if self.prediction is not None:
+            self.map.look(PlansAsked(self.workload, self.cluster, self.most_ranks(), self.training))
 
     # -- search, and the scale model ---------------------------------------------------------------
     @shown

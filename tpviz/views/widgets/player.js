@@ -21,8 +21,9 @@ function icon(name) {
 
 export class Player extends View {
   buildBody() {
-    const tools = make("div", { class: "tpv-tools", role: "toolbar", "aria-label": "controls" }, this.root);
+    const tools = make("div", { class: "tpv-tools", role: "toolbar", "aria-label": "controls" }, this.rail);
     this.playButton = this.button(tools, "", "Play", () => this.play(!this.playing));
+    this.playButton.className = "tpv-play";
     for (const [name, which, by] of [["first", "first # (Home)", -Infinity], ["back", "previous # (Left)", -1],
       ["next", "next # (Right)", 1], ["last", "the end (End)", Infinity]]) {
       this.button(tools, "", which.replace("#", this.unit), () => this.jump(by)).append(icon(name));
@@ -31,8 +32,14 @@ export class Player extends View {
     for (const speed of SPEEDS) make("option", { value: speed }, this.rate, `${speed}x`);
     this.rate.value = 1;
     this.buildTools(tools);
-    this.now = make("b", { class: "tpv-now" }, tools);
-    const scroll = make("div", { class: "tpv-scroll" }, this.root);
+    this.patterns(tools);
+    const help = make("div", { class: "tpv-hint", hidden: "" }, this.rail, this.help);
+    const ask = this.button(tools, "?", "keys, and what can be clicked", () => {
+      help.hidden = !help.hidden;
+      ask.setAttribute("aria-expanded", !help.hidden);
+    });
+    ask.setAttribute("aria-expanded", false);
+    const scroll = make("div", { class: "tpv-scroll" }, this.stage);
     this.svg = make("svg", { tabindex: 0, role: "application", "aria-roledescription": "animation" }, scroll);
     this.svg.addEventListener("keydown", (e) => this.onKey(e));
     this.svg.addEventListener("click", (e) => { if (!this.dragged) this.onClick(e); });

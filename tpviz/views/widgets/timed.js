@@ -6,7 +6,7 @@ import { Film } from "./film.js";
 import { make, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
 
-const LETTER = 0.62, FONT = 11; // a mean letter, of the font's size; px
+const LETTER = 0.62, FONT = 13; // a mean letter, of the font's size; px
 const lettersOf = (name) => name.length + 0.7 * name.includes("W");
 
 export class TimedFilm extends Zoomed(Film) {
@@ -15,18 +15,14 @@ export class TimedFilm extends Zoomed(Film) {
   get right() { return this.scene.axis.right; }
   get whole() { return [this.left, this.right]; } // a window is in px of the picture as Python drew it
 
-  buildBody() {
-    super.buildBody();
-    this.summary = make("div", { class: "tpv-summary" });
-    this.svg.parentNode.before(this.summary);
-  }
-
   load() {
     const scene = this.host.get("scene");
     if (scene.axis) [this.low, this.high] = [scene.axis.left, scene.axis.right];
     super.load();
     this.placed = this.window;
   }
+
+  get said() { return this.wordsOf(this.step); }
 
   get window() { return `${this.low},${this.high}`; }
 
@@ -58,7 +54,6 @@ export class TimedFilm extends Zoomed(Film) {
     super.draw();
     const { svg, scene: { head, foot } } = this;
     this.root.dataset.window = this.window;
-    this.summary.textContent = this.wordsOf(this.step);
     if (this.placed !== this.window) this.arrange();
     this.marks = this.group(this.mark, make("g", { "clip-path": this.tile("window") }, svg));
     this.stretch(this.marks);

@@ -11,6 +11,7 @@ const SWEEP = 12; // seconds the play-head takes to cross the window
 
 class TimelineView extends TimelineDrawing {
   get unit() { return "event"; }
+  get help() { return HINT; }
 
   buildTools(tools) {
     super.buildTools(tools);
@@ -19,9 +20,8 @@ class TimelineView extends TimelineDrawing {
 
   buildBody() {
     super.buildBody();
-    this.legend = make("div", { class: "tpv-legend" }, this.root);
-    this.note = make("div", { class: "tpv-hint tpv-note" }, this.root);
-    make("div", { class: "tpv-hint" }, this.root, HINT);
+    this.legend = make("div", { class: "tpv-legend" }, this.below);
+    this.note = make("div", { class: "tpv-hint tpv-note" }, this.below);
     this.svg.addEventListener("pointermove", (e) => this.onMove(e));
     for (const name of ["pointerleave", "blur"]) {
       this.svg.addEventListener(name, () => { this.tip.hidden = true; });
@@ -127,8 +127,8 @@ class TimelineView extends TimelineDrawing {
   }
 
   onMove(event) {
-    const [x, i] = this.hit(event), root = this.root.getBoundingClientRect();
-    if (i >= 0 && !event.buttons) this.showTip(...this.facts(i), x, event.clientY - root.top);
+    const [x, i] = this.hit(event), { top } = this.stage.getBoundingClientRect();
+    if (i >= 0 && !event.buttons) this.showTip(...this.facts(i), x, event.clientY - top);
     else this.tip.hidden = true;
   }
 }

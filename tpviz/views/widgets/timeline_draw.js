@@ -67,7 +67,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     if (this.lanes[this.lane].rank !== this.rank) {
       [this.lane, this.focus] = [Math.max(this.lanes.findIndex((l) => l.rank === this.rank), 0), -1];
     }
-    this.width = Math.max(this.root.clientWidth - 22, 420);
+    this.width = Math.max(this.stage.clientWidth, 420);
     const height = this.bottom + (this.memory ? MEMORY + 30 : 4);
     const label = `Timeline, ${scene.badge}: ${scene.ranks.length} ranks, ${events} events`;
     this.root.setAttribute("aria-label", label);
@@ -91,7 +91,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     const line = (t, look) => make("path", { d: `M${this.x(t)},${TOP - 6}V${this.bottom}`, ...look }, this.svg);
     for (const t of ticks(this.low, this.high, Math.max(this.width / 130, 2))) {
       line(t, { class: "s-rule" });
-      make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 11, class: "f-muted" }, this.svg, seconds(t));
+      make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 13, class: "f-muted" }, this.svg, seconds(t));
     }
     const marks = this.scene.steps.flat().filter((t) => t >= this.low && t <= this.high);
     if (marks.length <= 100) for (const t of marks) line(t, { class: "s-muted", "stroke-dasharray": "2 3" });
@@ -99,12 +99,10 @@ export class TimelineDrawing extends Zoomed(Player) {
 
   drawLane(lane, index) {
     const { svg, scene: { bars, keys, strings, exposed, idle } } = this, chosen = lane.rank === this.rank;
-    if (lane.lane === "compute") {
-      make("text", { x: 4, y: lane.y + 14, "font-size": 11, "data-rank": lane.rank,
-        "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" }, svg,
-      `${chosen ? "▸ " : ""}rank ${lane.rank}`).addEventListener("click", () => this.select(lane.rank));
-    }
-    make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 11,
+    if (lane.lane === "compute") make("text", { x: 4, y: lane.y + 14, "font-size": 13, "data-rank": lane.rank,
+      "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" }, svg,
+    `${chosen ? "▸ " : ""}rank ${lane.rank}`).addEventListener("click", () => this.select(lane.rank));
+    else make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 13,
       class: "f-muted" }, svg, lane.name);
     make("path", { d: `M${GUTTER},${lane.y + lane.height + 1}H${this.right}`, class: "s-rule" }, svg);
     const runs = keys.map(() => []), names = [], spans = ({ lane: of, start, end }, kind, by) => {
@@ -124,7 +122,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     runs.forEach((run, k) => this.drawRun(run, lane.y, lane.height, keys[k], this.plot));
     for (const [from, to, name, key, named] of names) {
       const wide = 6.4 * name.length + 3.6 * (name.match(/[mw]/g)?.length ?? 0);
-      if (named && to - from > wide + 6) make("text", { x: (from + to) / 2, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 11,
+      if (named && to - from > wide + 6) make("text", { x: (from + to) / 2, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 13,
         class: `f-halo-${key}` }, this.plot, name);
     }
     spans(exposed, "exposed", 1);
@@ -132,11 +130,11 @@ export class TimelineDrawing extends Zoomed(Player) {
 
   drawMemory(memory) {
     const top = this.bottom + 22;
-    make("text", { x: 4, y: top - 6, "font-size": 11, "font-weight": 600, class: "f-fg" }, this.svg,
+    make("text", { x: 4, y: top - 6, "font-size": 13, "font-weight": 600, class: "f-fg" }, this.svg,
       `memory of rank ${this.rank}${memory.note}`);
     for (const [y, down, label] of [[top, 8, `peak ${amount(memory.peak, "B")}`], [top + MEMORY, 0, "0 B"]]) {
       make("path", { d: `M${GUTTER - 4},${y}H${this.right}`, class: "s-rule" }, this.svg);
-      make("text", { x: GUTTER - 6, y: y + down, "text-anchor": "end", "font-size": 11, class: "f-muted" }, this.svg, label);
+      make("text", { x: GUTTER - 6, y: y + down, "text-anchor": "end", "font-size": 13, class: "f-muted" }, this.svg, label);
     }
     const x = [...memory.time, Math.max(this.scene.duration, memory.time.at(-1))].map((t) => this.x(t).toFixed(1));
     const y = (v) => (top + MEMORY * (1 - v / Math.max(memory.peak, 1))).toFixed(1);
@@ -147,7 +145,7 @@ export class TimelineDrawing extends Zoomed(Player) {
       const back = base.map((v, i) => `L${x[i + 1]},${y(v)}H${x[i]}`).reverse().join("");
       const paint = (look) => make("path", { d: `M${there}${back}z`, ...look }, this.plot);
       paint({ class: `f-${key}`, "data-memory": column });
-      if (pattern !== "solid") paint({ fill: this.tile(pattern) });
+      if (pattern !== "solid") paint({ fill: this.tile(pattern), class: "tpv-mark" });
       base = upper;
     }
   }

@@ -4,7 +4,7 @@
  * `host` is anywidget's model in Jupyter, and a small stand-in with the same get/set/on in a plain page.
  */
 export function make(tag, attrs = {}, parent = null, text = null) {
-  const html = /^(div|span|b|button|select|option|label|input)$/.test(tag);
+  const html = /^(div|span|b|button|select|option|label|input|d[ltd])$/.test(tag);
   const node = html ? document.createElement(tag) : document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attrs)) node.setAttribute(name, value);
   if (text !== null) node.textContent = text;
@@ -49,15 +49,21 @@ export class View {
     this.host = host;
     this.uid = "tpv" + Math.random().toString(36).slice(2, 9);
     this.calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    el.classList.add("tpv-column"); // its width says where the rail stands: view.css
     this.root = make("div", { class: `tpv tpv-${kind} tpv-empty`, role: "group",
       "data-lm-suppress-shortcuts": "true" }, el); // JupyterLab's own keys stay out
-    const head = make("div", { class: "tpv-head" }, this.root);
+    this.error = make("div", { class: "tpv-error", role: "alert", hidden: "" }, this.root);
+    this.stage = make("div", { class: "tpv-stage" }, this.root);
+    this.rail = make("div", { class: "tpv-rail" }, this.root);
+    this.below = make("div", { class: "tpv-below" }, this.root);
+    const head = make("div", { class: "tpv-head" }, this.rail);
     this.badge = make("span", { class: "tpv-badge" }, head);
     this.title = make("span", { class: "tpv-title" }, head);
-    this.error = make("div", { class: "tpv-error", role: "alert", hidden: "" }, this.root);
-    this.metrics = make("div", { class: "tpv-metrics" }, this.root);
+    this.now = make("div", { class: "tpv-now" }, this.rail);
+    this.summary = make("div", { class: "tpv-summary" }, this.rail);
+    this.metrics = make("dl", { class: "tpv-metrics" }, this.rail);
     this.buildBody();
-    this.tip = make("div", { class: "tpv-tip", hidden: "" }, this.root);
+    this.tip = make("div", { class: "tpv-tip", hidden: "" }, this.stage);
     this.live = make("div", { class: "tpv-live", "aria-live": "polite" }, this.root);
     this.listen(traits);
     this.load();
@@ -71,10 +77,10 @@ export class View {
     this.watched = ["generation", "error", ...traits];
     for (const name of this.watched) this.host.on(`change:${name}`, this.onChange);
     this.sized = new ResizeObserver(() => {
-      if (this.root.clientWidth !== this.seenWidth) this.onChange();
-      this.seenWidth = this.root.clientWidth;
+      if (this.stage.clientWidth !== this.seenWidth) this.onChange();
+      this.seenWidth = this.stage.clientWidth;
     });
-    this.sized.observe(this.root);
+    this.sized.observe(this.stage);
   }
 
   destroy() {
@@ -98,10 +104,10 @@ export class View {
     const empty = !Object.keys(this.host.get("scene")).length;
     this.root.classList.toggle("tpv-empty", empty);
     if (!empty) this.draw();
-    if (!this.root.clientWidth) { // hidden: the next width is news
+    if (!this.stage.clientWidth) { // hidden: the next width is news
       this.seenWidth = 0;
-      this.sized.unobserve(this.root);
-      this.sized.observe(this.root);
+      this.sized.unobserve(this.stage);
+      this.sized.observe(this.stage);
     }
     this.root.dataset.generation = this.host.get("generation");
     this.root.dataset.ready = "true";
@@ -151,11 +157,18 @@ export class View {
   drawHead({ badge, title, about = "", notes = [] }, facts = []) {
     Object.assign(this.badge, { textContent: badge, title: notes.join("\n") });
     Object.assign(this.title, { textContent: title, title: about });
-    this.metrics.replaceChildren(...facts.map(([label, value]) => {
-      const node = make("span", {}, null, `${label} `);
-      make("b", {}, node, value);
-      return node;
-    }));
+    this.metrics.replaceChildren(...facts.flatMap(([label, value]) => [
+      make("dt", {}, null, label), make("dd", {}, null, value)]));
+  }
+
+  /** Patterns over the colours of all views of the page, for those whom colours do not help. */
+  patterns(parent) {
+    const { classList } = document.documentElement, on = () => classList.contains("tpv-patterns");
+    const node = this.button(parent, "patterns", "patterns over the colours", () => {
+      classList.toggle("tpv-patterns");
+      node.setAttribute("aria-pressed", on());
+    });
+    node.setAttribute("aria-pressed", on());
   }
 
   /** A key that `keys` has does what it says there, and the page does not hear of it. */
@@ -174,16 +187,18 @@ export class View {
     if (!run.length) return;
     const path = run.map(([a, b]) => [a.toFixed(2), Math.max(b - a, 0.5).toFixed(2)])
       .map(([x, w]) => `M${x},${y}h${w}v${height}h-${w}z`).join("");
-    const paint = (look) => make("path", { d: path, ...look }, parent), tile = (name) => paint({ fill: this.tile(name) });
+    const paint = (look) => make("path", { d: path, ...look }, parent);
+    const mark = (name) => paint({ fill: this.tile(name), class: "tpv-mark" }); // shows where patterns are on
     if (kind === "exposed" || kind === "idle") {
       paint({ class: `f-${kind} tpv-${kind}`, "fill-opacity": kind === "idle" ? .16 : .3 });
-      tile(kind);
+      if (kind === "idle") mark(kind);
+      else paint({ fill: this.tile(kind) });
       if (kind !== "idle") make("path", { d: run.map(([a, b]) => `M${a.toFixed(2)},${y + height}H${b.toFixed(2)}`).join(""),
         class: "s-exposed", "stroke-width": 2 }, parent);
       return;
     }
     paint({ class: `f-${kind === "wait" ? "rule" : key}`, "data-key": key });
-    if (pattern && pattern !== "solid") tile(pattern);
+    if (pattern && pattern !== "solid") mark(pattern);
     if (kind === "wait" && !this.scene?.cut) paint({ fill: "none", class: "s-wait", "stroke-width": .8 });
   }
 
@@ -192,7 +207,7 @@ export class View {
     make("b", {}, this.tip, title);
     this.tip.append(lines.filter(Boolean).join("\n"));
     this.tip.hidden = false;
-    const room = this.root.clientWidth - this.tip.offsetWidth - 8;
+    const room = this.stage.clientWidth - this.tip.offsetWidth - 8;
     this.tip.style.left = `${Math.max(4, Math.min(x + 14, room))}px`;
     this.tip.style.top = `${y + 16}px`;
   }

@@ -1,11 +1,16 @@
-"""The colours: one meaning each, the same in every picture, and never colour alone.
+"""The tokens of every picture and page: colours, sizes of type, space, motion.
 
-Hues are Okabe and Ito's ("Color Universal Design", 2008), shaded per theme until every mark has a
-contrast of at least 3:1 against its background (WCAG 2.2, 1.4.11) and text on it 4.5:1. Memory
-keeps the hues and the order of the Ultra-Scale Playbook, which readers know.
+A colour has one meaning. Each kind of time has its hue: forward blue, backward green, communication
+orange, exposed communication red and hatched, idle grey; forward, backward and communication are
+also steps of lightness, so that grey paper tells them apart. Every mark has a contrast of at least
+3:1 against its ground (WCAG 2.2, 1.4.11) and text on it 4.5:1. Fills are solid. Patterns, for
+those whom colours do not help, are one switch of a page (`PATTERNS_ON`), and on in print; hatching
+alone always shows, and means exposed.
 
 >>> INKS["forward"].light
-'#0072B2'
+'#00539C'
+>>> sorted(TYPE.values())
+[13, 16, 20, 28, 44]
 """
 
 from functools import cache
@@ -22,25 +27,26 @@ class Ink(NamedTuple):
 
 
 INKS = {
-    "forward": Ink("forward", "#0072B2", "#0072B2"),
-    "backward": Ink("backward", "#009E73", "#009E73", "diagonal"),
-    "recompute": Ink("recompute", "#2B87BA", "#56B4E9", "dots"),
-    "optimizer": Ink("optimizer", "#8A7A00", "#F0E442", "cross"),
+    "forward": Ink("forward", "#00539C", "#3988CD"),
+    "backward": Ink("backward", "#0A7F58", "#3DB787", "diagonal"),
+    "weight_gradient": Ink("gradient of the weights", "#4C9F7C", "#9BE3C2", "back"),
+    "recompute": Ink("recompute", "#5294C5", "#85C9F2", "dots"),
+    "optimizer": Ink("optimizer", "#8B7C1F", "#E7D96E", "cross"),
     "sync": Ink("gradient sync", "#64748B", "#94A3B8", "lines"),
-    "other": Ink("other compute", "#858585", "#8A8A8A", "plus"),
-    "axis0": Ink("communication", "#D55E00", "#D55E00", "vertical"),
-    "axis1": Ink("communication", "#B07A00", "#E69F00", "back"),
-    "axis2": Ink("communication", "#AA4A83", "#CC79A7", "zigzag"),
+    "other": Ink("other compute", "#85888F", "#868A93", "plus"),
+    "axis0": Ink("communication", "#DB7212", "#FFB466", "vertical"),
+    "axis1": Ink("communication", "#A37614", "#DDAF48", "back"),
+    "axis2": Ink("communication", "#B3478B", "#E380BA", "zigzag"),
     "axis3": Ink("communication", "#8C564B", "#C49C94", "bricks"),
-    "axis4": Ink("communication", "#3A3A3A", "#D8D8D8", "grid"),
+    "axis4": Ink("communication", "#3A3D45", "#D4D7DD", "grid"),
     "copy": Ink("copy", "#4B6A2F", "#A9C77F", "waves"),
-    "wait": Ink("waiting", "#7A7A7A", "#9A9A9A", "hatch"),
-    "idle": Ink("idle", "#4A5AA8", "#93A3EE", "sparse"),
-    "exposed": Ink("exposed communication", "#D7263D", "#FF6B7A", "hatch"),
-    "parameters": Ink("parameters", "#2F7F91", "#4EA5B7"),
-    "gradients": Ink("gradients", "#C2527D", "#E889AB", "back"),
-    "optimizer_state": Ink("optimizer state", "#7A63C9", "#CEC0FA", "dots"),
-    "activations": Ink("activations", "#B8621B", "#E38A42", "lines"),
+    "wait": Ink("waiting", "#767B86", "#8F96A3", "hatch"),
+    "idle": Ink("idle", "#80848E", "#727987", "sparse"),
+    "exposed": Ink("exposed communication", "#CC2538", "#FF6977", "hatch"),
+    "parameters": Ink("parameters", "#40308C", "#8875DE"),
+    "gradients": Ink("gradients", "#614EB0", "#A897EE", "back"),
+    "optimizer_state": Ink("optimizer state", "#7D6ACB", "#C6BAF8", "dots"),
+    "activations": Ink("activations", "#9783DA", "#E4DDFD", "lines"),
 }
 
 PATTERNS = {
@@ -60,12 +66,25 @@ PATTERNS = {
     "hatch": (5, "M-1,1l2,-2M0,5l5,-5M4,6l2,-2"),
 }
 """Pattern -> (tile size in px, path drawn over the mark in the background colour)."""
+PATTERNS_ON = "tpv-patterns"
+"""The class of a page's root that shows the patterns."""
 
 THEMES = ("light", "dark", "auto", "page")
-BACKGROUND = {"light": "#FFFFFF", "dark": "#111111"}
-TEXT = {"light": "#1F1F1F", "dark": "#E6E6E6"}
-MUTED = {"light": "#595959", "dark": "#A6A6A6"}
-RULE = {"light": "#DDDDDD", "dark": "#383838"}
+GROUND = {"light": "#FBFAF7", "dark": "#0F1115"}
+"""Of a page; what stands on it, in frames without lines, has the `BACKGROUND`."""
+BACKGROUND = {"light": "#FFFFFF", "dark": "#171A20"}
+TEXT = {"light": "#16181D", "dark": "#ECEEF2"}
+MUTED = {"light": "#5C616C", "dark": "#9AA1AD"}
+RULE = {"light": "#E4E2DC", "dark": "#2A2E37"}
+
+TYPE = {"small": 13, "text": 16, "lead": 20, "section": 28, "big": 44}
+"""Sizes of letters, px: labels and captions, text and values, the sentence of a step, headings, and
+the one number of a view."""
+FAMILY = 'Inter, system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif'
+SPACE = {"page": 1280, "side": 40, "gutter": 32, "round": 14}
+"""px: the widest page, its sides, between columns, and of round corners."""
+MOTION = {"still": 600, "step": 800, "glide": 250}
+"""ms: a sentence stands before what moves, the motion of a step, a bar to its new place."""
 
 
 def luminance(color: str) -> float:
@@ -92,6 +111,7 @@ def tokens(theme: str) -> dict[str, str]:
     inks = {key: getattr(ink, theme) for key, ink in INKS.items()}
     texts = {f"on-{key}": text_on(color) for key, color in inks.items()}
     page = {"bg": BACKGROUND[theme], "fg": TEXT[theme], "muted": MUTED[theme], "rule": RULE[theme]}
+    page |= {"ground": GROUND[theme]}
     return {**inks, **texts, **page}
 
 
@@ -102,6 +122,7 @@ def css_variables(selector: str = ".tpv") -> str:
     """
     light, dark = tokens("light"), tokens("dark")
     lab = {
+        "ground": "--jp-layout-color0",
         "bg": "--jp-layout-color0",
         "fg": "--jp-ui-font-color0",
         "muted": "--jp-ui-font-color1",
@@ -113,6 +134,9 @@ def css_variables(selector: str = ".tpv") -> str:
         if token in lab:
             value = f"var({lab[token]}, {value})"
         lines.append(f"  --tpv-{token}: {value};")
+    for sizes, unit in ((TYPE, "px"), (SPACE, "px"), (MOTION, "ms")):
+        lines += [f"  --tpv-{name}: {size}{unit};" for name, size in sizes.items()]
+    lines.append(f"  --tpv-family: {FAMILY};")
     return (
         f"{selector} {{\n  color-scheme: light dark;\n" + "\n".join(lines) + "\n}\n"
         f'body[data-jp-theme-light="true"] {selector} {{ color-scheme: light; }}\n'
@@ -147,8 +171,11 @@ def _rules(scope, colors):
     plain = "".join(
         f"{scope} .f-{t}{{fill:{c}}}{scope} .s-{t}{{stroke:{c}}}" for t, c in colors.items()
     )
-    return plain + "".join(
+    halos = "".join(
         f"{scope} .f-halo-{k}{{fill:{colors[f'on-{k}']};stroke:{colors[k]};"
         "stroke-width:3;paint-order:stroke}"
         for k in INKS
     )
+    mark = f"{scope} .tpv-mark"
+    shows = f".{PATTERNS_ON} {mark}{{display:inline}}@media print{{{mark}{{display:inline}}}}"
+    return f"{plain}{halos}{mark}{{display:none}}{shows}"

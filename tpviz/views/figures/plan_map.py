@@ -1,0 +1,186 @@
+"""The map of plans: memory of a GPU to the right, speed up, the device's memory as a wall.
+
+Every plan is a dot, by its kind; one is chosen. What stands right of the wall does not fit, however
+fast it would be. The bar through the chosen one is the error of such predictions.
+
+>>> plans = [PlanDot("a", "data", 2.0, 6e10), PlanDot("b", "pipeline", 1.0, 2e11)]
+>>> scene = plan_map_scene(plans, 8e10, chosen=0)
+>>> scene["best"], scene["captions"]
+(0, ['2 plans; 1 fits in 80 GB, 1 does not'])
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from math import log10
+from typing import Any, NamedTuple
+
+from .legend import legend
+from .scales import Scale
+from .svg import alone, amount, pattern_defs, rect, seconds, text, ticks
+
+WIDTH, HEIGHT = 740, 500
+LEFT, RIGHT, TOP, FOOT = 70, 722, 44, 436
+KINDS = {
+    "data": ("forward", "circle"),
+    "tensor": ("axis0", "diamond"),
+    "pipeline": ("optimizer_state", "square"),
+}
+"""{kind of plan: its ink, its shape}."""
+SHAPES = {
+    "circle": "M-{0},0a{0},{0} 0 1,0 {1},0a{0},{0} 0 1,0 -{1},0z",
+    "square": "M-{0},-{0}h{1}v{1}h-{1}z",
+    "diamond": "M0,-{0}L{0},0L0,{0}L-{0},0z",
+}
+DOT, CHOSEN = 5.5, 11
+
+
+class PlanDot(NamedTuple):
+    """A plan on the map: its name, its kind (of `KINDS`), seconds of a step, bytes of a GPU."""
+
+    name: str
+    kind: str
+    step: float
+    memory: float
+
+
+def plan_map_scene(
+    plans: Sequence[PlanDot],
+    capacity: float,
+    chosen: int = -1,
+    band: Sequence[float] | None = None,
+    badge: str = "predicted",
+    title: str = "",
+) -> dict[str, Any]:
+    """The scene of a map, ready for JSON; as a film of one step.
+
+    capacity : bytes that a GPU has for a plan. chosen : a plan's place, -1 for none. band : seconds
+    from which to which runs like the chosen one took. Raises ``ValueError`` without plans.
+    """
+    if not plans:
+        raise ValueError("a map of plans needs at least one plan")
+    fit = [i for i, plan in enumerate(plans) if plan.memory <= capacity]
+    best = min(fit, key=lambda i: plans[i].step, default=-1)
+    across, up = _scales(plans, capacity, band)
+    wall = across.at(capacity)
+    parts = [pattern_defs(), _ground(across, up, wall, capacity)]
+    order = sorted(range(len(plans)), key=lambda i: i in (chosen, best))
+    parts += [_dot(plans[i], i, across, up, i in fit) for i in order if i != chosen]
+    if best >= 0 and best != chosen:
+        parts.append(_named(plans[best], across, up, "fastest that fits"))
+    if chosen >= 0:
+        parts.append(_chosen(plans[chosen], across, up, band, chosen == best))
+    items = [(_mark(kind), kind) for kind in KINDS if any(p.kind == kind for p in plans)]
+    marks, _ = legend(items, 320, 8, WIDTH)
+    many = f"{len(plans)} plan{'s' * (len(plans) > 1)}"
+    does = "fits" if len(fit) == 1 else "fit"
+    left = len(plans) - len(fit)
+    more = f", {left} do{'es' * (left == 1)} not" if left else ""
+    return {
+        "title": title,
+        "badge": badge,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "top": 0,
+        "captions": [f"{many}; {len(fit)} {does} in {amount(capacity)}{more}"],
+        "common": "".join([*parts, marks]),
+        "best": best,
+    }
+
+
+def plan_map_svg(scene: dict[str, Any], theme: str = "auto") -> str:
+    """The map as a whole SVG; theme "light", "dark", "auto" or "page"."""
+    return alone(scene, scene["captions"][0], scene["common"], theme)
+
+
+def _scales(plans, capacity, band):
+    """(memory to the right, seconds down: up is faster), both logarithmic."""
+    sizes = [plan.memory for plan in plans] + [capacity]
+    times = [plan.step for plan in plans] + [t for t in band or () if t > 0]
+
+    def scale(values, start, end):
+        low, high = log10(min(values)), log10(max(values))
+        pad = 0.06 * (high - low) or 0.1
+        return Scale(low - pad, high + pad, start, end, True)
+
+    return scale(sizes, LEFT, RIGHT), scale(times, TOP, FOOT)
+
+
+def _round(scale: Scale) -> Iterable[float]:
+    """Round numbers on a logarithmic axis, far enough apart."""
+    low, high = 10**scale.low, 10**scale.high
+    if high < 4 * low:
+        return ticks(low, high, 5)
+    powers = range(int(scale.low) - 1, int(scale.high) + 2)
+    return [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]
+
+
+def _ground(across, up, wall, capacity):
+    """The field, its axes, and the wall."""
+    out = rect(wall, TOP, RIGHT - wall, FOOT - TOP, "rule", "fill-opacity='.55'")
+    for time in _round(up):
+        y = up.at(time)
+        out += f"<path d='M{LEFT},{y:.1f}H{RIGHT}' class='s-rule'/>"
+        out += text(LEFT - 8, y + 4.5, seconds(time), "muted", anchor="end")
+    last = -100.0
+    for size in _round(across):
+        x = across.at(size)
+        if x - last < 62 or abs(x - wall) < 56:
+            continue
+        last = x
+        out += f"<path d='M{x:.1f},{FOOT}v5' class='s-muted'/>"
+        out += text(x, FOOT + 20, amount(size), "muted", anchor="middle")
+    out += f"<path d='M{wall:.1f},{TOP}V{FOOT}' class='s-exposed' stroke-width='2'/>"
+    out += text(wall, FOOT + 20, amount(capacity), "exposed", anchor="middle", weight=650)
+    side, anchor = (wall + 8, "start") if wall < RIGHT - 110 else (wall - 8, "end")
+    words = "does not fit" if anchor == "start" else "does not fit →"
+    out += text(side, TOP + 17, words, "exposed", anchor=anchor, weight=650)
+    out += text(LEFT, 20, "seconds a step (up is faster)", "muted")
+    return out + text(RIGHT, FOOT + 44, "memory that a GPU needs", "muted", anchor="end")
+
+
+def _shape(kind, half):
+    return SHAPES[KINDS[kind][1]].format(half, 2 * half)
+
+
+def _mark(kind):
+    """A dot in the legend."""
+    path, ink = _shape(kind, 5), KINDS[kind][0]
+    return lambda x, y: f"<path d='{path}' transform='translate({x + 7} {y + 6})' class='f-{ink}'/>"
+
+
+def _dot(plan, place, across, up, fits):
+    said = escape(f"{plan.name}: {seconds(plan.step)} a step, {amount(plan.memory)} a GPU")
+    faint = "" if fits else "fill-opacity='.35'"
+    at = f"translate({across.at(plan.memory):.1f} {up.at(plan.step):.1f})"
+    return (
+        f"<g data-plan='{place}' style='cursor:pointer'><title>{said}</title><path d='"
+        f"{_shape(plan.kind, DOT)}' transform='{at}' class='f-{KINDS[plan.kind][0]}' {faint}/></g>"
+    )
+
+
+def _named(plan, across, up, words):
+    """Words beside a dot, on the side where there is room."""
+    x, y = across.at(plan.memory), up.at(plan.step)
+    anchor, by = ("end", -16) if x > (LEFT + RIGHT) / 2 else ("start", 16)
+    words = f"{words}: {seconds(plan.step)}"
+    edge = "stroke-width='4' paint-order='stroke'"
+    return text(x + by, y - 9, words, "fg s-bg", anchor=anchor, weight=650, extra=edge)
+
+
+def _chosen(plan, across, up, band, best):
+    """The chosen plan, large, with the error of such predictions."""
+    x, y = across.at(plan.memory), up.at(plan.step)
+    out = ""
+    if band:
+        ends = [max(TOP, min(FOOT, up.at(t))) for t in (band[0], band[-1]) if t > 0]
+        out += f"<path d='M{x:.1f},{ends[0]:.1f}V{ends[-1]:.1f}' class='s-fg' stroke-width='2'/>"
+        out += "".join(f"<path d='M{x - 6:.1f},{end:.1f}h12' class='s-fg'/>" for end in ends)
+    looks = f"class='f-{KINDS[plan.kind][0]} s-fg' stroke-width='2.5'"
+    out += f"<path d='{_shape(plan.kind, CHOSEN)}' transform='translate({x:.1f} {y:.1f})' {looks}/>"
+    return out + _named(plan, across, up, "fastest that fits" if best else "this plan")
+
+
+def kind_of(axes: dict[str, int]) -> str:
+    """The kind of a plan, by the axes of its mesh that have more than one rank."""
+    many = {name for name, size in axes.items() if size > 1}
+    return "pipeline" if "pp" in many else "tensor" if many - {"dp", "data", "z"} else "data"

@@ -1,0 +1,149 @@
+"""The map of plans as a widget: every plan a dot, one of them chosen; click another to take it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+
+from tpviz.schemes.merak.strategy import Merak
+from tpviz.verbs.predict import predict
+from tpviz.verbs.room import room
+from tpviz.verbs.space import cells, usual
+from tpviz.views.figures import plan_map as figure
+from tpviz.views.figures.svg import amount, seconds
+
+from .base import View, named, shown
+from .job import Job
+from .plans import PlansAsked
+
+if TYPE_CHECKING:
+    from tpviz.schemes.strategy import Strategy
+    from tpviz.verbs.predict import Prediction
+
+MOST = 160
+"""Dots: the plans that people run, then others of the space, evenly."""
+
+
+class PlanMap(View):
+    """Time over memory of the plans around one, which its card has in figures.
+
+    take : called with the strategy that was clicked. `show` gives it a `Prediction`; `look` lets a
+    worker thread predict others. ``plans`` : [(strategy, `PlanDot`)] of those predicted.
+    """
+
+    kind, _svg = "plan_map", staticmethod(figure.plan_map_svg)
+    picked = traitlets.Int(-1).tag(sync=True)
+
+    @named()
+    def __init__(self, take: "Callable[[Strategy], Any]"):
+        super().__init__()
+        self._take, self._chosen, self._around = take, None, None
+        self._job: Job | None = None
+        self._for: PlansAsked | None = None
+        self.plans: list[tuple[Strategy, figure.PlanDot]] = []
+        self.observe(self._clicked, "picked")
+
+    def show(self, prediction: "Prediction", around: Sequence[float] | None = None) -> None:
+        """Choose a plan. around : seconds from which to which runs like it took."""
+        with self._lock:
+            self._chosen, self._around = prediction, around
+            self._publish()
+
+    def look(self, asked: PlansAsked) -> None:
+        """Predict the plans of a question, if it is a new one, in a worker thread."""
+        with self._lock:
+            if asked == self._for:
+                return
+            self.stop()
+            self._for, self.plans = asked, []
+            self._job = Job(lambda: [*islice(_predicted(asked), MOST)], self._found)
+
+    def stop(self) -> bool:
+        """End the worker thread; False where none is."""
+        return bool(self._job and self._job.stop())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the plans (for scripts and tests); True when none are to come."""
+        return self._job is None or self._job.join(timeout)
+
+    @shown
+    def _found(self, result, error, stopped):
+        with self._lock:
+            if error is None and not stopped:
+                self.plans = result
+                self._publish()
+
+    def _publish(self):
+        p = self._chosen
+        if p is None:
+            return
+        own, capacity = dot_of(p), room(p.cluster, p.training)
+        dots = [dot for strategy, dot in self.plans if strategy != p.strategy] + [own]
+        scene = figure.plan_map_scene(
+            dots, capacity, len(dots) - 1, self._around, p.badge.partition(",")[0], p.strategy.short
+        )
+        memory = f"{amount(own.memory)} of {amount(capacity)}, "
+        scene |= {
+            "big": seconds(p.step_time),
+            "says": f"a step, with {p.strategy.caption}",
+            "numbers": [
+                ["speed", f"{p.tokens_per_second / p.strategy.world_size:,.0f} tokens/s a GPU"],
+                ["MFU", f"{100 * p.mfu:.0f} %"],
+                ["memory", memory + ("fits" if p.fits else "does not fit")],
+            ],
+        }
+        self.publish(scene=scene, picked=-1, error="")
+
+    @shown
+    def _clicked(self, change):
+        assert self._chosen is not None
+        others = [s for s, _ in self.plans if s != self._chosen.strategy]
+        if 0 <= change.new < len(others):
+            self._take(others[change.new])
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first: each plan."""
+        rows = [[d.name, d.kind, seconds(d.step), amount(d.memory)] for _, d in self.plans]
+        return [["plan", "kind", "step", "memory of a GPU"], *rows]
+
+    def describe(self) -> str:
+        """The map in words."""
+        if not self.scene:
+            return "Map of plans without a plan."
+        numbers = ", ".join(" ".join(pair) for pair in self.scene["numbers"])
+        return f"{self.scene['big']} {self.scene['says']}: {numbers}. {self.scene['captions'][0]}."
+
+    def _words(self):
+        return f"{len(self.plans)} plans" if self.plans else "no other plans"
+
+
+def dot_of(prediction: "Prediction") -> figure.PlanDot:
+    """The dot of a predicted plan."""
+    strategy = prediction.strategy
+    kind = figure.kind_of(strategy.axes)
+    memory = prediction.memory().total
+    return figure.PlanDot(strategy.short, kind, prediction.step_time, memory)
+
+
+def _predicted(asked: PlansAsked) -> "Iterator[tuple[Strategy, figure.PlanDot]]":
+    """Plans that people run, then others, each with its dot; those without a formula are left
+    out."""
+    w, cluster, ranks, training = asked
+    seen = set()
+    for strategy in _around(w, cluster, ranks):
+        if strategy in seen:
+            continue
+        seen.add(strategy)
+        try:
+            yield strategy, dot_of(predict(strategy, w, cluster, training=training))
+        except (ValueError, NotImplementedError):
+            continue
+
+
+def _around(w, cluster, ranks):
+    common = [cell.made(choice) for cell in usual(w, cluster, ranks) for choice in cell.choices]
+    yield from common
+    space = [*cells(w, ranks, [Merak])]
+    for cell in space[:: max(len(space) // MOST, 1)]:
+        yield cell.made(cell.choices[0])
