@@ -257,7 +257,8 @@ PHASES = {
 LEGEND: list[tuple[Mark, str]] = [
     (
         lambda x, y, key=key, sign=sign: (
-            rect(x, y, 14, 12, key) + text(x + 7, y + 10, sign, f"on-{key}", 13, "middle", 700)
+            rect(x, y, 14, 12, key)
+            + text(x + 7, y + 10, sign, f"on-{key}", anchor="middle", weight=700)
         ),
         words,
     )
@@ -322,7 +323,7 @@ def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, fl
         last = frames[i - 1] if i else None
         if not last or last.phase != frame.phase:
             x += APART if last else 0
-            out.append(text(x, STRIP - 14, PHASES[frame.phase], size=13, weight=700))
+            out.append(text(x, STRIP - 14, PHASES[frame.phase], weight=700))
         if not last or last[:2] != frame[:2]:
             run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
             name = SHORT.get(frame.layer, frame.layer)
@@ -413,7 +414,7 @@ def panel(
 
 def _bar(axis, so_far, total, x, y, key, width):
     left = x + max(26, 9 * len(axis))
-    out = text(x, y, axis, key, 13, weight=700)
+    out = text(x, y, axis, key, weight=700)
     out += outline(left, y - 10, width, 12, "muted", rx=2)
     if total:
         out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")

@@ -219,7 +219,7 @@ def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
             looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
             out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
             words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
-            out += text(x + 8, MIDDLE + 96, words, key, 13, weight=700)
+            out += text(x + 8, MIDDLE + 96, words, key, weight=700)
             x += 9
         more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
         out += more
@@ -355,11 +355,11 @@ def _names(grid, eyes):
     axes, keys = eyes.mesh.axes, eyes.keys
     *down, across = axes
     x, y = grid.x, grid.y - 14
-    out = text(x, y, f"{across} = {axes[across]} →", keys[across], 13, weight=700)
+    out = text(x, y, f"{across} = {axes[across]} →", keys[across], weight=700)
     out += text(x + 70, y, "the blocks of each rank of the matrices above", "muted")
     if down:
         words = f"{down[0]} = {axes[down[0]]} ↓"
-        out += text(x - 12, grid.y + 20, words, keys[down[0]], 13, "end", 700)
+        out += text(x - 12, grid.y + 20, words, keys[down[0]], anchor="end", weight=700)
     return out
 
 
@@ -398,7 +398,7 @@ def _cell(rank, frame, grid, eyes):
     out += text(x + left, y + 14, words, anchor=anchor, weight=700 if mine else "")
     if len(eyes.mesh.axes) > 1:
         if wide:
-            out += text(x + grid.width - 6, y + 14, where, "muted", 13, "end")
+            out += text(x + grid.width - 6, y + 14, where, "muted", anchor="end")
         elif 7 * len(where) + 8 <= grid.width:
             out += text(x + left, y + 27, where, "muted", anchor=anchor)
     left, top, width, height = 50, 3, grid.width - 84, grid.height - 6

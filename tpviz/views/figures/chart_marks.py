@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .scales import Scale
-from .svg import lines, outline, rect, swatch, text, width_of, wrapped
+from .svg import SMALL, lines, outline, rect, swatch, text, width_of, wrapped
 
-SIZE, LINE, LETTER, TALL = 13, 16, 7.5, 20
+SIZE, LINE, LETTER, TALL = SMALL, 16, 7.5, 20
 """px: of text, of a line of it, of a letter, about; height of a label with an arrow."""
 BAR, WIDEST, CLEAR = 0.74, 96, 8
 """Part of a slot that bars fill, and the most px; px between a label and points."""

@@ -299,7 +299,7 @@ class _Picture:
         """The number of groups that share a link, if more than one."""
         if load > 1:
             edge = "stroke-width='3' paint-order='stroke'"
-            self.out.append(text(x, y, f"{load}x", "fg s-bg", 13, extra=edge))
+            self.out.append(text(x, y, f"{load}x", "fg s-bg", extra=edge))
 
     def line(self, points, load):
         """A link; lit and as wide as its load where the chosen axis passes."""
@@ -316,7 +316,7 @@ class _Picture:
         if device["rank"] is None:
             self.out.append(face + outline(*place, "muted", rx=6, extra="stroke-dasharray='3 3'"))
             if not self.scene["mesh"]:
-                self.out.append(text(x + CELL / 2, y + 27, number, "muted", 13, "middle"))
+                self.out.append(text(x + CELL / 2, y + 27, number, "muted", anchor="middle"))
             return
         if device["lit"] and self.ink:
             face = swatch(*place, self.ink["key"], self.ink["pattern"], "rx='6'")
@@ -327,14 +327,14 @@ class _Picture:
         self.out.append(
             face
             + text(x + CELL / 2, y + 21, number, inks[0], 16, "middle", 700)
-            + text(x + CELL / 2, y + 36, where, inks[1], 13, "middle") * (len(where) < 8)
+            + text(x + CELL / 2, y + 36, where, inks[1], anchor="middle") * (len(where) < 8)
         )
 
     def more(self, x, y, count, what, anchor="start"):
         """State how many are not drawn."""
         if count > 0:
             words = f"and {count:,} more {what}"
-            self.out.append(text(x, y, words, "muted", 13, anchor, extra="font-style='italic'"))
+            self.out.append(text(x, y, words, "muted", anchor=anchor, extra="font-style='italic'"))
 
 
 class _Levels(_Picture):

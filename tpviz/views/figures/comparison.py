@@ -342,7 +342,7 @@ def _ends(scene, axis, lanes_end, bottom):
             f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
         )
         words = f"{name} {seconds(t)}"
-        wide = 1.1 * width_of(words, 13)
+        wide = 1.1 * width_of(words)
         labels += rect(x - 5 - wide, y - 10, wide + 2, 13, "bg")
         labels += text(x - 5, y, words, anchor="end", weight=600)
     return out + labels
@@ -354,11 +354,11 @@ def _row(scene, index, top, axis, width):
     out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
     if row["source"] == 0:
         if not row["axis"]:
-            out.append(text(10, top + 13, f"rank {row['rank']}", size=13, weight=600))
+            out.append(text(10, top + 13, f"rank {row['rank']}", weight=600))
         name = f"communication {row['axis']}" if row["axis"] else "compute"
         out.append(text(58, top + height - 4, name))
     source = _cut(scene["marks"][row["source"]][0], 84, 6.0)
-    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", 13, "end"))
+    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", anchor="end"))
     predicted = row["source"] == 0 and scene["foreseen"]
     drawn = _of_row(scene["outlines" if predicted else "bars"], index)
     for key in dict.fromkeys(drawn["key"].tolist()):
@@ -389,9 +389,7 @@ def _names(drawn, axis, top, height):
 
 def _waterfall(scene, top, axis):
     """Each part from where the one before ended; the prediction's as outlines above the bars."""
-    out = [
-        text(10, top - 9, f"the {scene['marks'][-1][0]} step, part by part", size=13, weight=600)
-    ]
+    out = [text(10, top - 9, f"the {scene['marks'][-1][0]} step, part by part", weight=600)]
     y = top
     for part in scene["parts"]:
         out.append(text(10, y + 14, part["name"]))
@@ -410,7 +408,7 @@ def _waterfall(scene, top, axis):
         )
         y += PART
     name, total = scene["marks"][-1]
-    out.append(text(10, y + 16, f"step, {name}", size=13, weight=600))
+    out.append(text(10, y + 16, f"step, {name}", weight=600))
     out.append(text(NUMBERS, y + 16, seconds(total), anchor="end", weight=600))
     x0, x1 = float(axis.x(0.0)), float(axis.x(total))
     out.append(shape(inset([x0], [x1], y + 8.5, 9), "rule s-fg", "solid"))
@@ -448,5 +446,5 @@ def _words(scene, y, width):
     numbers = "; ".join(f"{label}: {value}" for label, value in scene["numbers"])
     rows = [(line, "") for line in wrap(numbers, max(int((width - 20) / 7.1), 20))]
     rows += [(line, 600) for line in wrap(scene["verdict"], max(int((width - 20) / 7.4), 20))]
-    out = [text(10, y + LINE * i, line, size=13, weight=w) for i, (line, w) in enumerate(rows)]
+    out = [text(10, y + LINE * i, line, weight=w) for i, (line, w) in enumerate(rows)]
     return "".join(out), y + LINE * len(rows)

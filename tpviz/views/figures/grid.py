@@ -131,7 +131,7 @@ def _cases(story):
             face, token = rect(x, y, width, 20, "fg", "rx='10'"), "bg"
         out += (
             f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
-            f"{text(x + width / 2, y + 14.5, words, token, 13, 'middle')}</g>"
+            f"{text(x + width / 2, y + 14.5, words, token, anchor='middle')}</g>"
         )
         x += width + 5
     return out, y + 26
@@ -177,7 +177,7 @@ class _States:
 
 def _weights(frame, states, y):
     """The chosen rank's part of each weight and of its gradient, and the collectives in flight."""
-    out = text(12, y, f"weights of rank {states.eyes.rank}", size=13, weight=700)
+    out = text(12, y, f"weights of rank {states.eyes.rank}", weight=700)
     ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
     coming = {layer for flight in ahead for layer in flight.layers}
     x = 14.0
@@ -190,7 +190,7 @@ def _weights(frame, states, y):
         for layer in LAYERS:
             width, _ = states.size(states.weights[layer])
             moving = layer in coming and kind == "parameters"
-            out += text(x + width / 2, y + 14, layer, "muted", 13, "middle")
+            out += text(x + width / 2, y + 14, layer, "muted", anchor="middle")
             out += states.draw(layer, x, y + 38, of_layer[layer], kind, moving)
             x += max(width, 30) + 12
         x += 20
@@ -343,7 +343,7 @@ def _names(place, eyes):
     for axis, n in place.sizes.items():
         words = f"{axis} = {n} {ARROWS[axis]}" if n > 1 else f"{axis} = 1"
         key, weight = (eyes.keys[axis], 700) if n > 1 else ("muted", "")
-        out += text(x, place.y - 23, words, key, 13, weight=weight)
+        out += text(x, place.y - 23, words, key, weight=weight)
         x += 8 * len(words) + 14
     return out
 
@@ -385,9 +385,9 @@ def _cell(rank, place, eyes):
     coords, mine = place.eyes[rank].coords, rank == eyes.rank
     out = rect(x, y, width, height, "bg", "rx='5'")
     out += outline(x, y, width, height, *(("fg", 3) if mine else ("muted", 1)), 5)
-    out += text(x + 5, y + 13, rank, size=13, weight=700 if mine else "")
+    out += text(x + 5, y + 13, rank, weight=700 if mine else "")
     where = ",".join(map(str, coords.values()))
     if height >= 34 and 7 * len(where) + 28 <= width:
-        out += text(x + width - 5, y + 13, where, "muted", 13, "end")
+        out += text(x + width - 5, y + 13, where, "muted", anchor="end")
     words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
     return clickable(f"rank='{rank}'", out, f"rank {rank} at {words}")

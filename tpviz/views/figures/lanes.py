@@ -44,7 +44,7 @@ class Axis(NamedTuple):
         """A line from ``top`` to ``bottom`` at every round time, and the time in words at ``y``."""
         return "".join(
             f"<path d='M{x:.1f},{top}V{bottom}' class='s-rule' fill='none'/>"
-            + text(x, y, seconds(time, 4), "muted", 13, "middle")
+            + text(x, y, seconds(time, 4), "muted", anchor="middle")
             for time in ticks(self.low, self.high)
             for x in [float(self.x(time))]
         )
@@ -65,7 +65,7 @@ def axis_below(
     for time in ticks(0, duration, min(10, duration * scale / APART)):
         x = left + time * scale
         out += f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
-        out += text(x, y + 17, says(time), "muted", 13, "middle")
+        out += text(x, y + 17, says(time), "muted", anchor="middle")
     line = f"<path d='M{left},{y:g}H{left + duration * scale:.1f}' class='s-muted'/>"
     return f"{line}<g data-axis=''>{out}</g>{text(name_x, y + 17, name, 'muted')}"
 
@@ -148,9 +148,9 @@ def names(bars: Iterable[tuple[float, float, str, str]], top: float, height: flo
     drawn = list(bars)
     rights = [min(bar[1], after[0]) for bar, after in pairwise(drawn)] + [b[1] for b in drawn[-1:]]
     return "".join(
-        text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", 13, "middle")
+        text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", anchor="middle")
         for (x0, _, name, key), x1 in zip(drawn, rights)
-        if key != "wait" and x1 - x0 > width_of(name, 13) + 6
+        if key != "wait" and x1 - x0 > width_of(name) + 6
     )
 
 

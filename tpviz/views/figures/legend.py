@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from .lanes import mark
-from .svg import text
+from .svg import SMALL, text
 
 Mark = str | Callable[[float, float], str]
 """A name for `lanes.mark`, or what draws at the top left corner (x, y) of the mark's box."""
@@ -25,7 +25,7 @@ class Look(NamedTuple):
     letter: float = 7.2
     space: float = 15
     down: float = 9.5
-    size: float = 13
+    size: float = SMALL
     room: float = 5
     token: str = "fg"
 

@@ -34,17 +34,14 @@ def losses_svg(
         return x, TOP + HEIGHT * (high - value) / (high - low)
 
     points = [point(i, v) for i, v in enumerate(losses) if math.isfinite(v)]
-    body = [
-        text(10, 16, f"loss of {len(losses)} step{'s' * (len(losses) > 1)}", size=13, weight=700)
-    ]
-    body += [
-        text(LEFT - 8, TOP + 4 + HEIGHT * (high - v) / (high - low), f"{v:.4g}", "muted", 13, "end")
-        for v in (low, high)
-    ]
+    body = [text(10, 16, f"loss of {len(losses)} step{'s' * (len(losses) > 1)}", weight=700)]
+    for v in (low, high):
+        y = TOP + 4 + HEIGHT * (high - v) / (high - low)
+        body.append(text(LEFT - 8, y, f"{v:.4g}", "muted", anchor="end"))
     body.append(f"<path d='M{LEFT},{TOP}V{TOP + HEIGHT}H{width - 12}' class='s-rule' fill='none'/>")
     for i in dict.fromkeys((0, len(losses) - 1)):
         x, under = point(i, low)
-        body.append(text(x, under + 17, f"step {i + 1}", "muted", 13, "end" if i else "middle"))
+        body.append(text(x, under + 17, f"step {i + 1}", "muted", anchor="end" if i else "middle"))
     if len(points) > 1:
         line = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
         body.append(f"<path d='M{line}' class='s-forward' fill='none' stroke-width='2'/>")
@@ -54,6 +51,6 @@ def losses_svg(
         for x, y in (point(i, v) for i, v in enumerate(reference or []) if math.isfinite(v))
     ]
     if reference is not None:
-        body.append(text(width - 12, 16, "circles: one process", "muted", 13, "end"))
+        body.append(text(width - 12, 16, "circles: one process", "muted", anchor="end"))
     label = "losses " + ", ".join(f"{v:.6g}" for v in losses)
     return document(width, TOP + HEIGHT + 24, body, label, theme)

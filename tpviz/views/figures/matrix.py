@@ -177,7 +177,7 @@ def matrix_svg(scene: dict[str, Any], theme: str = "auto") -> str:
         pattern_defs(),
         frame,
         text(pill + 20, 22, scene["title"], "muted"),
-        text(LEFT, 46, f"{_unit(scene)[1]} between two ranks", size=13, weight=700),
+        text(LEFT, 46, f"{_unit(scene)[1]} between two ranks", weight=700),
         _matrix(scene),
         beside,
         below,
@@ -221,8 +221,8 @@ def _ranks(scene, cell):
     out = text(10, TOP - 17, "from ↓ to →", "muted")
     for rank in range(0, scene["shown"], step):
         place = (rank + 0.5) * cell
-        out += text(LEFT + place, TOP - 5, rank, "muted", 13, "middle")
-        out += text(LEFT - 5, TOP + place + 3.5, rank, "muted", 13, "end")
+        out += text(LEFT + place, TOP - 5, rank, "muted", anchor="middle")
+        out += text(LEFT - 5, TOP + place + 3.5, rank, "muted", anchor="end")
     return out
 
 
@@ -252,13 +252,13 @@ def _mesh(scene, x, y):
     """(the mesh with a bar along every group, width, height)."""
     d1, d2 = scene["mesh"].values()
     rows, columns = min(d1, MAX_ALONG), min(d2, MAX_ALONG)
-    out = [text(x, 46, f"mesh d1 {d1} x d2 {d2}", size=13, weight=700)]
+    out = [text(x, 46, f"mesh d1 {d1} x d2 {d2}", weight=700)]
     middle, length, left = CELL / 2 - 5, STEP - CELL, x + 38
     down, across = scene["axes"]
-    out.append(text(x, y + 22, "d1 ↓", down["key"], 13, weight=700))
+    out.append(text(x, y + 22, "d1 ↓", down["key"], weight=700))
     for k in range(columns if down["size"] > 1 else 0):
         out.append(_ink(down, left + k * STEP + middle, y, 10, rows * STEP - length))
-    out.append(text(left, y - 8, "d2 →", across["key"], 13, weight=700))
+    out.append(text(left, y - 8, "d2 →", across["key"], weight=700))
     for k in range(rows if across["size"] > 1 else 0):
         out.append(_ink(across, left, y + k * STEP + middle, columns * STEP - length, 10))
     for row in range(rows):
@@ -277,11 +277,11 @@ def _mesh(scene, x, y):
 
 def _rows(scene, x, y):
     """(the table of all meshes, width, height)."""
-    out, columns = [text(x, 46, "bus bandwidth of each mesh", size=13, weight=700)], (0, 70, 160)
+    out, columns = [text(x, 46, "bus bandwidth of each mesh", weight=700)], (0, 70, 160)
     for number, row in enumerate(scene["rows"]):
         cells = row[0], *(f"{row[k]}{'*' * (row[k + 2] == 'measured')}" for k in (1, 4))
         for dx, cell in zip(columns, cells):
-            out.append(text(x + dx, y + 18 * number, cell, "fg" if number else "muted", 13))
+            out.append(text(x + dx, y + 18 * number, cell, "fg" if number else "muted"))
     bottom = 18 * len(scene["rows"])
     if any("measured" in row for row in scene["rows"]):
         out.append(text(x, y + bottom, "* measured, the others derived", "muted"))

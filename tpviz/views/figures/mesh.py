@@ -375,9 +375,10 @@ def _axis_names(scene, cell):
     shown = [a for a in scene["axes"] if a["within"] < a["size"] or a["size"] == 1]
     out = ""
     for across in shown[-1:]:
-        out += text(LEFT, TOP - 26, f"{across['name']} →", across["key"], 13, weight=700)
+        out += text(LEFT, TOP - 26, f"{across['name']} →", across["key"], weight=700)
     for down in shown[-2:-1]:
-        out += text(LEFT - 12, TOP + cell / 2 + 4, f"{down['name']} ↓", down["key"], 13, "end", 700)
+        words, y = f"{down['name']} ↓", TOP + cell / 2 + 4
+        out += text(LEFT - 12, y, words, down["key"], anchor="end", weight=700)
     return out
 
 
@@ -396,12 +397,12 @@ def _rank(scene, x, y, ranks, coords, chosen, mine):
         ink, under = "fg", "muted"
     x += cell / 2
     if len(scene["ranks"]) > MANY:
-        return face + text(x, y + cell / 2 + 4, ranks[0], ink, 13, "middle", 700)
+        return face + text(x, y + cell / 2 + 4, ranks[0], ink, anchor="middle", weight=700)
     below = ",".join(map(str, coords)) if len(axes) > 1 else f"{axes[0]['name']} {ranks[0]}"
     return (
         face
         + text(x, y + 21, ranks[0], ink, 16, "middle", 700)
-        + text(x, y + 36, below, under, 13, "middle")
+        + text(x, y + 36, below, under, anchor="middle")
     )
 
 
@@ -416,8 +417,8 @@ def _matrix(parameter, rank, axes, x, y):
     width, height = matrix_size(parameter["shape"])
     shape = " x ".join(map(str, parameter["shape"]))
     out = [
-        text(x, y - 16, parameter["name"], size=13, weight=700),
-        text(x, y, f"{parameter['notation']}   {shape}", "muted", 13, extra="xml:space='preserve'"),
+        text(x, y - 16, parameter["name"], weight=700),
+        text(x, y, f"{parameter['notation']}   {shape}", "muted", extra="xml:space='preserve'"),
     ]
     top = y + 10
     own = parameter["blocks"][parameter["block_of"][rank]]
@@ -441,5 +442,5 @@ def _frame(box, ranks, key):
     names = ",".join(map(str, ranks))
     if height >= 12 and width >= 6.5 * len(names):
         ink = "muted" if not key else "bg" if key == "muted" else f"on-{key}"
-        out += text(x + width / 2, y + height / 2 + 4, names, ink, 13, "middle")
+        out += text(x + width / 2, y + height / 2 + 4, names, ink, anchor="middle")
     return out

@@ -5,6 +5,7 @@ how many ranks are in it.
 """
 
 from html import escape
+from itertools import accumulate
 from math import atan2, degrees
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
         ],
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "facts": facts(m),
-        "numbers": [numbers(m, number) for number in range(len(steps) + 1)],
+        "numbers": numbers(m),
         "opens": min(1, len(steps)),
         **_drawn(m, drawing, steps),
     }
@@ -82,7 +83,7 @@ def _drawn(m, drawing, steps):
     if not ring.is_ring(m):
         return {"notes": [*arithmetic(m), SIGNS], **pictures(drawing, frames(m), steps)}
     says = [ring.says(m, number) for number in range(len(steps) + 1)]
-    return {"notes": [PETALS], "says": says, **ring.pictures(m, frames(m), steps)}
+    return {"notes": [PETALS], "says": says, **ring.pictures(m, frames(m), steps, sent_before(m))}
 
 
 def frames(m: "Microscope") -> list[list[list[Any]]]:
@@ -195,18 +196,23 @@ def facts(m: "Microscope") -> list[list[str]]:
     ]
 
 
-def numbers(m: "Microscope", number: int) -> list[list[str]]:
-    """(label, text) pairs before a step: what a rank has sent, the time of the step or of all, the
-    bandwidth."""
-    sent = [sum(x.bytes for step in m.steps[:number] for x in step if x.sender == 0)]
-    rows = [["rank 0 has sent", f"{amount(sent[0])} of {amount(m.sent[0])}"]]
-    if number == len(m.steps):
-        rows.append(["time", seconds(m.seconds)])
-    else:
-        rows.append(["this step takes", seconds(m.step_seconds[number])])
-        if m.predicted:
-            rows[-1][1] += f", predicted {seconds(m.predicted[number])}"
-    return [*rows, ["bus bandwidth", f"{amount(m.busbw)}/s"]]
+def sent_before(m: "Microscope") -> list[int]:
+    """Bytes that rank 0 has sent before each step, and at the end."""
+    return [*accumulate((sum(x.bytes for x in s if not x.sender) for s in m.steps), initial=0)]
+
+
+def numbers(m: "Microscope") -> list[list[list[str]]]:
+    """Before each step, and at the end, (label, text) pairs: what a rank has sent, the time of the
+    step or of all, the bandwidth."""
+    times = [["this step takes", seconds(each)] for each in m.step_seconds]
+    for time, predicted in zip(times, m.predicted or ()):
+        time[1] += f", predicted {seconds(predicted)}"
+    *_, total = sent = sent_before(m)
+    rate = ["bus bandwidth", f"{amount(m.busbw)}/s"]
+    return [
+        [["rank 0 has sent", f"{amount(done)} of {amount(total)}"], time, rate]
+        for done, time in zip(sent, [*times, ["time", seconds(m.seconds)]])
+    ]
 
 
 def arithmetic(m: "Microscope") -> list[str]:
@@ -336,9 +342,9 @@ def _box(box, here):
     """A rank's frame and its name."""
     x, y, size = here["x"], here["y"], (box["width"], box["height"])
     out = rect(x, y, *size, "bg", "rx='7'") + outline(x, y, *size, "muted", 1.2, 7)
-    out += text(x + 7, y + 14, f"rank {here['rank']}", size=13, weight=700)
+    out += text(x + 7, y + 14, f"rank {here['rank']}", weight=700)
     if box["parting"]:
-        out += text(x + box["width"] - 6, y + 14, "to send", "muted", 13, "end")
+        out += text(x + box["width"] - 6, y + 14, "to send", "muted", anchor="end")
         out += text(x + 7, y + box["parting"], "received", "muted")
     return out
 
@@ -354,8 +360,8 @@ def _draw_cell(x, y, width, height, cell):
         out += rect(x, y + height - 3.5, width * cell["full"], 3.5, key)
     ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
     out += text(x + 3, y + 10, f"c{cell['chunk']}", small)
-    out += text(x + width / 2, y + 25, cell["value"], ink, 13, "middle", 700)
-    out += text(x + width / 2, y + 38, cell["terms"], small, 13, "middle")
+    out += text(x + width / 2, y + 25, cell["value"], ink, anchor="middle", weight=700)
+    out += text(x + width / 2, y + 38, cell["terms"], small, anchor="middle")
     return out + (outline(x - 1, y - 1, width + 2, height + 2, "fg", 2, 4) if cell["new"] else "")
 
 
@@ -392,6 +398,6 @@ def _token(message):
         f"transform='translate({x:.1f},{y:.1f})'><title>{escape(message['words'])}</title>"
         + rect(*place, message["key"], "rx='10'")
         + outline(*place, "bg", 1.5, 10)
-        + text(0, 4, sign + message["value"], f"halo-{message['key']}", 13, "middle", 700)
+        + text(0, 4, sign + message["value"], f"halo-{message['key']}", anchor="middle", weight=700)
         + "</g>"
     )

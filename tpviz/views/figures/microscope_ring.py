@@ -10,7 +10,10 @@ from html import escape
 from math import cos, pi, sin
 from typing import TYPE_CHECKING, Any
 
-from .svg import bold_number, pattern_defs, rect, text
+from tpviz.core.trace.ledger import wire_bytes
+
+from .svg import pattern_defs, rect, text
+from .tokens import TYPE
 
 if TYPE_CHECKING:
     from tpviz.views.collectives.result import Microscope
@@ -51,7 +54,7 @@ def says(m: "Microscope", number: int) -> str:
     if number == len(m.steps):
         factor = f"{'2 ' * (total == 2)}(n-1)/n"
         done = "the sum of its own slice" if m.collective == "reduce_scatter" else "every slice"
-        return f"Every rank has {done}. Each sent {factor} = {total * (n - 1) / n:.4g} gradients."
+        return f"Every rank has {done}. Each sent {factor} = {m.bus_factor:.4g} gradients."
     if m.steps[number][0].phase == "reduce":
         return (
             "Reduce-scatter: a slice arrives and is added, its petal grows by one. After "
@@ -60,9 +63,12 @@ def says(m: "Microscope", number: int) -> str:
     return "All-gather: full petals are copied on. Nothing is added any more."
 
 
-def pictures(m: "Microscope", frames: list[Any], steps: list[Any]) -> dict[str, Any]:
+def pictures(
+    m: "Microscope", frames: list[Any], steps: list[Any], sent: list[int]
+) -> dict[str, Any]:
     """{"width", "height", "top", "common", "frames", "aside"}: what all steps share, and each of
-    them, as SVG; aside : the curve at each step. frames, steps : as of `microscope.pictures`."""
+    them, as SVG; aside : the curve at each step. frames, steps : as of `microscope.pictures`;
+    sent : `microscope.sent_before`."""
     n = m.world_size
     circle = f"<circle cx='{SIDE / 2}' cy='{SIDE / 2}' r='{RADIUS}' class='s-rule' fill='none'/>"
     drawn = []
@@ -71,16 +77,13 @@ def pictures(m: "Microscope", frames: list[Any], steps: list[Any]) -> dict[str, 
         flowers = "".join(_flower(rank, n, cells) for rank, cells in enumerate(frame))
         tokens = "".join(_token(message, n) for message in messages)
         drawn.append(flowers + _middle(m, number) + tokens)
-    sent = [0.0]
-    for step in m.steps:
-        sent.append(sent[-1] + sum(x.bytes for x in step if x.sender == 0) / m.payload)
     return {
         "width": SIDE,
         "height": SIDE,
         "top": 0,
         "common": pattern_defs() + circle,
         "frames": drawn,
-        "aside": [_curve(m, done) for done in sent],
+        "aside": [_curve(m, done / m.payload) for done in sent],
         "aside_size": list(CURVE),
     }
 
@@ -133,10 +136,9 @@ def _middle(m, number) -> str:
     """The number of the step, in the middle of the ring."""
     count, middle = len(m.steps), SIDE / 2
     last = number == count
-    words = ("done", "") if last else (number + 1, f"of {count} steps")
-    return bold_number(middle, middle + 10, words[0]) + text(
-        middle, middle + 34, words[1], "muted", anchor="middle"
-    )
+    large, small = ("done", "") if last else (number + 1, f"of {count} steps")
+    out = text(middle, middle + 10, large, size=TYPE["big"], anchor="middle", weight=650)
+    return out + text(middle, middle + 34, small, "muted", anchor="middle")
 
 
 def _ends(message: Any, n: int) -> Iterator[tuple[float, float]]:
@@ -179,7 +181,7 @@ def _curve(m: "Microscope", done: float) -> str:
             f"{FOOT - sent / total * (FOOT - TOP):.1f}",
         )
 
-    line = "L".join(" ".join(px(n, total * (n - 1) / n)) for n in range(2, FAR + 1))
+    line = "L".join(" ".join(px(n, wire_bytes(m.collective, 1, n))) for n in range(2, FAR + 1))
     x, y = px(m.world_size, done)
     limit = f"{total} gradient{'s' * (total > 1)}: the limit"
     return (

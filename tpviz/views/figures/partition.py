@@ -127,7 +127,7 @@ def pictures(data: dict[str, Any]) -> dict[str, Any]:
     plan = _Plan(data)
     common = [pattern_defs()]
     for i, (_, label, _, _) in enumerate(SIZES):
-        common.append(text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", 13, "end"))
+        common.append(text(LEFT - 10, HEAD + 28 + SIZE * i, label, "muted", anchor="end"))
     common += [_head(plan, part) for part in data["stages"]]
     common += [_piece(plan, k) for k in range(len(data["shards"]))]
     common += [_cut(plan, part) for part in data["stages"][1:]]
@@ -184,7 +184,7 @@ def _head(plan, part):
     """A stage's name, and its sizes as bars with a tick at the mean of all stages."""
     stage, stages = part["index"], plan.data["stages"]
     x, room = plan.x(stage) + 4, plan.wide - 8
-    out = text(x, HEAD + 10, f"stage {stage}" if room > 56 else stage, size=13, weight=700)
+    out = text(x, HEAD + 10, f"stage {stage}" if room > 56 else stage, weight=700)
     for i, (key, _, unit, ink) in enumerate(SIZES):
         y, most = HEAD + 18 + SIZE * i, plan.most[key][1]
         mean = sum(other[key] for other in stages) / len(stages)

@@ -227,7 +227,7 @@ def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
     for line in str(schedule).splitlines():
         for i, part in enumerate(wrapped(line, LETTERS)):
             y += 18
-            out.append(text(12 if i == 0 else 40, y, part, "muted", 13))
+            out.append(text(12 if i == 0 else 40, y, part, "muted"))
     return {
         "title": repr(schedule).strip("<>"),
         "badge": "cannot run",

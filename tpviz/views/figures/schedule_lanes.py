@@ -149,7 +149,7 @@ class Lanes:
             more += f", measured {say(panel.measured.makespan, self.unit)}"
         x = min(self.x(makespan), VIEW - RIGHT)
         label = text(12, y, panel.name, size=16, weight=700)
-        return label + text(x, y, more, size=13, anchor="end", weight=600)
+        return label + text(x, y, more, anchor="end", weight=600)
 
     def _label(self, y, words, token="muted"):
         return text(LEFT - 10, y, words, token, anchor="end")
@@ -353,7 +353,7 @@ class Lanes:
         of = f" of {amount(self.device)}" if self.device is not None else ""
         token, weight = ("exposed", 700) if too_much else ("muted", "")
         words = f"{amount(memory.total)}{of}"
-        return out + text(NUMBERS + wide + 4, y + 10, words, token, 13, weight=weight)
+        return out + text(NUMBERS + wide + 4, y + 10, words, token, weight=weight)
 
     # -- a moment ----------------------------------------------------------------------------------
     def moment(self, rank: int, index: int, busy: bool) -> str:

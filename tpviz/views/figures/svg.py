@@ -54,11 +54,6 @@ def text(
     )
 
 
-def bold_number(x: float, y: float, number: object) -> str:
-    """The one large number of a picture, around x."""
-    return text(x, y, number, size=TYPE["big"], anchor="middle", weight=650)
-
-
 def rect(x: float, y: float, width: float, height: float, token: str, extra: str = "") -> str:
     """An SVG ``<rect>`` filled with a palette token ("" leaves the fill to ``extra``)."""
     fill = f" class='f-{token}'" if token else ""
@@ -253,10 +248,10 @@ def width_of(words: str, size: float = SMALL) -> float:
 def badge(x: float, y: float, words: str, dash: str = "") -> tuple[str, float]:
     """(where the numbers come from, in a round frame; its width), as ``.tpv-badge`` of pages.
     dash : of a broken frame."""
-    width = 1.06 * width_of(words, 13) + 18  # the letters are bold
+    width = 1.06 * width_of(words) + 18  # the letters are bold
     broken = f"stroke-dasharray='{dash}'" if dash else ""
     frame = outline(x, y, width, 20, "fg", 1.2, 10, broken)
-    return frame + text(x + width / 2, y + 14, words, "fg", 13, "middle", 600), width
+    return frame + text(x + width / 2, y + 14, words, "fg", anchor="middle", weight=600), width
 
 
 def head(scene: dict[str, Any], title: str | None = None) -> str:

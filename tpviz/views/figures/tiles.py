@@ -264,12 +264,12 @@ def _chunks(panel, map, position):
         j = int(position[mine][0])
         if rows:
             middle = float(y[mine].mean()) + 2
-            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", 13, "end")
+            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", anchor="end")
             yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted")
         else:
-            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", 13, "middle")
+            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", anchor="middle")
     if not rows:
-        yield text(map.x - 6, map.y - 3, "chunk", "muted", 13, "end")
+        yield text(map.x - 6, map.y - 3, "chunk", "muted", anchor="end")
 
 
 def _marks(panels):
@@ -291,8 +291,8 @@ def _lanes(panels, number, layout):
     """A panel's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
     panel, y = panels[number], layout.lanes[number]
     name = f"{panel.name}, {'each GPU' if panel.run.mode == 'mirror' else 'GPU 0'}"
-    yield text(12, y - 7, name, size=13, weight=700)
-    yield timed("".join(_ends(panel, layout, y, 16 + 1.1 * width_of(name, 13))))
+    yield text(12, y - 7, name, weight=700)
+    yield timed("".join(_ends(panel, layout, y, 16 + 1.1 * width_of(name))))
     for what, name in LANES.items():
         yield text(LEFT - 8, y + LANE / 2 + 4, name, anchor="end")
         top, areas, rows = _drawn(panels, panel, what)
@@ -363,11 +363,11 @@ def _ends(panel, layout, y, left):
         )
     said: list[tuple[float, str]] = [(left, "")]
     for x, words in sorted((layout.x(time) - 3, words) for time, words in ends):
-        while len(said) > 1 and x - width_of(words, 13) < said[-1][0] + 8:
+        while len(said) > 1 and x - width_of(words) < said[-1][0] + 8:
             words = f"{said.pop()[1]}, {words}"
-        said.append((max(x, said[0][0] + width_of(words, 13)), words))
+        said.append((max(x, said[0][0] + width_of(words)), words))
     for x, words in said[1:]:
-        yield text(x, y - 7, words, "muted", 13, "end")
+        yield text(x, y - 7, words, "muted", anchor="end")
 
 
 # -- the selected part, and the whole picture ------------------------------------------------------

@@ -392,9 +392,9 @@ def _lane(scene, index, top, axis, width):
     lane, strings, height = scene["lanes"][index], scene["strings"], _height(scene["lanes"][index])
     out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
     if lane["lane"] == "compute":
-        out.append(text(10, top + 14, f"rank {lane['rank']}", size=13, weight=600))
+        out.append(text(10, top + 14, f"rank {lane['rank']}", weight=600))
     else:
-        out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", 13, "end"))
+        out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", anchor="end"))
     out.append(idle_spans(*_spans(scene["idle"], index, axis), top, height))
     mine = np.array(scene["bars"]["lane"]) == index
     key, name, start, end = (
@@ -432,11 +432,11 @@ def _draw_memory(keys, memory, rank, top, axis):
     x = axis.x(np.append(memory["time"], max(axis.high, memory["time"][-1])))
     base, peak = np.zeros(len(memory["time"])), max(memory["peak"], 1)
     words = f"memory of rank {rank}{memory['note']}"
-    out = [text(10, top - 4, words, size=13, weight=600)]
+    out = [text(10, top - 4, words, weight=600)]
     for y, down, label in ((0, 8, f"peak {amount(memory['peak'])}"), (MEMORY, 0, "0 B")):
         line = f"M{GUTTER - 4},{top + y:.1f}H{axis.right}"
         out.append(f"<path d='{line}' class='s-rule' fill='none'/>")
-        out.append(text(GUTTER - 6, top + y + down, label, "muted", 13, "end"))
+        out.append(text(GUTTER - 6, top + y + down, label, "muted", anchor="end"))
     for info in keys:
         upper = base + memory[info["column"]]
         low, high = (top + MEMORY * (1 - v / peak) for v in (base, upper))

@@ -1,4 +1,4 @@
-"""The tokens of every picture and page: colours, sizes of type, space, motion.
+"""The tokens of every picture and page: colours, sizes of type, space.
 
 A colour has one meaning. Each kind of time has its hue: forward blue, backward green, communication
 orange, exposed communication red and hatched, idle grey; forward, backward and communication are
@@ -83,8 +83,6 @@ the one number of a view."""
 FAMILY = 'Inter, system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif'
 SPACE = {"page": 1280, "side": 40, "gutter": 32, "round": 14}
 """px: the widest page, its sides, between columns, and of round corners."""
-MOTION = {"still": 600, "step": 800, "glide": 250}
-"""ms: a sentence stands before what moves, the motion of a step, a bar to its new place."""
 
 
 def luminance(color: str) -> float:
@@ -134,8 +132,7 @@ def css_variables(selector: str = ".tpv") -> str:
         if token in lab:
             value = f"var({lab[token]}, {value})"
         lines.append(f"  --tpv-{token}: {value};")
-    for sizes, unit in ((TYPE, "px"), (SPACE, "px"), (MOTION, "ms")):
-        lines += [f"  --tpv-{name}: {size}{unit};" for name, size in sizes.items()]
+    lines += [f"  --tpv-{name}: {size}px;" for name, size in {**TYPE, **SPACE}.items()]
     lines.append(f"  --tpv-family: {FAMILY};")
     return (
         f"{selector} {{\n  color-scheme: light dark;\n" + "\n".join(lines) + "\n}\n"

@@ -168,19 +168,19 @@ def parts_svg(
     body, x = [pattern_defs(), frame], LEFT
     words = f"step time {seconds(total)}"
     body.append(text(LEFT + width + 12, 21, words, size=16, weight=650))
-    body.append(text(RIGHT, 21, slowly if slow_motion != 1 else "", "muted", 13, "end"))
+    body.append(text(RIGHT, 21, slowly if slow_motion != 1 else "", "muted", anchor="end"))
     for name, time in parts.items():
         body.append(_bar(x, 36, time * scale, BAR, *INK_OF_PART[name]))
         if time * scale > 44:
             share = f"{100 * time / total:.0f} %"
             halo, middle = f"halo-{INK_OF_PART[name][0]}", x + time * scale / 2
-            body.append(text(middle, 36 + BAR / 2 + 4, share, halo, 13, "middle", 600))
+            body.append(text(middle, 36 + BAR / 2 + 4, share, halo, anchor="middle", weight=600))
         x += time * scale
     for t in ticks(0, (RIGHT - LEFT) / scale, 6):
         at = LEFT + t * scale
         body.append(f"<path d='M{at:.1f},{36 + BAR}v5' class='s-muted' fill='none'/>")
         anchor = "start" if t == 0 else "end" if at > RIGHT - 15 else "middle"
-        body.append(text(at, 36 + BAR + 16, seconds(t), "muted", 13, anchor))
+        body.append(text(at, 36 + BAR + 16, seconds(t), "muted", anchor=anchor))
     y = 36 + BAR + 36
     for i, (name, time) in enumerate(parts.items()):
         left, top = LEFT + (i % 2) * 232, y + (i // 2) * 18
@@ -215,7 +215,7 @@ def memory_svg(
         body.append(_bar(x, 38, size * scale, 14, MEMORY_KINDS[kind]))
         x += size * scale
     if enlarged:
-        body.append(text(RIGHT, 50, "enlarged", "muted", 13, "end"))
+        body.append(text(RIGHT, 50, "enlarged", "muted", anchor="end"))
     else:
         ink = "exposed" if total > capacity else "fg"
         end = LEFT + capacity * scale

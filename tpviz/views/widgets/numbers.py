@@ -58,7 +58,7 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
     step, words = p.step_time, " \N{MIDDLE DOT} ".join(figures(p))
     frame, width = badge(LEFT, 6, short_badge(p))
     body = [frame, text(LEFT + width + 12, 23, f"{seconds(step)} a step", size=18, weight=700)]
-    body.append(text(LEFT, 48, words, size=13))
+    body.append(text(LEFT, 48, words))
     told = UNKNOWN
     y = 66
     if band:
@@ -73,8 +73,8 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
         body.append(rect(at(quarter), y, at(most) - at(quarter), 14, "sync"))
         body.append(f"<path d='M{at(step):.1f},{y - 5}v24' class='s-fg' stroke-width='3'/>")
         y += 32
-        body.append(text(at(low), y, seconds(low), "muted", 13))
-        body.append(text(at(high), y, seconds(high), "muted", 13, "end"))
+        body.append(text(at(low), y, seconds(low), "muted"))
+        body.append(text(at(high), y, seconds(high), "muted", anchor="end"))
         y += 18
         told = (
             f"The line is the prediction. With the errors of published runs, half of such runs "
@@ -85,7 +85,7 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
     rows = wrapped(told, LETTERS)
     if p.outside:
         rows += wrapped(f"{p.badge[0].upper()}{p.badge[1:]}.", LETTERS)
-    body.append(lines(LEFT, y, rows, 15, "muted", 13))
+    body.append(lines(LEFT, y, rows, 15, "muted"))
     label = f"{p.badge}: {seconds(step)} a step, {', '.join(figures(p))}. {told}"
     return document(WIDTH, y + 15 * len(rows) - 4, body, label, theme)
 

@@ -79,7 +79,7 @@ class PlanMap(View):
         if p is None:
             return
         own, capacity = dot_of(p), room(p.cluster, p.training)
-        dots = [dot for strategy, dot in self.plans if strategy != p.strategy] + [own]
+        dots = [*(dot for _, dot in self._others), own]
         scene = figure.plan_map_scene(
             dots, capacity, len(dots) - 1, self._around, p.badge.partition(",")[0], p.strategy.short
         )
@@ -95,12 +95,16 @@ class PlanMap(View):
         }
         self.publish(scene=scene, picked=-1, error="")
 
+    @property
+    def _others(self):
+        """The plans that are not chosen, in the order of their dots."""
+        return [one for one in self.plans if not self._chosen or one[0] != self._chosen.strategy]
+
     @shown
     def _clicked(self, change):
-        assert self._chosen is not None
-        others = [s for s, _ in self.plans if s != self._chosen.strategy]
+        others = self._others
         if 0 <= change.new < len(others):
-            self._take(others[change.new])
+            self._take(others[change.new][0])
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each plan."""

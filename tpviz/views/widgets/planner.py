@@ -258,6 +258,11 @@ class Planner(Fitted, ipywidgets.VBox):
     def _training_of(self, workload) -> Training | None:
         return self.states.value if workload.itemsize == 2 else None  # pyright: ignore[reportReturnType]
 
+    @property
+    def _asked(self):
+        """For what plans are searched."""
+        return PlansAsked(self.workload, self.cluster, self.most_ranks(), self.training)
+
     # -- while knobs move --------------------------------------------------------------------------
     def show_knobs(self, sizes: Knobs, inner: Knobs, outer: Knobs | None = None) -> None:
         """Show the knobs of a strategy, of one around it, and those of the model."""
@@ -285,7 +290,7 @@ class Planner(Fitted, ipywidgets.VBox):
             name = escape(heavy + self._name())
             self.facts.value = f"<b style='line-height:1.4'>{name}</b>"
             self.picture.value, self.axes.value = self._drawn(prediction)
-            asked = PlansAsked(self.workload, cluster, self.most_ranks(), self.training)
+            asked = self._asked
             self.plans.look(asked)
             around = self.band.around(prediction.step_time) if self.band else None
             self.map.show(prediction, around)
@@ -304,13 +309,13 @@ class Planner(Fitted, ipywidgets.VBox):
     def _ipython_display_(self):
         super()._ipython_display_()
         if self.prediction is not None:
-            self.map.look(PlansAsked(self.workload, self.cluster, self.most_ranks(), self.training))
+            self.map.look(self._asked)
 
     # -- search, and the scale model ---------------------------------------------------------------
     @shown
     def search(self) -> None:
         """Search the best plans for the model on these GPUs, in a worker thread."""
-        self.plans.start(PlansAsked(self.workload, self.cluster, self.most_ranks(), self.training))
+        self.plans.start(self._asked)
 
     def scale_model(self) -> Small:
         """The plan in small: see `tpviz.views.widgets.in_small`."""

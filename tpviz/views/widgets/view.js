@@ -191,9 +191,9 @@ export class View {
     const mark = (name) => paint({ fill: this.tile(name), class: "tpv-mark" }); // shows where patterns are on
     if (kind === "exposed" || kind === "idle") {
       paint({ class: `f-${kind} tpv-${kind}`, "fill-opacity": kind === "idle" ? .16 : .3 });
-      if (kind === "idle") mark(kind);
-      else paint({ fill: this.tile(kind) });
-      if (kind !== "idle") make("path", { d: run.map(([a, b]) => `M${a.toFixed(2)},${y + height}H${b.toFixed(2)}`).join(""),
+      if (kind === "idle") return mark(kind);
+      paint({ fill: this.tile(kind) });
+      make("path", { d: run.map(([a, b]) => `M${a.toFixed(2)},${y + height}H${b.toFixed(2)}`).join(""),
         class: "s-exposed", "stroke-width": 2 }, parent);
       return;
     }
