@@ -198,7 +198,7 @@ class TracedGroup(dist.ProcessGroup):
         members = self._members(method, collective, args)
         counter = members, collective in PEER
         seq = self.counts[counter] = self.counts.get(counter, -1) + 1
-        payload = payload_of(self.inner.size(), *args)
+        payload = payload_of(len(self.members), *args)
         text = _describe(collective, seq, self.axis, members, payload)
         listener, row, said, begun = recorder, None, "", time.perf_counter()
         compared = comparing and self.store and collective not in PEER

@@ -6,7 +6,7 @@ reduce_scatter. Method names differ between torch releases (2.11 says ``_allgath
 method's arguments. `terms` says what else all members must agree on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 
 
-def flat(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested lists and tuples, one after another."""
+def flat(value: Any) -> Sequence[torch.Tensor]:
+    """The tensors in nested lists and tuples: asked by every collective, so no generator."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for v in value:
-            yield from flat(v)
+        return (value,)
+    if isinstance(value, (list, tuple)):
+        return [tensor for v in value for tensor in flat(v)]
+    return ()
 
 
 def _bytes(value):

@@ -88,16 +88,17 @@ def source_rank(work: Any) -> int:
 
 def needs_staging(args: Sequence[Any]) -> bool:
     """Whether these tensors must go through host memory (``TPVIZ_STAGE=1`` forces it)."""
-    first = next(flat(args), None)
-    if first is None:
+    tensors = flat(args)
+    if not tensors:
         return False
-    return (first.is_cuda and inner_kind() == "gloo") or os.environ.get("TPVIZ_STAGE") == "1"
+    on_cuda = tensors[0].is_cuda and inner_kind() == "gloo"
+    return on_cuda or os.environ.get("TPVIZ_STAGE") == "1"
 
 
 def by_nccl(args: Sequence[Any]) -> bool:
     """Whether NCCL moves the bytes of a call on these arguments; a barrier has no tensors."""
-    first = next(flat(args), None)
-    return (first is None or first.is_cuda) and inner_kind() == "nccl"
+    tensors = flat(args)
+    return (not tensors or tensors[0].is_cuda) and inner_kind() == "nccl"
 
 
 def staged(

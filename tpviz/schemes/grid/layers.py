@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from tpviz.schemes.gpt.model import Norm
-from tpviz.schemes.operators import linear
+from tpviz.schemes.operators import Reduce, linear
 
 from . import operators
 
@@ -57,13 +57,16 @@ class GridLinear(nn.Module):
         summed: bool = True,
     ) -> Tensor:
         """The layer with this weight; ``again`` makes it anew for backward, so it is not kept."""
-        way, rest = self.way, (self.way, again, products, summed)
-        plain = again is None and products is operators.Products
-        if way.contract.size() == way.spread.size() == 1 and plain:
-            return linear(x, weight, self.bias)
-        if way.contract.size() == 1 or self.bias is None:
-            return operators.Linear.apply(x, weight, self.bias, *rest)
-        return operators.Linear.apply(x, weight, None, *rest) + self.bias
+        way, contracts = self.way, self.way.contract.size() > 1
+        own = None if contracts else self.bias
+        plain = again is None and products is operators.Products and way.spread.size() == 1
+        if plain and not (contracts and (way.chunks > 1 or way.scatter is not None)):
+            # Backward sends nothing, and torch's own is quicker than one in Python.
+            y = linear(x, weight, own)
+            y = Reduce.apply(y, way.contract) if contracts and summed else y
+        else:
+            y = operators.Linear.apply(x, weight, own, way, again, products, summed)
+        return y + self.bias if contracts and self.bias is not None else y
 
 
 class GatheredNorm(Norm):
