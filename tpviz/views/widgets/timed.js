@@ -1,6 +1,6 @@
 /**
- * A film on a time axis (`scene.axis`) of which Python describes one part: one zooms, and what is to come is pale while
- * it plays. What Python drew in `[data-timed]` moves to where the window has it, and `names` stand where they fit.
+ * A film on a time axis (`scene.axis`) of which Python describes one part: a play-head passes, and one zooms. What Python
+ * drew in `[data-timed]` moves to where the window has it, and `names` stand where they fit.
  */
 import { Film } from "./film.js";
 import { make, seconds, ticks } from "./view.js";
@@ -57,7 +57,6 @@ export class TimedFilm extends Zoomed(Film) {
     if (this.placed !== this.window) this.arrange();
     this.marks = this.group(this.mark, make("g", { "clip-path": this.tile("window") }, svg));
     this.stretch(this.marks);
-    svg.append(this.pale = this.veil(0, head, 0, foot));
     this.line = make("path", { class: "s-fg f-fg", "stroke-width": 1.4,
       d: `M0,${head}V${foot}V${head}l-5,-6h10z` }, svg);
     if (!this.playing) this.say();
@@ -68,7 +67,6 @@ export class TimedFilm extends Zoomed(Film) {
     const x = this.x(this.here), inside = x >= this.left - 0.1 && x <= this.right + 0.1;
     this.line.setAttribute("transform", `translate(${x},0)`);
     this.line.setAttribute("visibility", inside && (this.playing || this.step) ? "visible" : "hidden");
-    this.pale.replaceWith(this.pale = this.veil(x, this.scene.head, this.right, this.scene.foot));
   }
 
   /** Everything on the axis, where another window has it. */
