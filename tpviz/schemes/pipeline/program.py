@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tpviz.schemes.gpt.program import (
-    LEARNING_RATE,
-    Program,
-    adamw,
-    gather_together,
-)
+from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather_together
 from tpviz.schemes.grid.program import GridBlock, Groups
 from tpviz.schemes.zero.exchange import BucketExchange
 from tpviz.schemes.zero.flat_param import FlatBucket
