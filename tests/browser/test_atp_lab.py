@@ -77,9 +77,9 @@ def knobs(page, block, box):
     knob(box, "chunks").press("ArrowRight")
     block.wait_past(before)
     assert "chunks=2" in block.locator(".tpv-title").get_attribute("title")
-    tick = block.locator("[data-step='2']")
+    tick = block.locator("[data-step='3']")
     tick.click()
-    page.page.wait_for_selector(f"{VIEW}[data-step='2']")
+    page.page.wait_for_selector(f"{VIEW}[data-step='3']")
     page.screenshot("blocks-chunks.png", block)
 
 

@@ -29,13 +29,13 @@ def test_cube(chromium, lab):
 
 def lit(view):
     """Names of the known schemes that are lit."""
-    return view.locator("[data-lit='true']").evaluate_all("all => all.map(e => e.dataset.case)")
+    return view.locator("[data-case]").evaluate_all("all => all.map(e => e.dataset.case)")
 
 
 def wait_lit(view, names):
     """Until these are lit; a slider may have the picture drawn twice."""
     view.root.page.wait_for_function(
-        "([picture, names]) => [...picture.querySelectorAll('[data-lit=true]')]"
+        "([picture, names]) => [...picture.querySelectorAll('[data-case]')]"
         ".map(e => e.dataset.case).join() === names",
         arg=[view.root.element_handle(), ",".join(names)],
     )
@@ -54,7 +54,7 @@ def keys_step(page, view):
     assert svg.locator("[data-rank]").count() == 8
     assert svg.locator("[data-group='z']").count() == 4
     assert "all-gather of W over z" in view.locator(".tpv-live").text_content()
-    assert "Prefetched: W of out." in svg.text_content()
+    assert "Prefetched: W of out." in view.root.text_content()
     assert lit(view) == ["near Colossal-AI 3D"]
     page.screenshot("cube-gather.png", view)
 

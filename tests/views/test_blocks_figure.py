@@ -239,10 +239,18 @@ def test_what_cannot_be_shown():
         blocks_svg(scene, 24)
 
 
-def test_the_legend_has_steps_that_overlap():
-    """Half of their tick is of the computation, half of the collective."""
-    words = "overlapped: compute above, communication below"
-    for strategy in (tv.ATP(mesh=(2, 2)), tv.Megatron(tp=4), tv.Megatron(tp=4, sp=True)):
-        view = tv.BlocksView(strategy)
-        both = any(f.product and f.moves for f in view._story(strategy).frames)
-        assert (words in view.to_svg()) == both
+def test_the_scrubber_leads_to_each_layer_and_names_the_wide_ones():
+    film = story(tv.ATP(mesh=(2, 2)), W)
+    scene = figure.blocks_scene(film)
+    firsts = [i for i, f in enumerate(film.frames) if not i or film.frames[i - 1][:2] != f[:2]]
+    assert re.findall(r"data-step='(\d+)'", scene["common"]) == [str(i) for i in firsts]
+    for name in ("qkv", "out", "up", "down"):
+        assert scene["common"].count(f">{name}<") == 2  # forward and backward
+
+
+def test_sheets_fall_together_where_they_are_reduced():
+    film = story(tv.ATP(mesh=(2, 2)), W)
+    scene = figure.blocks_scene(film)
+    for frame, picture in zip(film.frames, scene["frames"]):
+        falls = picture.count("data-path='[0, 0, -2.5, 2.5, -5, 5]'")
+        assert falls == sum(bool(t.partial) for t in frame.moving)

@@ -42,7 +42,7 @@ def test_keys_and_clicks_step_and_patterns_are_the_views_own(opened):
     svg.press("End")
     assert view.get_attribute("data-step") in ("23", "0")  # drawn with the next frame
     view.page.wait_for_selector(".tpv-blocks:visible[data-step='23']")
-    view.locator("[data-step='1'] rect").first.click()
+    view.locator("[data-step='1']").first.click()
     view.page.wait_for_selector(".tpv-blocks:visible[data-step='1']")
     assert "QKV[T, 3H_d1] partial over d2" in view.locator(".tpv-live").text_content()
     drawn, both = svg.inner_html(), view.page.locator(".tpv-blocks svg[role=application]")

@@ -20,11 +20,7 @@ def view():
 def lit(view):
     """The known schemes that are lit."""
     common = view.picture.scene["common"]
-    return [
-        part.split("'")[0]
-        for part in common.split("data-case='")[1:]
-        if "data-lit='true'" in part.split(">")[0]
-    ]
+    return [part.split("'")[0] for part in common.split("data-case='")[1:]]
 
 
 def test_repr_and_words(view):

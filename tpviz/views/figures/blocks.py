@@ -5,6 +5,7 @@ collectives of each frame. Bytes and FLOPs are counted from those, for one rank,
 have the same. There are no times here.
 """
 
+from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,12 +13,10 @@ from tpviz.core.inks import axis_keys
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace.ledger import wire_bytes
 
-from .blocks_matrix import CellGrid, Eyes, matrices, notation, plain, ranks
+from .blocks_matrix import CellGrid, Eyes, matrices, plain, ranks
 from .legend import Look, Mark, legend
 from .svg import (
     FILM,
-    LINE,
-    VIEW,
     alone,
     amount,
     check_step,
@@ -25,8 +24,8 @@ from .svg import (
     outline,
     pattern_defs,
     rect,
-    swatch,
     text,
+    width_of,
 )
 from .tokens import INKS
 
@@ -243,18 +242,11 @@ def describe(story: Story, rank: int, number: int) -> str:
     )
 
 
-STRIP, FORMULA = 30, 86
-GRID, PANEL = (78, 396), 470
+SCRUB, SEGMENT, GRID, PANEL = 8, 22, (84, 370), 500
 SHORT = {"norm1": "LN1", "norm2": "LN2"}
-ONE_LINE = 88  # letters of a layer's line that fit
-APART = 14  # px between the phases of the strip
-PHASES = {
-    "forward": "forward →",
-    "backward": "backward, last layer first →",
-    "recompute": "recomputed forward →",
-    "sync": "end",
-}
-LEGEND: list[tuple[Mark, str]] = [
+APART = 14  # px between the phases of the scrubber
+PHASES = {"forward": "forward", "backward": "backward", "recompute": "again", "sync": "end"}
+MARKED: list[tuple[Mark, str]] = [
     (
         lambda x, y, key=key, sign=sign: (
             rect(x, y, 14, 12, key)
@@ -265,7 +257,7 @@ LEGEND: list[tuple[Mark, str]] = [
     for key, sign, words in (
         ("parameters", "W", "weights"),
         ("activations", "X", "activations"),
-        ("gradients", "d", "gradients, dX"),
+        ("gradients", "d", "gradients"),
     )
 ]
 """Each with the letter that tensors of its kind have: colour is not alone."""
@@ -274,16 +266,13 @@ LOOK = Look(14, 12, 5, 7.2, 15, 10)
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
-    keys = axis_keys(story.mesh.names)
-    eyes = Eyes(story.mesh, rank, keys)
+    eyes = Eyes(story.mesh, rank, axis_keys(story.mesh.names))
     grid = CellGrid(story.mesh, *GRID)
     totals = running(story)
-    bottom = max(grid.bottom, GRID[1] + 160) + 14
-    ticks, places = strip(story, keys)
-    marks, bottom = explained(story, eyes, bottom)
+    track, places = scrubber(story)
+    marks, bottom = explained(eyes, max(grid.bottom, GRID[1] + 150) + 14)
     frames = [
-        now(*places[number])
-        + formula(frame, keys)
+        here(frame, places[number])
         + matrices(frame, eyes)
         + ranks(frame, grid, eyes)
         + panel(number, eyes, totals)
@@ -293,10 +282,8 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         "width": FILM,
         "height": round(bottom + 18),
         "frames": frames,
-        "common": pattern_defs() + ticks + marks,
-        "notes": [
-            f"{_letters_of(eyes.mesh.names)}  T = b s tokens (b batch, s sequence), {HIDDEN}"
-        ],
+        "common": pattern_defs() + track + marks,
+        "help": [_letters_of(eyes.mesh.names), f"T = b s tokens (b batch, s sequence), {HIDDEN}"],
     }
 
 
@@ -313,59 +300,43 @@ def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str
 
 
 # -- the way through the block ---------------------------------------------------------------------
-def strip(story: Story, keys: dict[str, str]) -> tuple[str, list[tuple[float, float]]]:
-    """(a tick for each frame, forward then backward, with the layers under them; their places)."""
-    frames = story.frames
-    apart = APART * (len({f.phase for f in frames}) - 1)
-    wide = min(30.0, (VIEW - 24 - apart) / len(frames))
-    out, places, x = [], [], 12.0
-    for i, frame in enumerate(frames):
-        last = frames[i - 1] if i else None
-        if not last or last.phase != frame.phase:
-            x += APART if last else 0
-            out.append(text(x, STRIP - 14, PHASES[frame.phase], weight=700))
-        if not last or last[:2] != frame[:2]:
-            run = next((k for k, f in enumerate(frames[i:]) if f[:2] != frame[:2]), len(frames) - i)
-            name = SHORT.get(frame.layer, frame.layer)
-            if 7.6 * len(name) + 5 <= run * wide:
-                out.append(text(x + 2, STRIP + 32, name, "muted"))
-            out.append(f"<path d='M{x:.1f},{STRIP - 2}v33' class='s-muted'/>")
-        out.append(_tick(i, frame, x, wide, keys))
-        places.append((x, wide))
+def scrubber(story: Story) -> tuple[str, list[tuple[float, ...]]]:
+    """(the way through the block: a segment for each layer, named where its name fits, which leads
+    to its first frame; of each frame the px of its segment, left and width, and of its own part of
+    that)."""
+    runs = [list(run) for _, run in groupby(enumerate(story.frames), lambda at: at[1][:2])]
+    phases = list(dict.fromkeys(frame.phase for frame in story.frames))
+    labels = sum(width_of(PHASES[phase]) + 8 for phase in phases)
+    each = (FILM - 24 - labels - APART * (len(phases) - 1)) / len(story.frames)
+    out, places, x, before = [], [], 12.0, ""
+    for run in runs:
+        first, frame = run[0]
+        if frame.phase != before:
+            x += APART if before else 0
+            out.append(text(x, SCRUB + 15, PHASES[frame.phase], "muted"))
+            x, before = x + width_of(PHASES[frame.phase]) + 8, frame.phase
+        wide, name = each * len(run), SHORT.get(frame.layer, frame.layer)
+        name = name if width_of(name) + 4 <= wide else ""
+        drawn = rect(x, SCRUB, wide - 2, SEGMENT, "rule", "rx='4'")
+        drawn += text(x + wide / 2 - 1, SCRUB + 15.5, name, anchor="middle")
+        said = f"step {first + 1}, {frame.phase}, {frame.layer}"
+        out.append(clickable(f"step='{first}'", drawn, said))
+        part = (wide - 2) / len(run)
+        places += [(x, wide - 2, x + part * i, part) for i in range(len(run))]
         x += wide
     return "".join(out), places
 
 
-def _tick(i, frame, x, wide, keys):
-    """Compute above, communication below."""
-    kinds = [frame.phase] * bool(frame.product) + [keys[m.axis] for m in frame.moves[:1]]
-    high = 18 / len(kinds)
-    out = ""
-    for k, key in enumerate(kinds):
-        out += swatch(x + 1.5, STRIP + k * high, wide - 3, high, key)
-    return clickable(f"step='{i}'", out, f"step {i + 1}, {frame.layer}: {does(frame)}")
-
-
-def now(x: float, wide: float) -> str:
-    """A border and a pointer at the tick of the frame shown."""
-    out = outline(x, STRIP - 2, wide, 22, "fg", 2.6, 2)
-    return out + f"<path d='M{x + wide / 2:.1f},{STRIP - 3}l-5,-8h10z' class='f-fg'/>"
-
-
-# -- the formula -----------------------------------------------------------------------------------
-def formula(frame: "Frame", keys: dict[str, str]) -> str:
-    """The layer's line with this frame's part of it in bold, in two lines where it is long."""
-    spans, (first, last), down = [], frame.active, 0
-    for i, part in enumerate(frame.line):
-        if len(sentence(frame)) > ONE_LINE and str(part).startswith("→ ") and not down:
-            down = LINE
-            spans.append(f"</text><text x='12' y='{FORMULA + down}' font-size='13'>")
-        words = part if isinstance(part, str) else notation(part, keys)
-        here = first <= i < last
-        token, weight = ("fg", 700) if here else ("muted", 400)
-        spans.append(f"<tspan class='f-{token}' font-weight='{weight}'>{words}</tspan>")
-    out = f"<text x='12' y='{FORMULA}' font-size='13' xml:space='preserve'>"
-    return f"{out}{' '.join(spans)}</text>"
+def here(frame: "Frame", place: tuple[float, ...]) -> str:
+    """A frame around the segment of the one shown, in the colour of its phase, and a line under its
+    part. place : as of `scrubber`."""
+    left, width, start, part = place
+    key = frame.phase if frame.phase in INKS else "fg"
+    return (
+        outline(left, SCRUB, width, SEGMENT, key, 3, 4)
+        + rect(left, SCRUB, width, SEGMENT, key, "rx='4' fill-opacity='.16'")
+        + rect(start, SCRUB + SEGMENT + 3, part, 4, key, "rx='2'")
+    )
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -377,7 +348,7 @@ def numbers(story: Story, frame: "Frame") -> list[list[str]]:
         flops, moved = work(frame)
         rows.append(["compute", amount(flops, "FLOP")])
         if not frame.move:
-            rows.append(["memory", f"{amount(moved)} read and written"])
+            rows.append(["memory traffic", amount(moved)])
     return rows + (_payload(story, frame) if frame.move else [])
 
 
@@ -402,10 +373,10 @@ def panel(
     totals: list[dict[str, float]],
     x: float = PANEL,
     y: float = GRID[1] - 14,
-    width: float = 90,
+    width: float = 86,
 ) -> str:
     """The running total of every axis, after a frame. x, y : of the first line; width : of bars."""
-    out = text(x, y, "sent so far, of the block's total", weight=650)
+    out = text(x, y, "sent so far", weight=650)
     for axis, total in totals[-1].items():
         y += 26
         out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)
@@ -422,33 +393,20 @@ def _bar(axis, so_far, total, x, y, key, width):
     return out + text(left + 8 + width, y, words)
 
 
-HIDDEN = "H = h hidden size. Not to scale."
+HIDDEN = "H = h hidden size."
 
 
 def _letters_of(names):
     """What the letters on blocks say."""
-    if len(names) == 1:
-        return f"1: on the rank at {names[0]} 1;  *: on all ranks."
-    return f"0,1: on the rank at {names[0]} 0, {names[-1]} 1;  *: on every rank along that axis."
+    where = (
+        f"0,1 is on the rank at {names[0]} 0, {names[-1]} 1"
+        if len(names) > 1
+        else (f"1 is on the rank at {names[0]} 1")
+    )
+    return f"A block with {where}; with *, on every rank along that axis."
 
 
-def explained(story: Story, eyes: Eyes, y: float) -> tuple[str, float]:
-    """(the legend of the strip and that of the matrices; y of its last line). y : where it
-    begins."""
-    phases = dict.fromkeys(f.phase for f in story.frames if f.product)
-    used = {move.axis for frame in story.frames for move in frame.moves}
-    inks = {key: INKS[key].label for key in phases}
-    inks |= {key: f"communication {axis}" for axis, key in eyes.keys.items() if axis in used}
-    steps: list[tuple[Mark, str]] = [*inks.items()]
-    both = next((frame for frame in story.frames if frame.product and frame.moves), None)
-    if both:
-        keys = both.phase, eyes.keys[both.moves[0].axis]
-        halves = lambda x, y: "".join(
-            swatch(x, y + 5.5 * i, 14, 5.5, k) for i, k in enumerate(keys)
-        )
-        steps.append((halves, "overlapped: compute above, communication below"))
-    out, y = legend(steps, 12.0, y, VIEW, LOOK)
-    marks = [*LEGEND, ("pale", f"faint: not on rank {eyes.rank}")]
-    marks.append(("partial", "sheets: a partial sum, the other ranks' behind it"))
-    more, y = legend(marks, 12.0, y + 20, VIEW, LOOK)
-    return out + more, y
+def explained(eyes: Eyes, y: float) -> tuple[str, float]:
+    """(the legend of the matrices; y of its last line). y : where it begins."""
+    marks = [*MARKED, ("pale", f"not on rank {eyes.rank}")]
+    return legend([*marks, ("partial", "a partial sum")], 12.0, y, FILM, LOOK)

@@ -12,7 +12,7 @@ from itertools import pairwise, product
 from math import prod
 from typing import TYPE_CHECKING
 
-from .svg import SMALL, clickable, lines, outline, rect, text
+from .svg import FILM, SMALL, clickable, lines, outline, rect, text
 
 if TYPE_CHECKING:
     from tpviz.core.mesh import Mesh
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Box = tuple[float, float, float, float]
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 160.0}
 HIDDEN = 64.0
-MIDDLE, ENLARGED = 226, 1.15
-LONG = 10  # letters of a rank's part that get a line of their own
+MIDDLE, TALL = 192, 200  # px: the middle of the matrices, and their greatest height
+LIFT, SIGN = 15, 22  # px for the sheets of a sum, and for a sign between two matrices
 SHEET, SHEETS = 5, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
 SHEER = "fill-opacity='.45' data-partial=''"
 """How a partial sum is filled."""
@@ -73,12 +73,15 @@ def matrix(
     eyes: Eyes,
     chunk: tuple[int, ...] = (),
     future: bool = False,
+    scale: float = 1,
+    falls: bool = False,
 ) -> str:
     """A matrix with its top left corner at (x, y).
 
     chunk : (k, count, parts): these rows are marked, others pale; with ``future`` only those after.
+    falls : whether the sheets of a partial sum fall together while a film plays.
     """
-    width, height = size(tensor)
+    width, height = (scale * side for side in size(tensor))
     rows, cols = parts(tensor.rows, eyes.mesh), parts(tensor.cols, eyes.mesh)
     w, h = width / len(cols), height / len(rows)
     blocks = [
@@ -87,7 +90,7 @@ def matrix(
         for c, col in enumerate(cols)
     ]
     out = [
-        _sheets(tensor, x, y, eyes),
+        _sheets(tensor, (x, y, width, height), eyes, falls),
         *(_block(tensor, *block, eyes) for block in blocks),
         _cuts(tensor.rows, x, y, width, height, eyes, down=True),
         _cuts(tensor.cols, x, y, width, height, eyes, down=False),
@@ -153,18 +156,23 @@ def _cuts(dim, x, y, width, height, eyes, down):
     return "".join(out)
 
 
-def _sheets(tensor, x, y, eyes):
+def _sheets(tensor, front: Box, eyes, falls):
     """The other ranks' partial sums, as sheets behind."""
     if not tensor.partial:
         return ""
-    width, height = size(tensor)
-    behind = min(eyes.mesh.axes[tensor.partial] - 1, SHEETS)
-    out = ""
+    x, y, width, height = front
+    behind, key, out = (
+        min(eyes.mesh.axes[tensor.partial] - 1, SHEETS),
+        eyes.keys[tensor.partial],
+        "",
+    )
     for k in range(behind, 0, -1):
-        box = x + SHEET * k, y - SHEET * k, width, height
-        key = eyes.keys[tensor.partial]
-        out += rect(*box, "bg") + rect(*box, tensor.kind, SHEER) + outline(*box, key, 1.4)
-    return out + rect(x, y, width, height, "bg")
+        by = SHEET * k
+        box = x + by, y - by, width, height
+        sheet = rect(*box, "bg") + rect(*box, tensor.kind, SHEER) + outline(*box, key, 1.4)
+        path = f"data-path='{[0, 0, -by / 2, by / 2, -by, by]}' data-lag='0' " * falls
+        out += f"<g {path}transform='translate(0,0)'>{sheet}</g>"
+    return out + rect(*front, "bg")
 
 
 def _bands(x, y, width, height, chunk, future):
@@ -203,30 +211,31 @@ def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
 
 
 # -- the matrices of a frame -----------------------------------------------------------------------
-def matrices(frame: "Frame", eyes: Eyes, enlarged: float = ENLARGED) -> str:
-    """The product, and beside it the collective in flight meanwhile; or only the collective, scaled
-    by ``enlarged``."""
+def matrices(frame: "Frame", eyes: Eyes) -> str:
+    """The product, and beside it the collective in flight meanwhile; or the collective alone; as
+    large as there is room."""
+    tensors = frame.product + frame.moving
+    room = FILM - 24 - 40 * bool(frame.product and frame.moving)
+    scale = min(2.0, TALL / max(size(tensor)[1] for tensor in tensors))
+    while scale > 1 and _row_width(tensors, eyes, scale) > room:
+        scale *= 0.96
     signs = {3: ("·", "="), 2: ("→",)}
-    out, x = "", 12.0
+    out, x = "", 12 + max(0.0, (room - _row_width(tensors, eyes, scale)) / 2)
     if frame.product:
         chunks = [frame.chunk] * (len(frame.product) == 3 and bool(frame.chunk))
         shown = [(t, *_marks(i, chunks)) for i, t in enumerate(frame.product)]
-        out, x = _row(shown, signs[len(shown)], x, eyes)
-    if frame.moving:
+        out, x = _row(shown, signs[len(shown)], x, eyes, scale)
+    if frame.move:
         if frame.product:
-            assert frame.move is not None
             key, x = eyes.keys[frame.move.axis], x + 2
             looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
-            out += f"<path d='M{x:.1f},{MIDDLE - 100}v196' {looks}/>"
+            out += f"<path d='M{x:.1f},{MIDDLE - 116}v232' {looks}/>"
             words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
-            out += text(x + 8, MIDDLE + 96, words, key, weight=700)
+            out += text(x + 8, MIDDLE - 140, words, key, weight=700)
             x += 9
-        more, x = _row([(t, frame.moved_chunk, False) for t in frame.moving], ("→",), x, eyes)
-        out += more
-    if frame.product and frame.moving:
-        return out
-    place = f"translate(12 {MIDDLE})scale({enlarged})translate(-12 {-MIDDLE})"
-    return f"<g transform='{place}'>{out}</g>"  # where there is room
+        shown = [(t, frame.moved_chunk, False) for t in frame.moving]
+        out += _row(shown, ("→",), x, eyes, scale, falls=True)[0]
+    return out
 
 
 def _marks(place, chunks):
@@ -234,26 +243,34 @@ def _marks(place, chunks):
     return (chunks[0], place == 2) if chunks and place != 1 else ((), False)
 
 
-def _row(shown, signs, x, eyes):
+def _room(tensor, eyes, scale):
+    """px across that a matrix and its words need."""
+    words = max(6.5 * _title_length(tensor), 6.6 * max(map(len, _below(tensor, eyes))))
+    return max(scale * size(tensor)[0], words) + (LIFT if tensor.partial else 0)
+
+
+def _row_width(tensors, eyes, scale):
+    return sum(_room(tensor, eyes, scale) + SIGN for tensor in tensors) - SIGN
+
+
+def _row(shown, signs, x, eyes, scale, falls=False):
     """Matrices from left to right with signs between them; returns (SVG, x after them)."""
     out = ""
     for i, (tensor, chunk, future) in enumerate(shown):
         if i:
-            out += text(x + 5, MIDDLE + 7, signs[i - 1], size=22, anchor="middle")
-            x += 14
-        width, height = size(tensor)
-        below = _below(tensor, eyes)
-        room = max(width, 6.5 * _title_length(tensor), 6.3 * max(map(len, below)))
-        left, top = x + (room - width) / 2, MIDDLE - height / 2
-        middle = x + room / 2
-        lift = 15 if tensor.partial else 0
+            out += text(x + SIGN / 2 - 3, MIDDLE + 7, signs[i - 1], size=20, anchor="middle")
+            x += SIGN - 3
+        width, height = (scale * side for side in size(tensor))
+        lift = LIFT if tensor.partial else 0
+        room = _room(tensor, eyes, scale) - lift
+        left, top, middle = x + (room - width) / 2, MIDDLE - height / 2, x + room / 2
         out += (
             f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='13' "
             "text-anchor='middle' font-weight='600'>"
             f"{notation(tensor._replace(partial=''), eyes.keys)}</text>"
         )
-        out += matrix(tensor, left, top, eyes, chunk, future)
-        out += lines(middle, top + height + 16, below, 15, "muted", anchor="middle")
+        out += matrix(tensor, left, top, eyes, chunk, future, scale, falls)
+        out += lines(middle, top + height + 16, _below(tensor, eyes), 15, "muted", anchor="middle")
         x += room + 3 + lift
     return out, x
 
@@ -264,29 +281,21 @@ def _title_length(tensor):
 
 
 def _below(tensor, eyes):
-    """A rank's part of it, and the axes along which ranks have the same."""
+    """A rank's part of it, and of how many such terms it is a sum."""
     rows, cols = tensor.local(eyes.mesh.axes)
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
-    words = [f"{rows} x {cols}" if even else f"{numbers:,} numbers"]
-    words = ["each rank:", *words] if len(words[0]) > LONG else [f"each rank: {words[0]}"]
-    same = [
-        axis
-        for axis, n in eyes.mesh.axes.items()
-        if n > 1 and axis not in (*tensor.axes, tensor.partial, *tensor.later)
-    ]
+    words = [f"{rows} x {cols} each" if even else f"{numbers:,} numbers each"]
     if tensor.partial:
         terms = f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
         more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
         words.append(terms + "".join(more))
-    if same and eyes.mesh.size > 1:
-        words.append(f"the same along {' and '.join(same)}")
     return words
 
 
 # -- ranks ----------------------------------------------------------------------------------------
 GAP, NARROW, PAD = 18, 8, 6  # between cells, and many; from a cell to the ring of its group
-ROOM, MANY = (376, 280), 6  # px for the cells; in a row or a column
+ROOM, MANY = (384, 180), 6  # px for the cells; in a row or a column
 LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
 
 
@@ -299,7 +308,7 @@ class CellGrid:
         self.rows, self.columns = (down or [1])[0], across
         self.gap = GAP if max(self.rows, self.columns) <= MANY else NARROW
         self.width = min(150, ROOM[0] / self.columns - self.gap)
-        self.height = max(min(84, ROOM[1] / self.rows - self.gap), 25)
+        self.height = max(min(76, ROOM[1] / self.rows - self.gap), 25)
 
     @property
     def bottom(self) -> float:
@@ -356,7 +365,6 @@ def _names(grid, eyes):
     *down, across = axes
     x, y = grid.x, grid.y - 14
     out = text(x, y, f"{across} = {axes[across]} →", keys[across], weight=700)
-    out += text(x + 70, y, "the blocks of each rank of the matrices above", "muted")
     if down:
         words = f"{down[0]} = {axes[down[0]]} ↓"
         out += text(x - 12, grid.y + 20, words, keys[down[0]], anchor="end", weight=700)

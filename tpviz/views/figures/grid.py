@@ -22,16 +22,15 @@ from .blocks import (
     Story,
     check,
     explained,
-    formula,
+    here,
     in_flight,
     matrices,
-    now,
     panel,
     scene_of,
-    strip,
+    scrubber,
 )
 from .blocks_matrix import SHEER, Eyes, own, size, spread, travelling
-from .svg import FILM, clickable, lines, outline, pattern_defs, rect, text, wrapped
+from .svg import FILM, clickable, outline, pattern_defs, rect, text, width_of
 
 if TYPE_CHECKING:
     from tpviz.schemes.axonn.strategy import AxoNN
@@ -76,7 +75,7 @@ def to_table(story: Story) -> list[list[str]]:
     return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
 
 
-CUBE, ROOM = (16, 384), (424, 240)
+CUBE, ROOM = (16, 384), (446, 200)
 LAYERS = ("qkv", "out", "up", "down")
 SCALE = 0.3
 
@@ -85,56 +84,48 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
     keys = axis_keys(story.strategy.axes)  # pyright: ignore[reportOptionalMemberAccess]
     eyes = Eyes(story.mesh, rank, keys)
-    chips, top = _cases(story)
-    y = top + CUBE[1]
-    place = Cube(eyes, grid(story.strategy), CUBE[0], y, ROOM)  # pyright: ignore[reportArgumentType]
+    place = Cube(eyes, grid(story.strategy), *CUBE, ROOM)  # pyright: ignore[reportArgumentType]
     totals = blocks.running(story)
-    held = max(place.bottom, y + 200) + 10
-    ticks, places = strip(story, keys)
+    held = CUBE[1] + 26 * len(totals[-1]) + 18
+    track, places = scrubber(story)
     states = _States(weights_of(story.frames), eyes)
     shown = {}  # forward comes twice where it is recomputed
     for frame in story.frames:
         if frame.tensors not in shown:
-            shown[frame.tensors] = matrices(frame, eyes, 1.0), holdings(frame, place)
-    lower = f"<g transform='translate(0 {top})'>"
+            shown[frame.tensors] = matrices(frame, eyes), holdings(frame, place)
     frames = [
-        lower
-        + now(*places[number])
-        + formula(frame, keys)
+        here(frame, places[number])
         + shown[frame.tensors][0]
-        + "</g>"
         + moment(frame, place, eyes)
         + shown[frame.tensors][1]
         + _weights(frame, states, held)
-        + panel(number, eyes, totals, PANEL, y - 20)
+        + panel(number, eyes, totals, PANEL, CUBE[1] - 14)
         for number, frame in enumerate(story.frames)
     ]
-    legend, bottom = explained(story, eyes, held + 66)
-    common = f"{pattern_defs()}{chips}{lower}{ticks}</g>{cube(place, eyes)}{legend}"
-    sizes = {"width": FILM, "height": round(bottom + 18)}
-    return {**sizes, "frames": frames, "common": common, "notes": _notes(story, eyes)}
+    known, low = _known(story, held + 122)
+    legend, bottom = explained(eyes, max(place.bottom, low) + 8)
+    return {
+        "width": FILM,
+        "height": round(bottom + 18),
+        "frames": frames,
+        "common": f"{pattern_defs()}{track}{cube(place, eyes)}{known}{legend}",
+        "help": _letters(story, eyes),
+    }
 
 
 # -- known schemes ---------------------------------------------------------------------------------
-def _cases(story):
-    """(a chip for every known scheme, of which those that the grid equals are lit; how much lower
-    everything that the view of blocks has stands)."""
-    out, x, y = text(12, 18, "this grid is"), 92.0, 4.0
-    for case, lit in story.cases:
-        words = f"✓ {case.name}" if lit else case.name
-        width = 7 * len(words) + 16
-        if x + width > FILM - 12:
-            x, y = 92.0, y + 24
+def _known(story, y):
+    """(the known schemes that the grid equals, why where one points; y of the last one)."""
+    out, cases = "", story.reached
+    for case in cases:
+        words = f"✓ {case.name}"
         about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
-        face, token = outline(x, y, width, 20, "rule", rx=10), "muted"
-        if lit:
-            face, token = rect(x, y, width, 20, "fg", "rx='10'"), "bg"
-        out += (
-            f"<g data-case='{case.name}' data-lit='{str(lit).lower()}'>{about}{face}"
-            f"{text(x + width / 2, y + 14.5, words, token, anchor='middle')}</g>"
-        )
-        x += width + 5
-    return out, y + 26
+        width = width_of(words) + 16
+        face = rect(PANEL, y, width, 20, "fg", "rx='10'")
+        face += text(PANEL + width / 2, y + 14.5, words, "bg", anchor="middle")
+        out += f"<g data-case='{case.name}'>{about}{face}</g>"
+        y += 24
+    return out, y
 
 
 # -- the chosen rank's weights ---------------------------------------------------------------------
@@ -176,36 +167,32 @@ class _States:
 
 
 def _weights(frame, states, y):
-    """The chosen rank's part of each weight and of its gradient, and the collectives in flight."""
-    out = text(12, y, f"weights of rank {states.eyes.rank}", weight=700)
+    """The chosen rank's part of each weight and of its gradient; dashed while in flight."""
+    out = text(PANEL, y, f"weights of rank {states.eyes.rank}", weight=650)
     ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
     coming = {layer for flight in ahead for layer in flight.layers}
-    x = 14.0
-    for name, kind, of_layer in (
-        ("W", "parameters", frame.weights),
-        ("dW", "gradients", frame.gradients),
+    for name, kind, of_layer, down in (
+        ("W", "parameters", frame.weights, 42),
+        ("dW", "gradients", frame.gradients, 88),
     ):
-        out += text(x, y + 38, name, weight=600)
-        x += 28
+        out += text(PANEL, y + down + 4, name, weight=600)
+        x = PANEL + 30
         for layer in LAYERS:
             width, _ = states.size(states.weights[layer])
             moving = layer in coming and kind == "parameters"
-            out += text(x + width / 2, y + 14, layer, "muted", anchor="middle")
-            out += states.draw(layer, x, y + 38, of_layer[layer], kind, moving)
-            x += max(width, 30) + 12
-        x += 20
-    words = [part for line in in_flight(frame) for part in wrapped(line, 38)]
-    return out + lines(PANEL, y + 14, words, 16, states.key)
+            out += states.draw(layer, x, y + down, of_layer[layer], kind, moving)
+            if name == "W":
+                out += text(x + width / 2, y + 17, layer, "muted", anchor="middle")
+            x += max(width, 34) + 14
+    return out
 
 
-def _notes(story, eyes):
-    """The known schemes that the grid equals, and what letters say."""
-    what = [f"{case.name}: {case.what} ({', '.join(case.source)})" for case in story.reached]
+def _letters(story, eyes):
+    """What the letters of the picture say."""
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
     return [
-        *what,
         f"{','.join(eyes.mesh.names)}: coordinates of the ranks that hold a block, * for every "
-        f"rank along an axis.  T = b s tokens{micro} (b batch, s sequence), {HIDDEN}",
+        f"rank along an axis. T = b s tokens{micro} (b batch, s sequence), {HIDDEN}",
         "A[I_z, J_x]: rows of A cut over z, columns over x.",
     ]
 

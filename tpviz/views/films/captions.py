@@ -170,27 +170,26 @@ def words_of(move: "Collective") -> str:
 
 
 SAID = {
-    "all_reduce": "The ranks of each {0} group add their partial sums: then all of them hold the "
-    "same result.",
-    "reduce_scatter": "The ranks of each {0} group add their partial sums, and each keeps only "
-    "its own shard of the result: half the traffic of an all-reduce.",
-    "all_gather": "The ranks of each {0} group send each other their shards: then all of them "
-    "hold the whole tensor.",
+    "all_reduce": "The ranks of each {0} group add their partial sums: all get the same result.",
+    "reduce_scatter": "The ranks of each {0} group add their partial sums, and each keeps its own "
+    "shard: half the traffic of an all-reduce.",
+    "all_gather": "The ranks of each {0} group send each other their shards: all get the whole "
+    "tensor.",
 }
 NORM = (
-    "LayerNorm needs the mean and variance of all features of a token. The ranks of {0} each hold "
-    "some of them, so they all-reduce two numbers per token."
+    "LayerNorm needs each token's mean and variance over all features. Ranks of {0} hold some "
+    "each, so they all-reduce two numbers per token."
 )
 RMS_NORM = (
-    "RMSNorm needs the mean square of all features of a token. The ranks of {0} each hold some of "
-    "them, so they all-reduce one number per token."
+    "RMSNorm needs each token's mean square over all features. Ranks of {0} hold some each, so "
+    "they all-reduce one number per token."
 )
 CUT = "All ranks hold the same tensor, and each takes its part of the features: nothing is sent."
 FORWARD = (
-    "Every rank multiplies the blocks it holds. It holds only a part of the contracted dim, so "
-    "its result is a partial sum over {0} (drawn as sheets)."
+    "Each rank multiplies its own blocks. It has a part of the contracted dim only, so this is a "
+    "partial sum over {0}."
 )
-ALONE = "Every rank multiplies the blocks it holds; its result is complete."
+ALONE = "Each rank multiplies its own blocks; its result is complete."
 MEANWHILE = "Meanwhile the all-reduce of the previous rows is in flight."
 HERE = "Both factors are on the rank already: a weight's gradient needs no communication."
 OVER = "This hides the all-reduce of {0}, which is in flight meanwhile."

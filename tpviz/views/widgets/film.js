@@ -5,7 +5,7 @@
 import { Player } from "./player.js";
 import { make } from "./view.js";
 
-const TRAVEL = 0.8; // the part of a step spent travelling
+const LEAD = 0.2, TRAVEL = 0.8; // parts of a step: the sentence stands first; then it moves until here
 const GROWTH = 1.4, WIDE = 1050; // times its own width, and px, to which a picture grows where its column is wide
 const HIGH = 820, STACKED = 600; // px to which it grows beside its rail, and above it: both show without scrolling
 
@@ -18,7 +18,7 @@ export class Film extends Player {
     super.buildTools(tools);
   }
 
-  get help() { return `Space plays, arrows step, Home and End jump. ${this.hint}`; }
+  get help() { return ["Space plays, arrows step, Home and End jump.", this.hint, ...this.scene.help ?? []].join(" "); }
 
   buildBody() {
     super.buildBody();
@@ -112,7 +112,7 @@ export class Film extends Player {
   get part() { return this.playing ? this.head - this.step : 0; }
 
   move() {
-    const { part } = this, gone = Math.min(part / TRAVEL, 1), eased = gone * gone * (3 - 2 * gone);
+    const { part } = this, gone = Math.min(Math.max(part - LEAD, 0) / (TRAVEL - LEAD), 1), eased = gone * gone * (3 - 2 * gone);
     for (const [node, [x0, y0, cx, cy, x1, y1], lag, rest] of this.travelling ?? []) {
       const t = Math.max(eased - lag * (1 - part), 0);
       const at = (a, c, b) => ((1 - t) ** 2 * a + 2 * t * (1 - t) * c + t * t * b).toFixed(1);

@@ -26,7 +26,7 @@ class GridView(BlocksView):
 
     Every step is an operation of the program, with the matrices in it, the parts of the chosen rank
     filled, the groups that communicate, other collectives in flight, and bytes. The schemes that
-    the grid equals (Megatron-LM, FSDP, ...) are lit. Knobs above it change the grid.
+    the grid equals (Megatron-LM, FSDP, ...) are named. Knobs above it change the grid.
 
     Parameters
     ----------

@@ -33,9 +33,10 @@ export class Player extends View {
     this.rate.value = 1;
     this.buildTools(tools);
     this.patterns(tools);
-    const help = make("div", { class: "tpv-hint", hidden: "" }, this.rail, this.help);
+    const help = make("div", { class: "tpv-hint", hidden: "" }, this.rail);
     const ask = this.button(tools, "?", "keys, and what can be clicked", () => {
       help.hidden = !help.hidden;
+      help.textContent = this.help;
       ask.setAttribute("aria-expanded", !help.hidden);
     });
     ask.setAttribute("aria-expanded", false);
