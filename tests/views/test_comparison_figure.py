@@ -106,24 +106,26 @@ def scene(made):
     return comparison_scene(*made, title="Megatron <2>", caption="box (scale model: 1/8)")
 
 
-def rows(scene, **equal):
-    return [i for i, row in enumerate(scene["rows"]) if equal.items() <= row.items()]
+def spans(scene, source, rank, axis="", of="bars"):
+    """[(start, end)] of a lane, by start; source : position among the badges."""
+    drawn = scene["sources"][source]
+    columns = zip(*(drawn[of][name] for name in ("lane", "start", "end")))
+    lanes = [(lane["rank"], lane["axis"]) for lane in drawn["lanes"]]
+    return sorted((s, e) for lane, s, e in columns if lanes[lane] == (rank, axis))
 
 
-def spans(columns, row):
-    return sorted(
-        (s, e) for r, s, e in zip(columns["row"], columns["start"], columns["end"]) if r == row
-    )
-
-
-def test_scene_is_json_with_three_rows_a_lane(scene):
+def test_scene_is_json_with_three_lanes_a_rank(scene):
     assert json.loads(json.dumps(scene)) == scene
     assert scene["badges"] == ["predicted", "simulated", "emulated"]
     assert scene["ranks"] == [0, 2]  # who is blamed, and one other
-    assert [(row["rank"], row["axis"], row["source"]) for row in scene["rows"]] == [
-        (rank, axis, source) for rank in (0, 2) for axis in ("", "tp", "dp") for source in (0, 1, 2)
-    ]
-    assert scene["axes"] == {"tp": "axis0", "dp": "axis1"}
+    for source in scene["sources"]:
+        assert [(lane["rank"], lane["axis"]) for lane in source["lanes"]] == [
+            (rank, axis) for rank in (0, 2) for axis in ("", "tp", "dp")
+        ]
+        inks = {key["label"]: key["key"] for key in source["keys"] if key["kind"] == "comm"}
+        assert inks == {"tp": "axis0", "dp": "axis1"}
+    ends = re.findall(r">(predicted|simulated|emulated)</text>", comparison_svg(scene))
+    assert ends.count("predicted") == 1 + 2  # a badge, and the lane of each rank
 
 
 def test_bars_are_those_of_the_median_step_from_its_start(made, scene):
@@ -133,11 +135,11 @@ def test_bars_are_those_of_the_median_step_from_its_start(made, scene):
         step = median_step(trace)
         zero = step.select(kind="step")["start"].min()
         for axis, lane in (("", "compute"), ("tp", "comm/tp"), ("dp", "comm/dp")):
-            [row] = rows(scene, rank=2, axis=axis, source=source)
             mine = step.select(rank=2, lane=lane)
             expected = sorted(zip(mine["start"] - zero, mine["end"] - zero))
-            assert spans(scene["bars"], row) == [pytest.approx(span, abs=2e-9) for span in expected]
-            bare = sum(end - start for start, end in spans(scene["exposed"], row))
+            drawn = spans(scene, source, 2, axis)
+            assert drawn == [pytest.approx(span, abs=2e-9) for span in expected]
+            bare = sum(end - start for start, end in spans(scene, source, 2, axis, "exposed"))
             if axis:
                 assert bare == 0
             else:
@@ -145,22 +147,64 @@ def test_bars_are_those_of_the_median_step_from_its_start(made, scene):
 
 
 def test_outlines_follow_the_segments(scene):
-    [compute] = rows(scene, rank=0, axis="", source=0)
-    found = spans(scene["outlines"], compute)
+    found = spans(scene, 0, 0)
     assert found[0] == (0.0, 2e-3)
     assert found[-1][1] == pytest.approx(11e-3)
     for (_, end), (start, _) in pairwise(found):
         assert start == pytest.approx(end)
-    [dp] = rows(scene, rank=0, axis="dp", source=0)
-    assert [pytest.approx(span) for span in spans(scene["outlines"], dp)] == [
-        (3e-3, 5e-3),
-        (8e-3, 9e-3),
-        (9e-3, 10.5e-3),
+    assert spans(scene, 0, 0, "dp") == [
+        pytest.approx(span) for span in [(3e-3, 5e-3), (8e-3, 9e-3), (9e-3, 10.5e-3)]
     ]
-    [tp] = rows(scene, rank=0, axis="tp", source=0)
-    assert [pytest.approx(span) for span in spans(scene["outlines"], tp)] == [
-        (2e-3, 3e-3),
-        (7e-3, 8e-3),
+    assert spans(scene, 0, 0, "tp") == [pytest.approx(s) for s in [(2e-3, 3e-3), (7e-3, 8e-3)]]
+
+
+def test_lanes_do_not_cover_each_other(scene):
+    """Those of a rank and a source follow within its own height, in the order of the badges."""
+    svg = comparison_svg(scene)
+    tops = [float(y) for y in re.findall(r"<g transform='translate\(0 ([-\d.]+)\)'>", svg)]
+    highs = [source["lanes"][k]["at"][0][0] for k in (0, 3) for source in scene["sources"]]
+    places = [top + high for top, high in zip(tops, highs)]
+    assert len(tops) == 6 and min(b - a for a, b in pairwise(places)) >= 22 + 1 + 2 * 6
+
+
+def test_only_parts_that_take_time_have_a_row(scene):
+    """Zero as measured and as predicted: no row; in the table, all of them."""
+    svg = comparison_svg(scene)
+    for part, length in RESIDUAL.items():
+        assert (f">{part}</text>" in svg) == bool(length), part
+    assert [row[0] for row in to_table(scene)][1 : 1 + len(RESIDUAL)] == list(RESIDUAL)
+    foreseen = [
+        {**part, "predicted": [0.0, 1e-3]} if part["name"] == "bubble" else part
+        for part in scene["parts"]
+    ]
+    assert ">bubble</text>" in comparison_svg({**scene, "parts": foreseen})
+
+
+def test_numbers_stand_in_two_columns(scene):
+    """Right-aligned, of the simulation and of the run, each with its own name above."""
+    svg = comparison_svg(scene)
+    numbers = dict(scene["numbers"])
+    shown = [numbers["overlap (all ranks)"], numbers["exposed communication (worst rank)"]]
+    found = {
+        words: float(x)
+        for x, words in re.findall(r"<text x='([\d.]+)'[^>]*text-anchor='end'[^>]*>([^<]+)<", svg)
+    }
+    left, right = found["40.0 %"], found[f"{numbers['emulated / simulated'][0]}"]
+    assert [found[words] for words in shown[0]] == [left, right] and left < right
+    assert [found[words] for words in shown[1]] == [left, right]
+    assert "(" not in "".join(word for texts in numbers.values() for word in texts)
+
+
+def test_a_legend_has_six_entries_at_most(scene):
+    """What rows and columns name is not said again."""
+    svg = comparison_svg(scene)
+    after = svg[svg.index("step, emulated") :]
+    names = re.findall(
+        r">(forward|backward|recompute|optimizer|communication \w+|exposed[^<]*)<", after
+    )
+    assert len(set(names)) == len(names) == 7  # exposed communication is in the table of numbers
+    assert [name for name in names if name.startswith("exposed")] == [
+        "exposed communication (worst rank)"
     ]
 
 
@@ -199,7 +243,7 @@ def test_svg_is_well_formed_and_says_it_all(scene, theme):
         "on box (scale model: 1/8)",
         "rank 2",
         "communication dp",
-        *RESIDUAL,
+        *(part for part, length in RESIDUAL.items() if length),
         "2 ms",
         "Megatron &lt;2&gt;",
         "Rank 2 is &lt;slow&gt; &amp; late.",
@@ -243,7 +287,7 @@ def test_without_a_run_or_a_formula(made):
     assert to_table(only)[-1][0] == "step"
     unforeseen = comparison_scene(None, simulated, made[2], residual)
     assert unforeseen["badges"] == ["simulated", "emulated"]
-    assert unforeseen["outlines"]["row"] == []
+    assert len(unforeseen["sources"]) == 2
     assert {row[1] for row in to_table(unforeseen)[1:]} == {""}
     for scene in (only, unforeseen):
         ElementTree.fromstring(comparison_svg(scene))

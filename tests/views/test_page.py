@@ -5,6 +5,7 @@ import pytest
 from synthetic import synthetic_trace
 
 from tpviz.core.mesh import Mesh
+from tpviz.core.trace import Event, Trace
 from tpviz.views.figures.page import page, write_page
 from tpviz.views.figures.timeline import timeline_scene
 
@@ -18,6 +19,7 @@ OWNERSHIP = [
     {"name": "norm.bias", "shape": [64], "splits": [], "notation": "b[D]"},
 ]
 PICTURE = ".tpv-timeline svg[role='application']"
+TIME, MEMORY = (f".tpv-timeline button:text-is('{name}')" for name in ("time", "memory"))
 
 
 @pytest.fixture(scope="module")
@@ -132,14 +134,14 @@ def test_a_view_drawn_while_it_was_hidden_is_drawn_again(opened):
     place = opened.locator(".tpv-place").first
     handles = [picture.element_handle(), place.element_handle()]
     assert before > 600
-    assert opened.evaluate(DRAWN_HIDDEN, handles) == [420, before]
+    assert opened.evaluate(DRAWN_HIDDEN, handles) == [300, before]
 
 
 @pytest.mark.browser
 def test_zoom_and_keyboard(opened):
     tab = opened
     assert tab.locator(".tpv-badge").first.text_content() == "this machine, gloo"
-    assert tab.locator(f"{PICTURE} .tpv-exposed").count() == 4  # one per rank
+    assert tab.locator(f"{PICTURE} .tpv-exposed").count() == 4 + 1  # of each rank, and of the step
     before = tab.locator(f"{PICTURE} path[data-key='forward']").first.get_attribute("d")
     tab.focus(PICTURE)
     tab.keyboard.press("+")
@@ -194,6 +196,7 @@ def test_one_step_is_shown_and_memory_is_below_all_of_it(tab, tmp_path):
     trace.meta["memory"] = {r: {"time": times, **dict.fromkeys(kinds, [9] * 50)} for r in range(4)}
     tab.goto(write_page(tmp_path / "run.html", trace).as_uri())
     tab.wait_for_selector(".tpv-timeline[data-ready='true']")
+    tab.click(MEMORY)
     low, high = timeline_scene(trace)["first"]
     times = tab.locator(f"{PICTURE} > text.f-muted").all_text_contents()
     shown = [float(words[:-3]) / 1e3 for words in times if words.endswith(" ms")]
@@ -210,6 +213,8 @@ def test_one_step_is_shown_and_memory_is_below_all_of_it(tab, tmp_path):
 @pytest.mark.browser
 def test_selecting_a_rank_draws_both_views_anew(opened):
     tab = opened
+    tab.click(MEMORY)
+    tab.wait_for_selector(f"{PICTURE} [data-memory]")
     generation = {
         view: int(tab.get_attribute(f".tpv-{view}", "data-generation"))
         for view in ("mesh", "timeline")
@@ -231,7 +236,8 @@ def test_selecting_a_rank_draws_both_views_anew(opened):
 @pytest.mark.browser
 def test_hover_tells_the_facts_and_the_dark_theme_holds(opened):
     tab = opened
-    box = tab.locator(f"{PICTURE} path[data-key='forward']").first.bounding_box()
+    first = f"{PICTURE} g g:last-child > path[data-key='forward']"  # rank 0 is drawn last
+    box = tab.locator(first).first.bounding_box()
     tab.mouse.move(box["x"] + 4, box["y"] + 8)
     tip = tab.locator(".tpv-timeline .tpv-tip")
     tip.wait_for(state="visible")
@@ -246,3 +252,76 @@ def test_hover_tells_the_facts_and_the_dark_theme_holds(opened):
             )
         )
     assert colors == ["rgb(255, 255, 255)", "rgb(23, 26, 32)"]
+
+
+@pytest.mark.browser
+def test_time_and_memory_have_one_place(opened):
+    """Where the step went, each part named and as wide as its share; memory in its place, with the
+    very same height; and neither without memory."""
+    tab, view = opened, opened.locator(".tpv-timeline")
+    scene = timeline_scene(synthetic_trace())
+    said = [part["label"] for part in scene["spent"]["parts"] if part["label"]]
+    assert view.locator(".tpv-parts > span").all_text_contents() == said
+    shares = {part["key"]: part["share"] for part in scene["spent"]["parts"]}
+    for ink, kind in (
+        ("exposed", ".tpv-exposed"),
+        ("idle", ".tpv-idle"),
+        ("recompute", "[data-key]"),
+    ):
+        box = tab.locator(f"{PICTURE} > path.f-{ink}{kind}").bounding_box()
+        axis = view.locator("clipPath rect").first
+        assert box["width"] == pytest.approx(
+            shares[ink] * float(axis.get_attribute("width")), abs=1
+        )
+    before = view.bounding_box()["height"]
+    tab.click(MEMORY)
+    tab.wait_for_selector(f"{PICTURE} [data-memory]")
+    kinds = ["parameters", "gradients", "optimizer state", "activations"]
+    assert view.locator(".tpv-parts > span").all_text_contents() == kinds
+    assert view.bounding_box()["height"] == before
+    assert tab.locator(f"{PICTURE} > path.f-idle").count() == 0
+    tab.click(TIME)
+    tab.wait_for_selector(f"{PICTURE} > path.f-idle")
+    assert tab.locator(f"{PICTURE} [data-memory]").count() == 0
+
+
+POINTED = """([svg, x, y]) => {
+  const { left, top } = svg.getBoundingClientRect();
+  svg.dispatchEvent(new PointerEvent("pointermove", { clientX: left + x, clientY: top + y }));
+  const tip = svg.closest(".tpv-timeline").querySelector(".tpv-tip");
+  return tip.hidden ? "" : tip.textContent;
+}"""
+
+
+@pytest.mark.browser
+def test_the_strip_and_what_is_above_it_are_told_apart(tab, tmp_path):
+    """The pointer finds computation, the strip of an axis, and what communicates where all of the
+    lane is red; in lanes of axes, each its own."""
+    rows = [Event(name="mm", phase="forward", end=2.0)]
+    rows += [
+        Event(lane=f"comm/{axis}", kind="comm", name=name, axis=axis, start=start, end=end)
+        for axis, name, start, end in (("tp", "reduce", 1.0, 4.0), ("dp", "gather", 1.0, 1.5))
+    ]
+    rows += [Event(name="mm", phase="backward", start=5.0, end=6.0)]
+    scene = timeline_scene(Trace.from_events(rows))
+    tab.goto(write_page(tmp_path / "run.html", Trace.from_events(rows)).as_uri())
+    tab.wait_for_selector(".tpv-timeline[data-ready='true']")
+    svg = tab.locator(PICTURE).element_handle()
+    axis = tab.locator(f"{PICTURE} clipPath rect")
+    left, wide = (float(axis.get_attribute(name)) for name in ("x", "width"))
+
+    def at(time, lane, form=0):
+        y, height = next(one["at"][form] for one in scene["lanes"] if one["name"] == lane)
+        return tab.evaluate(POINTED, [svg, left + wide * time / 6, 24 + y + height / 2])
+
+    assert at(1.2, "compute").startswith("mm")
+    assert at(1.2, "tp").startswith("reduce") and at(1.2, "dp").startswith("gather")
+    assert at(3.0, "compute").startswith("reduce")  # exposed
+    assert at(3.0, "dp").startswith("reduce")
+    assert at(4.5, "compute") == at(4.5, "tp") == ""
+    tab.click(".tpv-timeline button:text-is('axes')")
+    tab.wait_for_selector(f"{PICTURE} > text:text-is('dp')")
+    left, wide = (float(axis.get_attribute(name)) for name in ("x", "width"))
+    assert at(1.2, "tp", 1).startswith("reduce") and at(1.2, "dp", 1).startswith("gather")
+    assert at(3.0, "compute", 1) == at(3.0, "dp", 1) == ""
+    assert not tab.locator(MEMORY).is_visible()

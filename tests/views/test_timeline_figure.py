@@ -1,6 +1,7 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -122,14 +123,28 @@ def test_idle_time_has_a_number_a_colour_and_a_name(trace, scene):
     share = f"idle {100 * median_step(trace).idle() / trace.step_time:.1f} %"
     assert share in describe(scene)
     svg = timeline_svg(scene)
-    assert share in svg and ">idle</text>" in svg
-    assert svg.count("class='f-idle'") == len(trace.ranks) + 1  # the legend
+    assert f">{share}</text>" in svg
+    assert svg.count("class='f-idle'") == len(trace.ranks) + 2  # of the step, and its label
 
 
 def test_no_idle_time_no_mark():
     scene = timeline_scene(two_events())
     assert scene["idle"]["lane"] == []
-    assert ">idle</text>" not in timeline_svg(scene) and "idle" not in describe(scene)
+    assert ">idle" not in timeline_svg(scene) and "idle" not in describe(scene)
+
+
+def test_the_longest_idle_time_of_a_rank_has_a_name_where_it_is_wide_enough():
+    rows = [Event(rank=rank, end=1.0) for rank in (0, 1)]
+    rows += [Event(rank=rank, start=s, end=s + 1) for rank in (0, 1) for s in (3.0 - rank, 9.0)]
+    names = re.findall(
+        r"x='([\d.]+)'[^>]*>idle</text>", timeline_svg(timeline_scene(Trace.from_events(rows)))
+    )
+    second, first = map(float, names)  # of rank 1 from 3 to 9 s, of rank 0 from 4 to 9 s
+    scale = (652 - timeline_scene(Trace.from_events(rows))["gutter"][0]) / 10
+    assert first == pytest.approx(652 - 3.5 * scale, abs=0.1)
+    assert second == pytest.approx(652 - 4 * scale, abs=0.1)
+    narrow = [Event(end=1.0), Event(start=1.02, end=2.0)]
+    assert ">idle</text>" not in timeline_svg(timeline_scene(Trace.from_events(narrow)))
 
 
 def test_the_header_of_our_gpu_trace_says_that_the_gpu_is_idle():
@@ -137,7 +152,11 @@ def test_the_header_of_our_gpu_trace_says_that_the_gpu_is_idle():
     scene = timeline_scene(load_trace(Path(__file__).parents[2] / "docs/gpu/kineto"))
     words = describe(scene)
     assert "of it, mean of 2 ranks: idle 59.8 %, exposed communication 36.2 % (" in words
-    assert ">of it, mean of 2 ranks: idle 59.8 %," in timeline_svg(scene)
+    svg = timeline_svg(scene)
+    for label in ("computing 1.5", "exposed communication 36.2", "copying 2.5", "idle 59.8"):
+        assert f">{label} %</text>" in svg
+    places = [float(x) for x in re.findall(r"<text x='([\d.]+)'[^>]*>[a-z ]+ [\d.]+ %</text>", svg)]
+    assert len(places) == 4 and places == sorted(places, reverse=True)  # from the last part on
 
 
 def test_computation_of_every_stream_hides_communication():
@@ -205,31 +224,76 @@ def test_metrics_are_all_of_the_median_step(steps, seed):
     assert one.step_time == trace.step_time
     assert dict(timeline_scene(trace)["metrics"]) == {
         f"step time (median of {steps})" if steps > 1 else "step time": seconds(one.step_time),
-        "of it, mean of 4 ranks:": one.breakdown().mean.describe(),
         "overlap (all ranks)": f"{100 * one.overlap():.1f} %",
         "exposed communication (worst rank)": seconds(one.exposed_communication()),
     }
-    alone = one.select(rank=0)
-    assert [label for label, _ in timeline_scene(alone)["metrics"]][1:] == [
-        "of it:",
-        "overlap",
-        "exposed communication",
+    spent, mean = timeline_scene(trace)["spent"], one.breakdown().mean
+    assert spent["words"] == f"of it, mean of 4 ranks: {mean.describe()}"
+    shares = {part["key"]: part["share"] for part in spent["parts"]}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares.pop("exposed") == pytest.approx(mean.exposed / mean.span)
+    assert shares.pop("idle") == pytest.approx(mean.idle / mean.span)
+    for phase, share in shares.items():  # copying is zero, and is not there
+        seconds_of = [
+            np.subtract(mine["end"], mine["start"]).sum()
+            for rank in one.ranks
+            for mine in [one.select(rank=rank, kind="compute", phase=phase)]
+        ]
+        assert share == pytest.approx(np.mean(seconds_of) / mean.span)
+    alone = timeline_scene(one.select(rank=0))
+    assert [label for label, _ in alone["metrics"]][1:] == ["overlap", "exposed communication"]
+    assert alone["spent"]["title"] == "where the step went"
+
+
+def test_a_step_without_time_went_nowhere_known():
+    scene = timeline_scene(Trace.from_events([Event(name="mm")]))
+    assert scene["spent"]["parts"] == [] and "unknown" in scene["spent"]["title"]
+    assert "unknown, it takes no time" in timeline_svg(scene)
+
+
+def test_a_rank_is_one_lane_with_its_axes_at_the_foot(scene):
+    """No two lanes of either form cover each other; in the first, ranks are 42 px apart."""
+    for form in (0, 1):
+        places = [lane["at"][form] for lane in scene["lanes"]]
+        for (top, height), (below, _) in pairwise(places):
+            assert top + height < below
+        assert top + height <= scene["high"][form]
+    compute = [lane["at"] for lane in scene["lanes"] if lane["lane"] == "compute"]
+    assert [at[0] for at in compute] == [[42 * rank, 22] for rank in range(4)]
+    assert {lane["at"][0][1] for lane in scene["lanes"] if lane["axis"]} == {5}
+    assert scene["high"][0] < scene["high"][1]
+    assert ">tp</text>" not in timeline_svg(scene)
+    assert timeline_svg(scene, axes=True).count(">tp</text>") == 4
+
+
+def test_other_streams_compute_in_the_lane_of_their_rank():
+    """Below the main one; strips are thinner where there are many."""
+    lanes = ["compute", "compute/stream 20", *(f"comm/{a}" for a in "abcd")]
+    rows = [
+        Event(lane=n, kind=n.partition("/")[0], start=i, end=i + 1) for i, n in enumerate(lanes)
     ]
+    scene = timeline_scene(Trace.from_events(rows))
+    at = {lane["lane"]: lane["at"][0] for lane in scene["lanes"]}
+    assert at["compute"] == at["compute/stream 20"] == [0, 22]
+    assert sorted(at[f"comm/{a}"] for a in "abcd") == [[23, 3], [27, 3], [31, 3], [35, 3]]
 
 
-@pytest.mark.parametrize("start, words", [(2.0, ""), (3.9, ""), (4.5, "waiting")])
-def test_the_legend_has_waiting_where_it_is_seen(start, words):
-    """Exposed communication is drawn over the waiting that it causes."""
+@pytest.mark.parametrize("start, said", [(2.0, False), (3.9, False), (4.5, True)])
+def test_waiting_is_exposed_communication_or_idle(start, said):
+    """Whether communication is in flight says which; the wait itself is there where one points."""
     rows = [*two_events(), Event(id=2, kind="wait", name="wait", start=start, end=start + 0.1)]
     scene = timeline_scene(Trace.from_events(rows))
-    assert (">waiting</text>" in timeline_svg(scene)) == bool(words)
-    assert ">exposed communication</text>" in timeline_svg(scene)
+    svg = timeline_svg(scene)
+    assert "waiting</text>" not in svg and "'f-wait" not in svg
+    assert (">idle" in svg) == said
+    assert 2 in scene["bars"]["id"]
 
 
 def test_the_memory_strip_has_an_axis(scene):
     svg = timeline_svg(scene)
     assert ">0 B</text>" in svg
-    assert f">peak {amount(scene['memory']['0']['peak'])}</text>" in svg
+    peak = amount(scene["memory"]["0"]["peak"])
+    assert f">memory of rank 0, peak {peak}</text>" in svg and f">{peak}</text>" in svg
 
 
 def test_memory_keeps_its_peak_when_thinned():
@@ -303,7 +367,7 @@ def test_svg_is_well_formed_and_shows_each_kind(scene, theme):
         "activations",
     ):
         assert f"class='f-{key}" in svg
-    assert re.search(rf"url\(#tpv-{theme}-\w+-hatch\)", svg)  # waits
+    assert re.search(rf"url\(#tpv-{theme}-\w+-exposed\)", svg)
     assert "memory of rank 0" in svg
 
 

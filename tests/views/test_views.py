@@ -59,7 +59,7 @@ def test_what_is_no_trace_or_mesh_is_refused_with_advice():
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused(timeline):
-    with pytest.raises(ValueError, match="width=0 px leaves the lanes no room: use more than 136"):
+    with pytest.raises(ValueError, match="width=0 px leaves the lanes no room: use more than 97"):
         timeline.to_svg(width=0)
     with pytest.raises(ValueError, match="parameter 'W' is not in this view; it has none"):
         MeshView(Mesh({"tp": 2})).to_svg(parameter="W")

@@ -1,8 +1,9 @@
 """Prediction, simulation and measurement of one step on the same lanes, and their difference.
 
-A scene is a plain JSON dict: for each chosen rank and lane three rows, the prediction as outlines,
-the simulated and the measured step as bars, all starting at 0; below them the residual's parts, end
-to end, from 0 to the measured step. Badges name each source and cannot be turned off.
+A scene is a plain JSON dict: for each chosen rank three lanes, the prediction as outlines, the
+simulated and the measured step as a timeline draws them, all starting at 0; below them the
+residual's parts, end to end, from 0 to the measured step. Badges name each source and cannot be
+turned off.
 """
 
 import re
@@ -17,10 +18,10 @@ from tpviz.core.inks import axis_keys, phase_key
 from tpviz.core.tables import html_table
 from tpviz.core.trace.steps import median_step
 
-from .lanes import Axis, bars, exposed, inset, names, outlines
-from .legend import USUAL, legend
+from .lanes import Axis, bars, inset, mark, outlines
+from .legend import USUAL, key_of, legend
 from .svg import VIEW, badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
-from .timeline import scopes, timeline_scene
+from .timeline import lane_svg, marks, placed, scopes, timeline_scene
 from .tokens import INKS
 
 if TYPE_CHECKING:
@@ -57,12 +58,11 @@ def comparison_scene(
     ranks : ranks to draw; None for those the residual blames and one other, or the first alone.
 
     Returns a dict: ``badges`` (one for each row of a lane), ``foreseen`` (the first row is a
-    prediction), ``title``, ``about``, ``caption``, ``duration`` (s), ``ranks``, ``rows`` (rank,
-    lane, axis, source: index of ``badges``), ``bars`` and ``outlines`` (columns row, key, start,
-    end; bars also name), ``exposed`` (row, start, end), ``waits`` (for each trace that has waiting,
-    whether it is seen), ``marks`` ([source, step seconds]), ``parts`` (rows of name, seconds,
-    share, start, predicted), ``numbers`` ([label, text]), ``verdict``. Raises ``ValueError`` for a
-    rank that is not in the traces.
+    prediction), ``title``, ``about``, ``caption``, ``duration`` (s), ``ranks``, ``sources`` (of
+    each badge the ``lanes``, ``keys``, ``bars``, ``exposed`` and ``idle`` of a timeline's scene),
+    ``marks`` ([source, step seconds]), ``parts`` (rows of name, seconds, share, start, predicted),
+    ``numbers`` ([label, [text of each trace, or of the last]]), ``verdict``. Raises ``ValueError``
+    for a rank that is not in the traces.
     """
     traces = [t for t in (simulated, measured) if t is not None]
     foreseen = [] if prediction is None else [prediction]
@@ -70,35 +70,23 @@ def comparison_scene(
     badges += [t.badge for t in traces]
     ranks = _ranks(simulated, residual) if ranks is None else [int(rank) for rank in ranks]
     scenes = [_one_step(trace, ranks) for trace in traces]
-    axes = _axes(scenes, foreseen)
-    keys = axis_keys(list(simulated.fact("mesh")["axes"]) + axes)
-    rows = [
-        {"rank": rank, "lane": axis or "compute", "axis": axis, "source": source}
-        for rank in ranks
-        for axis in ["", *axes]
-        for source in range(len(badges))
-    ]
-    place = {(row["rank"], row["axis"], row["source"]): i for i, row in enumerate(rows)}
-    columns, spans = _bars(scenes, place, len(foreseen))
-    marks = [made.step_time for made in (*foreseen, *traces)]
+    steps = [made.step_time for made in (*foreseen, *traces)]
     return {
         "badges": badges,
         "foreseen": bool(foreseen),
         "title": title,
         "about": about,
         "caption": caption,
-        "duration": float(max(*marks, *(s["duration"] for s in scenes), 1e-12)),
+        "duration": float(max(*steps, *(s["duration"] for s in scenes), 1e-12)),
         "ranks": ranks,
-        "rows": rows,
-        "bars": columns,
-        "outlines": _outlines(foreseen, ranks, keys, place),
-        "exposed": spans,
-        "waits": [key["seen"] for s in scenes for key in s["keys"] if key["kind"] == "wait"],
-        "marks": [[_source(badge), float(t)] for badge, t in zip(badges, marks)],
+        "sources": [
+            *(_foreseen(p, ranks, simulated.fact("mesh")["axes"]) for p in foreseen),
+            *({name: scene[name] for name in DRAWN} for scene in scenes),
+        ],
+        "marks": [[_source(badge), float(t)] for badge, t in zip(badges, steps)],
         "parts": _parts(foreseen, residual),
         "numbers": _numbers(traces, residual),
         "verdict": residual.verdict,
-        "axes": {axis: keys[axis] for axis in axes},
     }
 
 
@@ -123,55 +111,48 @@ def _one_step(trace, ranks):
     return timeline_scene(type(step)(step.columns, meta))
 
 
-def _axes(scenes, foreseen):
-    """Axes that have a lane: of the traces in their order, then what only the prediction has."""
-    drawn = [lane["axis"] for scene in scenes for lane in scene["lanes"] if lane["axis"]]
-    predicted = [axis for p in foreseen for axis in (*p.exposed, *p.hidden)]
-    return list(dict.fromkeys(drawn + predicted))
-
-
-def _bars(scenes, place, first):
-    """(bars, exposed spans) of the traces, by row of the comparison."""
-    columns = {name: [] for name in ("row", "key", "start", "end", "name")}
-    spans = {name: [] for name in ("row", "start", "end")}
-    for source, scene in enumerate(scenes, first):
-        row_of = [place[lane["rank"], lane["axis"], source] for lane in scene["lanes"]]
-        its_bars = scene["bars"]
-        columns["key"] += [scene["keys"][key]["key"] for key in its_bars["key"]]
-        columns["name"] += [scene["strings"][name] for name in its_bars["name"]]
-        for rows, its in ((columns, its_bars), (spans, scene["exposed"])):
-            rows["row"] += [row_of[lane] for lane in its["lane"]]
-            rows["start"] += its["start"]
-            rows["end"] += its["end"]
-    return columns, spans
-
-
-def _outlines(foreseen, ranks, keys, place):
+def _foreseen(prediction, ranks, known):
     """The prediction's segments, one after another: kernels, then waiting; and each axis.
 
     A segment has the time that an axis is busy, not its start. A collective that kernels wait for
     is drawn up to the segment's end; any other was issued before it, and is drawn from its start.
     """
-    segments, now = [], 0.0
-    for segment in (segment for p in foreseen for segment in p.segments):
+    axes = [*prediction.exposed, *prediction.hidden]
+    inks, rows, now = axis_keys(dict.fromkeys([*known, *axes])), [], 0.0
+    names = ["", *(axis for axis in reversed(inks) if axis in axes)]  # as those of traces
+    for segment in prediction.segments:
         at, end = now + segment.compute, now + segment.seconds
-        segments.append(("", phase_key(segment.phase), now, at))
+        rows.append(("", phase_key(segment.phase), now, at))
         for length in segment.exposed.values():
-            segments.append(("", "exposed", at, at + length))
+            rows.append(("", "exposed", at, at + length))
             at += length
         for axis in dict.fromkeys([*segment.exposed, *segment.hidden]):
             length = segment.exposed.get(axis, 0.0) + segment.hidden.get(axis, 0.0)
             start = max(now, end - length) if axis in segment.exposed else now
-            segments.append((axis, keys[axis], start, min(start + length, end)))
+            rows.append((axis, inks[axis], start, min(start + length, end)))
         now = end
-    rows = [
-        (place[rank, axis, 0], key, start, end)
+    rows = [row for row in rows if row[3] > row[2]]
+    lanes = [
+        {"rank": rank, "lane": f"comm/{axis}" if axis else "compute", "name": axis, "axis": axis}
         for rank in ranks
-        for axis, key, start, end in segments
-        if end > start
+        for axis in names
     ]
-    columns = zip(*rows) if rows else ((), (), (), ())
-    return dict(zip(("row", "key", "start", "end"), map(list, columns)))
+    placed(lanes)
+    keys = list(dict.fromkeys(row[1] for row in rows))
+    bars = [
+        (len(names) * i + names.index(axis), keys.index(ink), start, end)
+        for i in range(len(ranks))
+        for axis, ink, start, end in rows
+    ]
+    axis_of = {ink: axis for axis, ink in inks.items()}
+    return {
+        "lanes": lanes,
+        "keys": [key_of(ink, "comm" * (ink in axis_of), axis_of.get(ink, "")) for ink in keys],
+        "bars": {
+            c: [bar[i] for bar in bars] for i, c in enumerate(("lane", "key", "start", "end"))
+        },
+        **{spans: {"lane": [], "start": [], "end": []} for spans in ("exposed", "idle")},
+    }
 
 
 def _parts(foreseen, residual):
@@ -200,18 +181,17 @@ def _source(badge):
 
 def _numbers(traces, residual):
     """The headline: ratio, exposed communication, overlap, and how late the emulation was."""
-    steps = [(median_step(t), _source(t.badge)) for t in traces]
-    exposed = [f"{seconds(step.exposed_communication())} {source}" for step, source in steps]
-    overlap = [f"{100 * step.overlap():.1f} % {source}" for step, source in steps]
+    steps = [median_step(t) for t in traces]
     of_overlap, of_exposed = scopes(traces[-1])
-    rows = []
+    rows = [
+        [of_exposed, [seconds(step.exposed_communication()) for step in steps]],
+        [of_overlap, [f"{100 * step.overlap():.1f} %" for step in steps]],
+    ]
     if len(traces) == 2 and traces[0].step_time:
         ratio = traces[1].step_time / traces[0].step_time
-        rows.append([f"{_source(residual.badge)} / simulated", f"{ratio:.3f}"])
-    rows.append([of_exposed, ", ".join(exposed)])
-    rows.append([of_overlap, ", ".join(overlap)])
+        rows.insert(0, [f"{_source(residual.badge)} / simulated", [f"{ratio:.3f}"]])
     if residual.late:
-        rows.append(["late by at most", f"{seconds(residual.late)} a step"])
+        rows.append(["late by at most, a step", [seconds(residual.late)]])
     return rows
 
 
@@ -241,7 +221,13 @@ def describe(scene: dict[str, Any]) -> str:
         for p in scene["parts"]
         if p["seconds"]
     )
-    numbers = "; ".join(f"{label}: {text}" for label, text in scene["numbers"])
+    names = [name for name, _ in scene["marks"][scene["foreseen"] :]]
+    numbers = "; ".join(
+        f"{label}: " + ", ".join(f"{text} {name}" for text, name in zip(texts, names))
+        if len(texts) > 1
+        else f"{label}: {texts[0]}"
+        for label, texts in scene["numbers"]
+    )
     return (
         f"One step of {scene['about'] or scene['title']} on {scene['caption']}: {steps}. "
         f"{numbers}. "
@@ -260,8 +246,9 @@ def to_html(scene: dict[str, Any], to_svg: Callable[..., str]) -> str:
 
 
 # -- the picture -----------------------------------------------------------------------------------
-GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 114, 200
-COMPUTE, COMM, GAP, BETWEEN = 18, 13, 5, 12
+DRAWN = "lanes", "keys", "bars", "exposed", "idle"
+GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 114, 192
+BETWEEN, COLUMN = 14, 110
 PART, PARTS_HEAD, LINE = 21, 34, 16
 DASHES = ("2 3", "7 4", "")
 """How the step's end is marked: dotted as predicted, dashed as simulated, solid as measured."""
@@ -276,38 +263,50 @@ def comparison_svg(scene: dict[str, Any], width: float = VIEW, theme: str = "aut
     least = GUTTER + RIGHT + 200
     if not width >= least:
         raise ValueError(f"width={width} px leaves the lanes no room: use {least} or more")
+    scene = {**scene, "parts": [p for p in scene["parts"] if p["seconds"] or _ahead(p)]}
     ends = [part["start"] + part["seconds"] for part in scene["parts"]]
     ahead = [part["predicted"][1] for part in scene["parts"] if part["predicted"]]
     low, high = min([0.0, *ends]), max([scene["duration"], *ends, *ahead])
-    axis, (tops, lanes_end) = Axis(GUTTER, width - RIGHT, low, high), _tops(scene)
+    axis = Axis(GUTTER, width - RIGHT, low, high)
+    drawn, lanes_end = _lanes(scene, axis)
     parts_top = lanes_end + PARTS_HEAD
     bottom = parts_top + PART * (len(scene["parts"]) + 1)
     body = [pattern_defs(), _header(scene, width), axis.rules(HEAD - 4, bottom, lanes_end + 13)]
-    drawn = [_row(scene, i, tops[i], axis, width) for i in range(len(scene["rows"]))]
-    body += [bars for bars, _ in drawn]
-    body += [_waterfall(scene, parts_top, axis), _ends(scene, axis, lanes_end, bottom)]
-    body += [names for _, names in drawn]  # over the lines that would cross them
+    body += [drawn, _waterfall(scene, parts_top, axis), _ends(scene, axis, lanes_end, bottom)]
     drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
     words, y = _words(scene, y + 34, width)
     label = f"Comparison: {', '.join(scene['badges'])}"
     return document(width, y, [*body, drawn, words], label, theme)
 
 
-def _tops(scene):
-    """([y of each row], y below the last): a gap between lanes, a wider one between ranks."""
-    tops, y, before = [], HEAD, None
-    for row in scene["rows"]:
-        here = row["rank"], row["lane"]
-        if before is not None and here != before:
-            y += GAP if here[0] == before[0] else BETWEEN
-        before = here
-        tops.append(y)
-        y += _height(row) + 2
-    return tops, y
+def _ahead(part):
+    """Seconds of a part that are predicted."""
+    return part["predicted"][1] - part["predicted"][0] if part["predicted"] else 0.0
 
 
-def _height(row):
-    return COMM if row["axis"] else COMPUTE
+def _lanes(scene, axis):
+    """(each rank's lane of every source, y below the last): outlines of the prediction, or bars."""
+    out, y = "", HEAD
+    for rank in scene["ranks"]:
+        out += text(10, y + 15, f"rank {rank}", weight=600)
+        for i, source in enumerate(scene["sources"]):
+            mine = [k for k, lane in enumerate(source["lanes"]) if lane["rank"] == rank]
+            tops = [source["lanes"][k]["at"][0] for k in mine]
+            drawn = "".join(
+                lane_svg(source, k, axis, False, bars if i or not scene["foreseen"] else _outlined)
+                for k in reversed(mine)
+            )
+            name = _cut(scene["marks"][i][0], 84, 6.0)
+            out += text(GUTTER - 6, y + 15, name, "muted", anchor="end")
+            out += f"<g transform='translate(0 {y - tops[0][0]:g})'>{drawn}</g>"
+            y += max(top + height for top, height in tops) - tops[0][0] + 5
+        y += BETWEEN
+    return out, y - BETWEEN
+
+
+def _outlined(x0, x1, top, height, ink):
+    dash = "stroke-width='1.2'" + " stroke-dasharray='3 2'" * (ink == "exposed")
+    return outlines(x0, x1, top + 0.6, height - 1.2, ink, dash)
 
 
 def _header(scene, width):
@@ -348,45 +347,6 @@ def _ends(scene, axis, lanes_end, bottom):
     return out + labels
 
 
-def _row(scene, index, top, axis, width):
-    """(one verb's row of a lane: outlines of the prediction, or bars; the names of the bars)."""
-    row, height = scene["rows"][index], _height(scene["rows"][index])
-    out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
-    if row["source"] == 0:
-        if not row["axis"]:
-            out.append(text(10, top + 13, f"rank {row['rank']}", weight=600))
-        name = f"communication {row['axis']}" if row["axis"] else "compute"
-        out.append(text(58, top + height - 4, name))
-    source = _cut(scene["marks"][row["source"]][0], 84, 6.0)
-    out.append(text(GUTTER - 6, top + height - 3.5, source, "muted", anchor="end"))
-    predicted = row["source"] == 0 and scene["foreseen"]
-    drawn = _of_row(scene["outlines" if predicted else "bars"], index)
-    for key in dict.fromkeys(drawn["key"].tolist()):
-        x0, x1 = axis.spans(*(drawn[edge][drawn["key"] == key] for edge in ("start", "end")))
-        if predicted:
-            dash = "stroke-width='1.2'" + " stroke-dasharray='3 2'" * (key == "exposed")
-            out.append(outlines(x0, x1, top + 0.6, height - 1.2, key, dash))
-        else:
-            out.append(bars(x0, x1, top, height, key))
-    if not predicted:
-        bare = _of_row(scene["exposed"], index)
-        out.append(exposed(*axis.spans(bare["start"], bare["end"]), top, height))  # pyright: ignore[reportCallIssue]
-    return "".join(out), "" if predicted else _names(drawn, axis, top, height)
-
-
-def _of_row(columns, index):
-    """The columns of bars, of one row."""
-    mine = np.array(columns["row"], int) == index
-    return {name: np.array(column)[mine] for name, column in columns.items()}
-
-
-def _names(drawn, axis, top, height):
-    """The event's name in bars wide enough for it."""
-    x0, x1 = axis.x(drawn["start"]), axis.x(drawn["end"])
-    columns = (column.tolist() for column in (x0, x1, drawn["name"], drawn["key"]))
-    return names(zip(*columns), top, height)
-
-
 def _waterfall(scene, top, axis):
     """Each part from where the one before ended; the prediction's as outlines above the bars."""
     out = [text(10, top - 9, f"the {scene['marks'][-1][0]} step, part by part", weight=600)]
@@ -395,7 +355,7 @@ def _waterfall(scene, top, axis):
         out.append(text(10, y + 14, part["name"]))
         for x, words in ((NUMBERS, seconds(part["seconds"])), (GUTTER - 6, part["share"])):
             out.append(text(x, y + 14, words, anchor="end"))
-        if part["predicted"] and part["predicted"][1] > part["predicted"][0]:
+        if _ahead(part) > 0:
             x0, x1 = map(float, map(axis.x, part["predicted"]))
             ahead = [x0], [max(x1, x0 + 1)]
             out.append(outlines(*ahead, y + 1.5, 5.5, "fg", "stroke-width='1.1'"))
@@ -430,21 +390,26 @@ def _part(name, x0, x1, y, height):
 
 
 def _marks(scene):
-    """(mark, words) of the items drawn, in the order of the palette; then of predictions."""
-    used = {*scene["bars"]["key"], *scene["outlines"]["key"]}
-    used |= {"exposed"} if scene["exposed"]["row"] else set()
-    axes = {ink: f"communication {axis}" for axis, ink in scene["axes"].items()}
-    unseen = {"exposed", *(["wait"] if not any(scene["waits"]) else [])}
-    items = [(key, axes.get(key, INKS[key].label)) for key in INKS if key in used - unseen]
-    if "exposed" in used:
-        items.append(("exposed wait" if scene["waits"] else "exposed", INKS["exposed"].label))
-    return items + [("predicted", "predicted: outlines")] * scene["foreseen"]
+    """(mark, words) of the inks drawn, in their order; exposed time has its own row."""
+    items = dict(item for source in scene["sources"] for item in marks(source))
+    return [(ink, items[ink]) for ink in INKS if ink in items and ink != "exposed"]
 
 
 def _words(scene, y, width):
-    """The numbers and the verdict, wrapped."""
-    numbers = "; ".join(f"{label}: {value}" for label, value in scene["numbers"])
-    rows = [(line, "") for line in wrap(numbers, max(int((width - 20) / 7.1), 20))]
-    rows += [(line, 600) for line in wrap(scene["verdict"], max(int((width - 20) / 7.4), 20))]
-    out = [text(10, y + LINE * i, line, weight=w) for i, (line, w) in enumerate(rows)]
-    return "".join(out), y + LINE * len(rows)
+    """The numbers, a column for each trace, and the verdict."""
+    names = [name for name, _ in scene["marks"][scene["foreseen"] :]]
+    labels = [label for label, _ in scene["numbers"]]
+    ends = [40 + max(map(width_of, labels)) + COLUMN * (i + 1) for i in range(len(names))]
+    out = [text(x, y, name, "muted", anchor="end") for x, name in zip(ends, names)]
+    for label, texts in scene["numbers"]:
+        y += LINE
+        chip = mark("exposed", 10, y - 9.5, 14, 11) if label.startswith("exposed") else ""
+        out += [chip, text(29, y, label)]
+        out += [
+            text(x, y, words, anchor="end", weight=600)
+            for x, words in zip(ends[-len(texts) :], texts)
+        ]
+    verdict = wrap(scene["verdict"], max(int((width - 20) / 7.4), 20))
+    y += 1.5 * LINE
+    out += [text(10, y + LINE * i, line, weight=600) for i, line in enumerate(verdict)]
+    return "".join(out), y + LINE * len(verdict)

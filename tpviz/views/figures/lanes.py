@@ -4,19 +4,18 @@ A view defines its lanes, bars and labels and their places; this module defines 
 kind of mark. `MARKS` has every mark by its name, for lanes and for the legend (`legend.legend`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tpviz.core.trace.analyses import merge
 
-from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks, width_of
-from .tokens import INKS
+from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks
 
 APART = 44  # px of a time axis, at least, to a time in words
 SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
+IDLE = 34  # px of an idle span, at least, to its name
 MESSAGE = "axis2"  # the ink of what travels along pp
 
 
@@ -97,33 +96,23 @@ def play_head(scene: dict[str, Any], x: float) -> str:
 
 
 # -- bars ------------------------------------------------------------------------------------------
-def bars(
-    x0: np.ndarray, x1: np.ndarray, top: float, height: float, key: str, edged: bool = True
-) -> str:
-    """Bars of one ink on a lane. edged : waiting has an outline, as where nothing is merged."""
-    path = bars_path(x0, x1, top, height)
-    if key != "wait" or not path:
-        return shape(path, key)
-    edge = f"<path d='{path}' class='s-wait' fill='none' stroke-width='0.8'/>" if edged else ""
-    return shape(path, "rule", INKS[key].pattern) + edge
+def bars(x0: np.ndarray, x1: np.ndarray, top: float, height: float, key: str) -> str:
+    """Bars of one ink on a lane."""
+    return shape(bars_path(x0, x1, top, height), key)
 
 
-def exposed(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
-    """Spans of exposed communication over the bars of a lane, and a red line under them."""
-    if not len(x0):
+def spans(x0: np.ndarray, x1: np.ndarray, top: float, height: float, kind: str) -> str:
+    """Spans of exposed communication or of idle time, in which a lane has no bars."""
+    opacity = {"exposed": 0.3, "idle": 0.22}[kind]
+    return shape(bars_path(x0, x1, top, height), kind, kind, f"fill-opacity='{opacity}'")
+
+
+def idle_word(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
+    """The name of the longest of these spans, where it is wide enough."""
+    at = int((x1 - x0).argmax()) if len(x0) else 0
+    if not len(x0) or x1[at] - x0[at] < IDLE:
         return ""
-    path = bars_path(x0, x1, top - 1, height + 2)
-    under = "".join(f"M{a:.2f},{top + height + 1}H{b:.2f}" for a, b in zip(x0, x1))
-    return (
-        shape(path, "exposed", "exposed", "fill-opacity='0.3'")
-        + f"<path d='{under}' class='s-exposed' fill='none' stroke-width='2'/>"
-    )
-
-
-def idle_spans(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
-    """Spans in which a rank has nothing to do, in a lane that is empty there."""
-    path = bars_path(x0, x1, top, height)
-    return shape(path, "idle", "idle", "fill-opacity='0.16'") if path else ""
+    return text((x0[at] + x1[at]) / 2, top + height / 2 + 4.5, "idle", "muted", anchor="middle")
 
 
 def inset(x0: Sequence[float], x1: Sequence[float], top: float, height: float) -> str:
@@ -140,18 +129,6 @@ def outlines(
 ) -> str:
     """Unfilled bars: what is predicted."""
     return f"<path d='{inset(x0, x1, top, height)}' class='s-{token}' fill='none' {extra}/>"
-
-
-def names(bars: Iterable[tuple[float, float, str, str]], top: float, height: float) -> str:
-    """The names of bars, (left, right, name, ink) by their left, in those wide enough for them as
-    far as the next bar does not cover them."""
-    drawn = list(bars)
-    rights = [min(bar[1], after[0]) for bar, after in pairwise(drawn)] + [b[1] for b in drawn[-1:]]
-    return "".join(
-        text((x0 + x1) / 2, top + height / 2 + 3.5, name, f"halo-{key}", anchor="middle")
-        for (x0, _, name, key), x1 in zip(drawn, rights)
-        if key != "wait" and x1 - x0 > width_of(name) + 6
-    )
 
 
 def box(x: float, y: float, width: float, height: float) -> str:
@@ -173,10 +150,10 @@ def ring(
 
 
 # -- the marks of legends --------------------------------------------------------------------------
-def _one(mark):
+def _one(mark, *looks):
     """A mark of bars as a mark of a legend."""
     return lambda x, y, width, height: mark(
-        np.array([float(x)]), np.array([float(x + width)]), y, height
+        np.array([float(x)]), np.array([float(x + width)]), y, height, *looks
     )
 
 
@@ -192,16 +169,10 @@ def _steps(x, y, width, height):
 
 
 MARKS: dict[str, Callable[[float, float, float, float], str]] = {
-    "wait": _one(lambda x0, x1, y, height: bars(x0, x1, y, height, "wait")),
-    "exposed": _one(exposed),
-    "exposed wait": _one(
-        lambda x0, x1, y, height: bars(x0, x1, y, height, "wait") + exposed(x0, x1, y, height)
-    ),
-    "predicted": _one(
-        lambda x0, x1, y, height: outlines(x0, x1, y, height, "fg", "stroke-width='1.2'")
-    ),
+    "exposed": _one(spans, "exposed"),
+    "predicted": _one(outlines, "fg", "stroke-width='1.2'"),
     "idle": idle,
-    "idle span": _one(idle_spans),
+    "idle span": _one(spans, "idle"),
     "critical": lambda x, y, width, height: outline(x + 1, y + 1, width - 2, height - 2, "fg", 1.8),
     "message": _line(MESSAGE, "stroke-width='1.8'"),
     "held": lambda *place: f"<path d='{_steps(*place)}' class='f-activations'/>",

@@ -5,10 +5,11 @@
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .lanes import mark
 from .svg import SMALL, text
+from .tokens import INKS
 
 Mark = str | Callable[[float, float], str]
 """A name for `lanes.mark`, or what draws at the top left corner (x, y) of the mark's box."""
@@ -31,6 +32,12 @@ class Look(NamedTuple):
 
 
 USUAL = Look()
+
+
+def key_of(ink: str, kind: str, label: str = "") -> dict[str, Any]:
+    """What a scene says of a colour. label : where its words are not those of the ink."""
+    look = INKS[ink]
+    return {"key": ink, "label": label or look.label, "pattern": look.pattern, "kind": kind}
 
 
 def legend(

@@ -1,9 +1,10 @@
 """Trace -> timeline scene: a plain JSON dict that both the static SVG and the browser view draw.
 
-Every rank has a compute lane (operations coloured by phase, waits hatched) and one lane per
-communication axis. Exposed communication is marked on the compute lane in translucent red, after
-the Dask dashboard's overlay; idle time has a colour of its own there. The badge names the source of
-the numbers.
+Every rank has one lane: operations coloured by phase, and at its foot a thin strip for each axis
+that communicates, and for copies. Where nothing is computed meanwhile, communication is exposed:
+red, hatched and as high as computation. What is left is idle: grey, and named. Below, one bar has
+the shares of the median step; the badge names the source of the numbers. A lane for each axis is
+there too, for those who want the strips apart.
 
 In the static SVG bars of one kind on one lane become one path, and bars closer than a fraction of a
 pixel are drawn as one, so a trace of any length gives a small picture.
@@ -14,19 +15,21 @@ pixel are drawn as one, so a trace of any length gives a small picture.
 ('origin unknown', ['compute'])
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from tpviz.core.checks import number, whole_number
+from tpviz.core.checks import number, one_of, whole_number
 from tpviz.core.inks import MEMORY_KINDS, axis_keys, phase_key
 from tpviz.core.trace import Trace
 from tpviz.core.trace.columns import codes
 from tpviz.core.trace.steps import median_number, median_step, step_spans
 
-from .lanes import Axis, bars, exposed, idle_spans, names
-from .legend import legend
+from .lanes import Axis, bars, idle_word, spans
+from .legend import key_of, legend
+from .spent import spent, spent_bar
 from .svg import (
     LINE,
     VIEW,
@@ -38,12 +41,16 @@ from .svg import (
     seconds,
     shape,
     text,
+    width_of,
     wrapped,
 )
 from .timeline_bars import Bars, at_window
 from .tokens import INKS
 
 MEMORY_SAMPLES, LEAST_SAMPLES = 1500, 50  # of all steps together; of one
+COMPUTE, COMM, GAP = 22, 13, 7
+"""px: of computation, also where it is a lane with strips at its foot; of another lane; between
+ranks."""
 
 
 def timeline_scene(trace: Trace, critical: bool = False) -> dict[str, Any]:
@@ -55,15 +62,16 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
 
     The scene is a dict, ready for JSON: ``badge``, ``notes`` (sentences), ``title``, ``about`` (the
-    title with all options), ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis), ``bars``
-    (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts index
-    ``strings``), ``exposed`` and ``idle`` (lane, start, end), ``steps`` ([start, end] in s),
+    title with all options), ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis, ``at``: as
+    in `placed`), ``high`` and ``gutter`` (px of all lanes and left of them, in both forms),
+    ``bars`` (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts
+    index ``strings``), ``exposed`` and ``idle`` (lane, start, end), ``steps`` ([start, end] in s),
     ``first`` ([start, end] in s: what to show at first, the median step of several), ``critical``
     (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics`` ([label, value], of
-    the median step; the second has all its parts) and ``defs``. A trace of many
-    events also has ``cut``, ``note`` and ``window``, as in `Bars.level`, and, with several steps,
-    ``detail``: the level of ``first``. Raises ValueError where the trace has no events to draw, or
-    is none.
+    the median step), ``spent`` (as `spent.spent`) and ``defs``. A trace of
+    many events also has ``cut``, ``note`` and ``window``, as in `Bars.level`, and, with several
+    steps, ``detail``: the level of ``first``. Raises ValueError where the trace has no events to
+    draw, or is none.
     """
     if not isinstance(trace, Trace):
         raise ValueError(
@@ -83,8 +91,6 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     steps = [[float(start - zero), float(end - zero)] for start, end in zip(*spans[1:])]
     duration = float(max(trace["end"].max() - zero, 1e-9))
     first = steps[median_number(*spans[1:])] if len(steps) > 1 else [0.0, duration]
-    for info in keys:
-        info["seen"] = info["kind"] != "wait" or bars.waits(keys, (first[1] - first[0]) / 500)
     whole = " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k))
     scene = {
         "badge": trace.badge,
@@ -104,15 +110,12 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
         "critical": level.pop("critical"),
         "memory": _memory(trace, zero),
         "memory_keys": [
-            {
-                "column": c,
-                "key": k,
-                "label": INKS[k].label if c in MEMORY_KINDS else c,
-                "pattern": INKS[k].pattern,
-            }
-            for c, k in _memory_kinds(trace).items()
+            {"column": c, **key_of(ink, "memory", "" if c in MEMORY_KINDS else c)}
+            for c, ink in _memory_kinds(trace).items()
         ],
         "metrics": _metrics(trace),
+        "spent": spent(median_step(trace)),
+        **placed(lanes),
         "defs": pattern_defs(),
         **level,
     }
@@ -151,6 +154,25 @@ def _lanes(trace, rows):
     return lanes, place[code]
 
 
+def placed(lanes: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Give each lane its places ``at``, [y, height] in px: as one lane a rank, with strips at its
+    foot for what is not computation, and as a lane for each. Returns ``high``, px of all lanes in
+    the two forms, and ``gutter``, px of what stands left of them."""
+    groups = [list(group) for _, group in groupby(lanes, lambda lane: lane["rank"])]
+    thin = [[lane for lane in group if not lane["lane"].startswith("compute")] for group in groups]
+    slot, high = 6 if max(map(len, thin)) < 3 else 4, [0, 0]
+    for group, strips in zip(groups, thin):
+        for lane in group:
+            own, foot = COMPUTE if lane["lane"] == "compute" else COMM, high[0] + COMPUTE + 1
+            at = [foot + slot * strips.index(lane), slot - 1] if lane in strips else None
+            lane["at"] = [at or [high[0], COMPUTE], [high[1], own]]
+            high[1] += own + 2
+        high = [high[0] + COMPUTE + 1 + slot * len(strips) + GAP, high[1] + GAP]
+    name = width_of(f"> rank {lanes[-1]['rank']}") + 16
+    wide = max(name, *(width_of(lane["name"]) + 16 for lane in lanes))
+    return {"high": high, "gutter": [round(name), round(wide)]}
+
+
 def _axis(lane):
     """The axis of a lane of communication, whatever device it is of."""
     return lane.removeprefix("comm/").partition(" of device ")[0]
@@ -175,15 +197,8 @@ def _keys(trace, rows, lanes, lane):
         tokens[i] = inks.get(what) or phase_key(str(phases[which % len(phases)]))
     axes = {lane["key"]: lane["axis"] for lane in lanes if lane["axis"]}
     used = [key for key in INKS if key in set(tokens.values())]
-    keys = [
-        {
-            "key": key,
-            "label": axes.get(key, INKS[key].label),
-            "pattern": INKS[key].pattern,
-            "kind": "comm" if key in axes else key if key in ("wait", "copy") else "compute",
-        }
-        for key in used
-    ]
+    kinds = {"wait": "wait", "copy": "copy", **dict.fromkeys(axes, "comm")}
+    keys = [key_of(ink, kinds.get(ink, "compute"), axes.get(ink, "")) for ink in used]
     place = np.zeros(max(tokens) + 1, np.int64)
     for i, token in tokens.items():
         place[i] = used.index(token)
@@ -229,13 +244,11 @@ def _memory(trace, zero):
 
 def _metrics(trace):
     """The measured numbers of the headline, of the median step, as [label, value] of text: its
-    time, all its parts, largest first, then what communication does."""
+    time, then what communication does."""
     one = median_step(trace)
     count = len(trace.steps)
     label = f"step time (median of {count})" if count > 1 else "step time"
-    ranks = len(one.ranks)
-    of = f"of it, mean of {ranks} ranks:" if ranks > 1 else "of it:"
-    rows = [[label, seconds(one.step_time)], [of, one.breakdown().mean.describe()]]
+    rows = [[label, seconds(one.step_time)]]
     if (one["kind"] == "comm").any():
         overlap, bare = scopes(one)
         rows.append([overlap, f"{100 * one.overlap():.1f} %"])
@@ -292,8 +305,8 @@ def describe(scene: dict[str, Any]) -> str:
         f"{event_count(scene)} events over {seconds(scene['duration'])}."
     ]
     parts.append(f"Communication on axis {', '.join(axes)}." if axes else "No communication.")
-    time, spent, *others = (f"{label} {value}" for label, value in scene["metrics"])
-    parts.append("; ".join(filter(None, [time, spent, ", ".join(others)])) + ".")
+    time, *others = (f"{label} {value}" for label, value in scene["metrics"])
+    parts.append("; ".join(filter(None, [time, scene["spent"]["words"], ", ".join(others)])) + ".")
     low, high = scene["first"]
     spans, bare = at_window(scene, low, high)["exposed"], {}
     for lane, start, end in zip(*(spans[c] for c in ("lane", "start", "end"))):
@@ -305,8 +318,7 @@ def describe(scene: dict[str, Any]) -> str:
 
 
 # -- the picture -----------------------------------------------------------------------------------
-GUTTER, RIGHT, HEAD = 112, 24, 20
-COMPUTE, COMM, GAP, MEMORY = 20, 13, 8, 54
+RIGHT, HEAD, BLOCK = 24, 20, 44
 MARKS = 100  # more beginnings and ends of steps than that would hatch the picture
 
 
@@ -316,17 +328,18 @@ def timeline_svg(
     theme: str = "auto",
     rank: int | None = None,
     window: Sequence[float] | None = None,
+    axes: bool = False,
 ) -> str:
     """Draw a timeline scene.
 
     width in px; theme "light", "dark" or "auto"; rank whose memory is shown (default: the first);
-    window (start, end) in s (default: the scene's ``first``). Raises ValueError on an empty window,
-    an unknown rank, or a width that leaves the lanes no room.
+    window (start, end) in s (default: the scene's ``first``); axes : a lane for each axis and
+    stream, in place of one for each rank. Raises ValueError on an empty window, an unknown rank, or
+    a width that leaves the lanes no room.
     """
-    if not number("width", width, 0, 1e6) > GUTTER + RIGHT:
-        raise ValueError(
-            f"width={width} px leaves the lanes no room: use more than {GUTTER + RIGHT}"
-        )
+    left, bottom = (scene[name][one_of("axes", axes, (True, False))] for name in ("gutter", "high"))
+    if not number("width", width, 0, 1e6) > left + RIGHT:
+        raise ValueError(f"width={width} px leaves the lanes no room: use more than {left + RIGHT}")
     low, high = check_window(window or scene["first"])
     rank = scene["ranks"][0] if rank is None else rank
     if not high > low:
@@ -335,25 +348,30 @@ def timeline_svg(
         )
     if whole_number("rank", rank, None) not in scene["ranks"]:
         raise ValueError(f"rank={rank} is not in this trace; it has {scene['ranks']}")
-    scene, axis = at_window(scene, low, high), Axis(GUTTER, width - RIGHT, low, high)
-    tops, bottom = lane_tops(scene)
-    time, spent, *others = (f"{label} {value}" for label, value in scene["metrics"])
-    above = [time, *wrapped(spent, int(width / 6.97)), ", ".join(others)]
-    down = 30 + LINE * len(above)
-    body = [_steps(scene, axis, bottom), axis.rules(HEAD - 4, bottom, bottom + 14)]
-    body += [_lane(scene, i, tops[i], axis, width) for i in range(len(scene["lanes"]))]
-    body.append(_critical(scene, tops, axis))
-    y, memory = bottom + 20, scene["memory"].get(str(rank))
+    scene, axis = at_window(scene, low, high), Axis(left, width - RIGHT, low, high)
+    above = wrapped(
+        ", ".join(f"{label} {value}" for label, value in scene["metrics"]), int(width / 6.97)
+    )
+    down = 34 + LINE * len(above)
+    body = [_steps(scene, axis, bottom), axis.rules(-4, bottom, -8)]
+    body += [_name(lane, left, axes) for lane in scene["lanes"]]
+    body += [lane_svg(scene, i, axis, axes) for i in reversed(range(len(scene["lanes"])))]
+    body.append(_critical(scene, axis, axes))
+    body.append(text(10, bottom + 19, scene["spent"]["title"], weight=600))
+    y, memory = bottom + 26, scene["memory"].get(str(rank))
+    body.append(spent_bar(scene["spent"]["parts"], left, axis.right, y, BLOCK))
+    y += BLOCK + 34
     if memory:
         body.append(_draw_memory(scene["memory_keys"], memory, rank, y + 14, axis))
-        y += MEMORY + 26
-    drawn, y = legend(_marks(scene, memory), 10.0, y + 8, width)
+        y += BLOCK + 34
+    kinds = [(f"memory {k['key']}", k["label"]) for k in scene["memory_keys"] if memory]
+    drawn, y = legend(marks(scene) + kinds, 10.0, y, width)
     body.append(drawn)
     said = wrapped(" ".join([*scene["notes"], scene.get("note", "")]).strip(), int(width / 6.97))
     body.append(lines(10, y + 29.5, said, 15, "muted"))
-    y += 20 * bool(said) + 15 * (len(said) - 1) + down
+    y += 20 * bool(said) + 15 * (len(said) - 1) + down + HEAD
     parts = [pattern_defs(), head(scene), lines(10, 44, above, LINE)]
-    parts += [f"<g transform='translate(0 {down})'>", *body, "</g>"]
+    parts += [f"<g transform='translate(0 {down + HEAD})'>", *body, "</g>"]
     return document(width, y + 22, parts, f"Timeline, {scene['badge']}", theme)
 
 
@@ -364,66 +382,53 @@ def check_window(window: Sequence[float]) -> list[float]:
     return [number("window", edge, -1e12, 1e12) for edge in window]
 
 
-def lane_tops(scene: dict[str, Any], top: float = HEAD) -> tuple[list[float], float]:
-    """([y of each lane], y below the last): a gap between ranks."""
-    tops, y, before = [], top, None
-    for lane in scene["lanes"]:
-        y += GAP if before not in (None, lane["rank"]) else 0
-        before = lane["rank"]
-        tops.append(y)
-        y += _height(lane) + 2
-    return tops, y
-
-
-def _height(lane):
-    return COMPUTE if lane["lane"] == "compute" else COMM
-
-
 def _steps(scene, axis, bottom):
     marks = [t for step in scene["steps"] for t in step if axis.low <= t <= axis.high]
     return "".join(
-        f"<path d='M{axis.x(t):.1f},{HEAD - 4}V{bottom}' class='s-muted'"
+        f"<path d='M{axis.x(t):.1f},-4V{bottom}' class='s-muted'"
         " stroke-dasharray='2 3' fill='none'/>"
         for t in (marks if len(marks) <= MARKS else ())
     )
 
 
-def _lane(scene, index, top, axis, width):
-    lane, strings, height = scene["lanes"][index], scene["strings"], _height(scene["lanes"][index])
-    out = [f"<path d='M{GUTTER},{top + height + 1}H{width - RIGHT}' class='s-rule' fill='none'/>"]
+def _name(lane, left, axes):
+    """What stands left of a lane."""
+    top, height = lane["at"][axes]
     if lane["lane"] == "compute":
-        out.append(text(10, top + 14, f"rank {lane['rank']}", weight=600))
-    else:
-        out.append(text(GUTTER - 6, top + height - 3.5, lane["name"], "muted", anchor="end"))
-    out.append(idle_spans(*_spans(scene["idle"], index, axis), top, height))
-    mine = np.array(scene["bars"]["lane"]) == index
-    key, name, start, end = (
-        np.array(scene["bars"][c])[mine] for c in ("key", "name", "start", "end")
-    )
-    inks = [info["key"] for info in scene["keys"]]
-    for k, ink in enumerate(inks):
-        spans = axis.spans(start[key == k], end[key == k])
-        out.append(bars(*spans, top, height, ink, not scene.get("cut")))  # pyright: ignore[reportCallIssue]
-    out.append(exposed(*_spans(scene["exposed"], index, axis), top, height))
-    x0, x1 = (axis.x(time).tolist() for time in (start, end))
-    words = [strings[i] for i in name.tolist()]
-    out.append(names(zip(x0, x1, words, [inks[k] for k in key.tolist()]), top, height))
+        return text(10, top + 15.5, f"rank {lane['rank']}", weight=600)
+    return text(left - 6, top + height - 2.5, lane["name"], "muted", anchor="end") if axes else ""
+
+
+def lane_svg(
+    scene: dict[str, Any], index: int, axis: Axis, axes: bool, draw: Callable[..., str] = bars
+) -> str:
+    """What happens on a lane. axes : at its place where each axis has a lane; draw : as `bars`."""
+    (top, height), bar = scene["lanes"][index]["at"][axes], scene["bars"]
+    free, bare = (_times(scene[name], index) for name in ("idle", "exposed"))
+    out = [spans(*axis.spans(*free), top, height, "idle")]
+    out += [spans(*axis.spans(*bare), top, height, "exposed")]
+    out.append(idle_word(axis.x(free[0]), axis.x(free[1]), top, height))
+    mine = np.array(bar["lane"]) == index
+    key, start, end = (np.array(bar[c])[mine] for c in ("key", "start", "end"))
+    for k, info in enumerate(scene["keys"]):
+        x0, x1 = axis.spans(start[key == k], end[key == k])
+        if info["kind"] != "wait" and len(x0):  # it is exposed communication, or idle
+            out.append(draw(x0, x1, top, height, info["key"]))
     return "".join(out)
 
 
-def _spans(spans, index, axis) -> tuple[np.ndarray, np.ndarray]:
-    """(left, right) px of the spans of a lane, exposed communication or idle time."""
-    mine = np.array(spans["lane"]) == index
-    return axis.spans(*(np.array(spans[edge])[mine] for edge in ("start", "end")))
+def _times(spent, index):
+    """(starts, ends) of the spans of a lane, exposed communication or idle time."""
+    return np.array([spent["start"], spent["end"]])[:, np.array(spent["lane"]) == index]
 
 
-def _critical(scene, tops, axis):
+def _critical(scene, axis, axes):
     path = ""
     for i in scene["critical"]:
         lane = scene["bars"]["lane"][i]
-        height = _height(scene["lanes"][lane])
+        top, height = scene["lanes"][lane]["at"][axes]
         x0, x1 = (axis.x(scene["bars"][edge][i]) for edge in ("start", "end"))
-        path += f"M{x0:.2f},{tops[lane]}h{x1 - x0:.2f}v{height}h{x0 - x1:.2f}z"
+        path += f"M{x0:.2f},{top}h{x1 - x0:.2f}v{height}h{x0 - x1:.2f}z"
     return f"<path d='{path}' class='s-fg' fill='none' stroke-width='1.6'/>" if path else ""
 
 
@@ -431,15 +436,15 @@ def _draw_memory(keys, memory, rank, top, axis):
     """Stacked steps of the four kinds, scaled to the rank's peak."""
     x = axis.x(np.append(memory["time"], max(axis.high, memory["time"][-1])))
     base, peak = np.zeros(len(memory["time"])), max(memory["peak"], 1)
-    words = f"memory of rank {rank}{memory['note']}"
-    out = [text(10, top - 4, words, weight=600)]
-    for y, down, label in ((0, 8, f"peak {amount(memory['peak'])}"), (MEMORY, 0, "0 B")):
-        line = f"M{GUTTER - 4},{top + y:.1f}H{axis.right}"
+    words = f"memory of rank {rank}, peak {amount(memory['peak'])}{memory['note']}"
+    out = [text(10, top - 7, words, weight=600)]
+    for y, down, label in ((0, 10, amount(memory["peak"])), (BLOCK, 0, "0 B")):
+        line = f"M{axis.left - 4},{top + y:.1f}H{axis.right}"
         out.append(f"<path d='{line}' class='s-rule' fill='none'/>")
-        out.append(text(GUTTER - 6, top + y + down, label, "muted", anchor="end"))
+        out.append(text(axis.left - 6, top + y + down, label, "muted", anchor="end"))
     for info in keys:
         upper = base + memory[info["column"]]
-        low, high = (top + MEMORY * (1 - v / peak) for v in (base, upper))
+        low, high = (top + BLOCK * (1 - v / peak) for v in (base, upper))
         forward = "".join(f"L{a:.1f},{y:.1f}H{b:.1f}" for a, b, y in zip(x, x[1:], high))
         back = "".join(
             f"L{b:.1f},{y:.1f}H{a:.1f}" for a, b, y in zip(x[-2::-1], x[:0:-1], low[::-1])
@@ -452,18 +457,10 @@ def _draw_memory(keys, memory, rank, top, axis):
 THIN = "stroke-width='0.5'"
 
 
-def _marks(scene, memory):
-    """(mark, words) of the items drawn."""
-    items = [
+def marks(scene: dict[str, Any]) -> list[tuple[str, str]]:
+    """(mark, words) of what is drawn and has no name beside it."""
+    return [
         (info["key"], "communication " * (info["kind"] == "comm") + info["label"])
         for info in scene["keys"]
-        if info["seen"]
-    ]
-    if scene["exposed"]["lane"]:
-        waits = any(info["kind"] == "wait" for info in scene["keys"])
-        items.append(("exposed wait" if waits else "exposed", INKS["exposed"].label))
-    if scene["idle"]["lane"]:
-        items.append(("idle span", INKS["idle"].label))
-    return items + [
-        (f"memory {info['key']}", info["label"]) for info in scene["memory_keys"] if memory
+        if info["kind"] != "wait"
     ]

@@ -67,18 +67,6 @@ class Bars:
             name: tuple(map(np.concatenate, zip(*found))) for name, found in spans.items()
         }
 
-    def waits(self, keys: list[dict[str, Any]], least: float) -> bool:
-        """Whether waiting of ``least`` s or more is seen: not under exposed communication."""
-        wait, spans = np.array([k["kind"] for k in keys])[self.key] == "wait", self.spans["exposed"]
-        for lane in np.unique(self.lane[wait]):
-            mine, bare = wait & (self.lane == lane), spans[0] == lane
-            start, end = subtract(
-                merge(self.start[mine], self.end[mine]), (spans[1][bare], spans[2][bare])
-            )
-            if (end - start >= least).any():
-                return True
-        return False
-
     def level(self, low: float = -np.inf, high: float = np.inf, most: int = BARS) -> dict[str, Any]:
         """What a picture of the time from low to high (s) draws, in at most about ``most`` bars.
 

@@ -94,12 +94,6 @@ export class Player extends View {
     if (this.playing) this.request();
   }
 
-  /** What is to come is pale while it plays: it is revealed as it runs. */
-  veil(x, top, right, bottom) {
-    return make("rect", { x, y: top, width: Math.max(right - x, 0), height: bottom - top,
-      class: "f-bg tpv-veil", visibility: this.playing ? "visible" : "hidden" });
-  }
-
   faster(by) {
     this.rate.selectedIndex = Math.min(Math.max(this.rate.selectedIndex + by, 0), SPEEDS.length - 1);
     this.live.textContent = `speed ${this.rate.value}x`;

@@ -16,10 +16,15 @@ class TimelineView extends TimelineDrawing {
   buildTools(tools) {
     super.buildTools(tools);
     this.button(tools, "step", "show one step (s)", () => this.showStep());
+    const set = (act) => () => { act(); this.onChange(); };
+    this.tabs = ["time", "memory"].map((name) =>
+      this.button(tools, name, `${name} below the lanes`, set(() => { this.tab = name; })));
+    this.apart = this.button(tools, "axes", "a lane for each axis", set(() => { this.axes = !this.axes; }));
   }
 
   buildBody() {
     super.buildBody();
+    this.parts = make("div", { class: "tpv-legend tpv-parts" }, this.stage);
     this.legend = make("div", { class: "tpv-legend" }, this.below);
     this.note = make("div", { class: "tpv-hint tpv-note" }, this.below);
     this.svg.addEventListener("pointermove", (e) => this.onMove(e));
@@ -114,10 +119,13 @@ class TimelineView extends TimelineDrawing {
       s: () => this.showStep(), Escape: () => { this.tip.hidden = true; } };
   }
 
+  /** x, and the event there: that of the lane under the pointer or, where it is empty, of another one of the rank. */
   hit(event) {
     const { x, y } = this.point(event), slack = 2 * (this.high - this.low) / (this.right - this.left);
-    const lane = this.lanes.find((l) => y >= l.y - 1 && y <= l.y + l.height + 1);
-    return [x, lane && x >= this.left ? this.barAt(lane, this.time(x), slack) : -1];
+    const here = (l) => y >= l.y - 1 && y <= l.y + l.height + 1, rank = this.lanes.find(here)?.rank;
+    const lanes = this.lanes.filter((l) => here(l) || !this.axes && l.rank === rank).sort((a, b) => here(b) - here(a));
+    const found = x < this.left ? [] : lanes.map((l) => this.barAt(l, this.time(x), slack));
+    return [x, found.find((i) => i >= 0) ?? -1];
   }
 
   onClick(event) {

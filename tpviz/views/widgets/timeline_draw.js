@@ -6,20 +6,14 @@ import { Player } from "./player.js";
 import { addRun, amount, make, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
 
-export const GUTTER = 112, RIGHT = 14, TOP = 24, COMPUTE = 20, COMM = 13, GAP = 8, MEMORY = 54;
+const RIGHT = 14, TOP = 24, BLOCK = 44, IDLE = 34;
 export const HINT = "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, s shows one step, 0 all, drag pans. "
   + "The wheel zooms once the picture has the focus.";
 
 export class TimelineDrawing extends Zoomed(Player) {
   load() {
     const scene = this.coarse = this.host.get("scene");
-    this.lanes = (scene.lanes ?? []).map((lane) => ({ ...lane, bars: [], height: lane.lane === "compute" ? COMPUTE : COMM }));
-    let y = TOP, before = null;
-    for (const lane of this.lanes) {
-      if (before !== null && before !== lane.rank) y += GAP;
-      [lane.y, before, y] = [y, lane.rank, y + lane.height + 2];
-    }
-    this.bottom = y;
+    this.lanes = (scene.lanes ?? []).map((lane) => ({ ...lane }));
     const [low, high] = scene.first ?? [0, 0];
     [this.low, this.high, this.head, this.focus, this.lane, this.level] = [low, high, low, -1, 0, null];
     this.opened = this.head;
@@ -57,7 +51,7 @@ export class TimelineDrawing extends Zoomed(Player) {
   get rank() { return this.host.get("rank"); }
   get memory() { return this.scene.memory[String(this.rank)]; }
   get right() { return this.width - RIGHT; }
-  get left() { return GUTTER; }
+  get left() { return this.coarse.gutter[+!!this.axes]; }
   get whole() { return [0, this.scene.duration]; }
 
   draw() {
@@ -67,77 +61,101 @@ export class TimelineDrawing extends Zoomed(Player) {
     if (this.lanes[this.lane].rank !== this.rank) {
       [this.lane, this.focus] = [Math.max(this.lanes.findIndex((l) => l.rank === this.rank), 0), -1];
     }
-    this.width = Math.max(this.stage.clientWidth, 420);
-    const height = this.bottom + (this.memory ? MEMORY + 30 : 4);
+    this.width = Math.max(this.stage.clientWidth, 300);
+    for (const lane of this.lanes) [lane.y, lane.height] = lane.at[+!!this.axes].map((px, i) => i ? px : px + TOP);
+    this.bottom = TOP + scene.high[+!!this.axes];
+    const height = this.bottom + BLOCK + 28;
     const label = `Timeline, ${scene.badge}: ${scene.ranks.length} ranks, ${events} events`;
     this.root.setAttribute("aria-label", label);
     svg.setAttribute("aria-label", `${label}. ${HINT}`);
     this.resize(svg, this.width, height);
     svg.replaceChildren();
-    make("rect", { x: GUTTER, y: 0, width: this.right - GUTTER, height },
+    make("rect", { x: this.left, y: 0, width: this.right - this.left, height },
       make("clipPath", { id: `${this.uid}-clip` }, this.group(scene.defs, svg)));
     this.drawAxis();
     this.plot = make("g", { "clip-path": this.tile("clip") }, svg);
-    this.lanes.forEach((lane, i) => this.drawLane(lane, i));
+    this.lanes.forEach((lane, i) => this.drawLane(lane, i)); // later ones under
     const critical = scene.critical.map((i) => this.outline(i)).join("");
     if (critical) make("path", { d: critical, class: "s-fg tpv-critical", fill: "none", "stroke-width": 1.8 }, this.plot);
-    if (this.memory) this.drawMemory(this.memory);
+    this.drawBlock();
     this.overlay = make("g", { "clip-path": this.tile("clip"), "pointer-events": "none" }, svg);
     this.line = make("g", { "pointer-events": "none" }, svg); // at an edge it is whole
     this.drawWords();
+  }
+
+  write(x, y, words, anchor = "end", look = {}) {
+    return make("text", { x, y, "text-anchor": anchor, "font-size": 13, class: "f-muted", ...look }, this.svg, words);
   }
 
   drawAxis() {
     const line = (t, look) => make("path", { d: `M${this.x(t)},${TOP - 6}V${this.bottom}`, ...look }, this.svg);
     for (const t of ticks(this.low, this.high, Math.max(this.width / 130, 2))) {
       line(t, { class: "s-rule" });
-      make("text", { x: this.x(t), y: 12, "text-anchor": "middle", "font-size": 13, class: "f-muted" }, this.svg, seconds(t));
+      this.write(this.x(t), 12, seconds(t), "middle");
     }
     const marks = this.scene.steps.flat().filter((t) => t >= this.low && t <= this.high);
     if (marks.length <= 100) for (const t of marks) line(t, { class: "s-muted", "stroke-dasharray": "2 3" });
   }
 
   drawLane(lane, index) {
-    const { svg, scene: { bars, keys, strings, exposed, idle } } = this, chosen = lane.rank === this.rank;
-    if (lane.lane === "compute") make("text", { x: 4, y: lane.y + 14, "font-size": 13, "data-rank": lane.rank,
-      "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" }, svg,
-    `${chosen ? "▸ " : ""}rank ${lane.rank}`).addEventListener("click", () => this.select(lane.rank));
-    else make("text", { x: GUTTER - 6, y: lane.y + lane.height - 3.5, "text-anchor": "end", "font-size": 13,
-      class: "f-muted" }, svg, lane.name);
-    make("path", { d: `M${GUTTER},${lane.y + lane.height + 1}H${this.right}`, class: "s-rule" }, svg);
-    const runs = keys.map(() => []), names = [], spans = ({ lane: of, start, end }, kind, by) => {
+    const { bars, keys, exposed, idle } = this.scene, chosen = lane.rank === this.rank, group = make("g");
+    this.plot.prepend(group);
+    if (lane.lane === "compute") {
+      this.write(4, lane.y + 15.5, `${chosen ? "▸ " : ""}rank ${lane.rank}`, "start", { "data-rank": lane.rank,
+        "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" })
+        .addEventListener("click", () => this.select(lane.rank));
+    } else if (this.axes) this.write(this.left - 6, lane.y + lane.height - 2.5, lane.name);
+    const runs = keys.map(() => []), spans = ({ lane: of, start, end }, kind) => {
       const run = [];
-      of.forEach((l, i) => { if (l === index) addRun(run, this.x(start[i]), this.x(end[i])); });
-      this.drawRun(run, lane.y - by, lane.height + 2 * by, { kind }, this.plot);
+      let widest = IDLE, middle = 0;
+      of.forEach((l, i) => {
+        const from = Math.max(this.x(start[i]), this.left), to = Math.min(this.x(end[i]), this.right);
+        if (l !== index || to <= from) return;
+        addRun(run, from, to);
+        if (to - from > widest) [widest, middle] = [to - from, (from + to) / 2];
+      });
+      this.drawRun(run, lane.y, lane.height, { kind }, group);
+      if (middle && kind === "idle") this.write(middle, lane.y + 15.5, kind, "middle");
     };
-    spans(idle, "idle", 0);
+    spans(idle, "idle");
     for (const i of lane.bars) {
       if (bars.end[i] < this.low || bars.start[i] > this.high) continue;
-      const from = Math.max(this.x(bars.start[i]), GUTTER - 2), to = Math.min(this.x(bars.end[i]), this.right + 2);
-      const name = strings[bars.name[i]], { kind, key } = keys[bars.key[i]];
-      addRun(runs[bars.key[i]], from, to);
-      names.at(-1)?.splice(1, 1, Math.min(names.at(-1)[1], from)); // the next bar covers the rest of a bar
-      names.push([from, to, name, key, kind !== "wait"]);
+      addRun(runs[bars.key[i]], Math.max(this.x(bars.start[i]), this.left - 2), Math.min(this.x(bars.end[i]), this.right + 2));
     }
-    runs.forEach((run, k) => this.drawRun(run, lane.y, lane.height, keys[k], this.plot));
-    for (const [from, to, name, key, named] of names) {
-      const wide = 6.4 * name.length + 3.6 * (name.match(/[mw]/g)?.length ?? 0);
-      if (named && to - from > wide + 6) make("text", { x: (from + to) / 2, y: lane.y + lane.height / 2 + 3.5, "text-anchor": "middle", "font-size": 13,
-        class: `f-halo-${key}` }, this.plot, name);
-    }
-    spans(exposed, "exposed", 1);
+    runs.forEach((run, k) => { if (keys[k].kind !== "wait") this.drawRun(run, lane.y, lane.height, keys[k], group); });
+    spans(exposed, "exposed");
+  }
+
+  /** Below the lanes, in the same place: where the step went, or the memory of a rank. */
+  drawBlock() {
+    const { memory, left, scene: { spent, memory_keys: kinds } } = this, shown = memory && this.tab === "memory";
+    const said = spent.parts.filter((p) => p.label);
+    this.tabs.forEach((node, i) => {
+      node.hidden = !memory;
+      node.setAttribute("aria-pressed", !i === !shown);
+    });
+    this.write(4, this.bottom + 19, shown ? `memory of rank ${this.rank}, peak ${amount(memory.peak, "B")}${memory.note}`
+      : spent.title, "start", { "font-weight": 600, class: "f-fg" });
+    this.drawLegend(shown ? kinds.map((k) => [k, k.label])
+      : said.map((p) => [p.share === p.under && p, p.label]), "", this.parts);
+    this.parts.style.marginLeft = `${left}px`;
+    if (shown) return this.drawMemory(memory);
+    said.forEach((p, i) => { this.parts.children[i].style.flexBasis = `${100 * p.under}%`; });
+    spent.parts.reduce((x, p) => {
+      const end = x + p.share * (this.right - left);
+      this.drawRun([[x, end]], this.bottom + 26, BLOCK, p, this.svg);
+      return end;
+    }, left);
   }
 
   drawMemory(memory) {
-    const top = this.bottom + 22;
-    make("text", { x: 4, y: top - 6, "font-size": 13, "font-weight": 600, class: "f-fg" }, this.svg,
-      `memory of rank ${this.rank}${memory.note}`);
-    for (const [y, down, label] of [[top, 8, `peak ${amount(memory.peak, "B")}`], [top + MEMORY, 0, "0 B"]]) {
-      make("path", { d: `M${GUTTER - 4},${y}H${this.right}`, class: "s-rule" }, this.svg);
-      make("text", { x: GUTTER - 6, y: y + down, "text-anchor": "end", "font-size": 13, class: "f-muted" }, this.svg, label);
+    const top = this.bottom + 26;
+    for (const [y, down, label] of [[top, 10, amount(memory.peak, "B")], [top + BLOCK, 0, "0 B"]]) {
+      make("path", { d: `M${this.left - 4},${y}H${this.right}`, class: "s-rule" }, this.svg);
+      this.write(this.left - 6, y + down, label);
     }
     const x = [...memory.time, Math.max(this.scene.duration, memory.time.at(-1))].map((t) => this.x(t).toFixed(1));
-    const y = (v) => (top + MEMORY * (1 - v / Math.max(memory.peak, 1))).toFixed(1);
+    const y = (v) => (top + BLOCK * (1 - v / Math.max(memory.peak, 1))).toFixed(1);
     let base = memory.time.map(() => 0);
     for (const { column, key, pattern } of this.scene.memory_keys) {
       const upper = base.map((v, i) => v + memory[column][i]);
@@ -154,12 +172,8 @@ export class TimelineDrawing extends Zoomed(Player) {
   drawWords() {
     const { scene } = this;
     this.drawHead(scene, scene.metrics);
-    const items = scene.keys.filter((k) => k.seen).map((k) => [k, k.kind === "comm" ? `communication ${k.label}` : k.label]);
-    const under = scene.keys.find((k) => k.kind === "wait");
-    if (scene.exposed.lane.length) items.push([{ kind: "exposed", under }, "exposed communication"]);
-    if (scene.idle.lane.length) items.push([{ kind: "idle" }, "idle"]);
-    if (this.memory) items.push(...scene.memory_keys.map((k) => [{ ...k, kind: "memory" }, k.label]));
-    this.drawLegend(items);
+    this.drawLegend(scene.keys.filter((k) => k.kind !== "wait").map((k) =>
+      [k, k.kind === "comm" ? `communication ${k.label}` : k.label]));
     this.note.textContent = scene.notes.concat(scene.note ?? "").join(" ");
   }
 
@@ -178,9 +192,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     overlay.replaceChildren();
     this.line.replaceChildren();
     const under = this.lanes.map((lane) => this.barAt(lane, this.head, 0)).filter((i) => i >= 0);
-    const foot = this.bottom + (this.memory ? MEMORY + 26 : 0);
-    overlay.append(this.veil(x, TOP - 2, this.right, this.bottom + 4));
-    if (this.memory) overlay.append(this.veil(x, this.bottom + 21, this.right, foot));
+    const foot = this.bottom + (this.memory && this.tab === "memory" ? BLOCK + 26 : 0);
     if (this.playing || this.head !== this.opened) { // before it was first played it stands at nothing
       path(under.map((i) => this.outline(i)).join("") || "M0,0", "fg", 1.4);
       if (this.head >= this.low && this.head <= this.high) {
@@ -196,8 +208,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     const source = this.place.get(bars.waits_for[this.focus]);
     if (source === undefined) return;
     const [from, to] = [source, this.focus].map((i) => this.lanes[bars.lane[i]]);
-    path(`M${this.x(bars.start[source])},${from.y + 6}C${x},${from.y + 30} ${x - 30},${to.y - 12} ${x},${to.y + 6}`,
-      "exposed", 2);
+    path(`M${this.x(bars.start[source])},${from.y + 2}L${x},${to.y + 8}`, "exposed", 2);
     path(this.outline(source), "exposed", 2.2);
   }
 

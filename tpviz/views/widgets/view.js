@@ -141,13 +141,12 @@ export class View {
     svg.setAttribute("height", height - top);
   }
 
-  /** What colours mean: a chip and words of each [key as in drawRun, words]. */
-  drawLegend(items, first = "") {
-    this.legend.replaceChildren(first, ...items.map(([key, words]) => {
+  /** What colours mean: a chip and words of each [key as in drawRun, or none; words]. */
+  drawLegend(items, first = "", legend = this.legend) {
+    legend.replaceChildren(first, ...items.map(([key, words]) => {
       const node = make("span");
       const [y, height] = key.kind === "memory" ? [6, 5] : [1, 10]; // as `mark` in figures/lanes.py
-      const svg = make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node);
-      for (const one of [key.under, key]) if (one) this.drawRun([[0, 14]], y, height, one, svg);
+      if (key) this.drawRun([[0, 14]], y, height, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
       node.append(words);
       return node;
     }));
@@ -190,16 +189,11 @@ export class View {
     const paint = (look) => make("path", { d: path, ...look }, parent);
     const mark = (name) => paint({ fill: this.tile(name), class: "tpv-mark" }); // shows where patterns are on
     if (kind === "exposed" || kind === "idle") {
-      paint({ class: `f-${kind} tpv-${kind}`, "fill-opacity": kind === "idle" ? .16 : .3 });
-      if (kind === "idle") return mark(kind);
-      paint({ fill: this.tile(kind) });
-      make("path", { d: run.map(([a, b]) => `M${a.toFixed(2)},${y + height}H${b.toFixed(2)}`).join(""),
-        class: "s-exposed", "stroke-width": 2 }, parent);
-      return;
+      paint({ class: `f-${kind} tpv-${kind}`, "fill-opacity": kind === "idle" ? .22 : .3 });
+      return kind === "idle" ? mark(kind) : paint({ fill: this.tile(kind) });
     }
-    paint({ class: `f-${kind === "wait" ? "rule" : key}`, "data-key": key });
+    paint({ class: `f-${key}`, "data-key": key });
     if (pattern && pattern !== "solid") mark(pattern);
-    if (kind === "wait" && !this.scene?.cut) paint({ fill: "none", class: "s-wait", "stroke-width": .8 });
   }
 
   showTip(title, lines, x, y) {

@@ -1,0 +1,73 @@
+"""Where a step went: one bar of the mean of its ranks, whose parts stand end to end.
+
+>>> from tpviz.core.trace import Event, Trace
+>>> comm = Event(lane="comm/tp", kind="comm", start=1.0, end=4.0)
+>>> [part["label"] for part in spent(Trace.from_events([Event(end=3.0), comm]))["parts"]]
+['computing 75.0 %', 'exposed communication 25.0 %']
+"""
+
+from collections import defaultdict
+from itertools import accumulate
+from typing import Any
+
+from tpviz.core.inks import phase_key
+from tpviz.core.trace import Trace
+from tpviz.core.trace.analyses import LEAST
+from tpviz.core.trace.columns import codes
+
+from .lanes import mark
+from .legend import key_of
+from .svg import text, width_of
+from .tokens import INKS
+
+NAMES = {"exposed": "exposed communication", "copy": "copying", "idle": "idle"}
+CHIP, APART = 19, 16  # px: a label's mark and the gap to its words; between labels
+
+
+def spent(step: Trace) -> dict[str, Any]:
+    """Of a step: ``title``, ``words`` (`Breakdown.describe`) and ``parts``, ready for JSON.
+
+    A part is a `key_of` with its ``share`` of the step, 0..1; its ``label``, and ``under``, the
+    share that this is of. Computing has a part for each phase, by their seconds, and one label,
+    that of the first. What rounds to nothing has none; nor has a step without time any.
+    """
+    mean, compute = step.breakdown().mean, step["kind"] == "compute"
+    phases: dict[str, float] = defaultdict(float)
+    for phase in codes(step["phase"][compute])[0].tolist():
+        mine = step.where(compute & (step["phase"] == phase) | (step["kind"] == "step"))
+        phases[phase_key(phase)] += sum(b.compute for b in mine.breakdown().values())
+    computing = mean.parts["computing"] / (sum(phases.values()) or 1.0)
+    lengths = {ink: computing * phases[ink] for ink in INKS if ink in phases}
+    lengths |= {ink: mean.parts[name] for ink, name in NAMES.items()}
+    shown = {ink: length for ink, length in lengths.items() if length >= LEAST * mean.span > 0}
+    names = {next(iter(shown), ""): "computing"} | NAMES
+    under = {i: round(mean.parts[name] / mean.span, 9) for i, name in names.items() if i in shown}
+    parts = [
+        {**key_of(ink, ink), "share": round(length / mean.span, 9), "under": under.get(ink, 0.0)}
+        | {"label": f"{names[ink]} {100 * under[ink]:.1f} %" if ink in under else ""}
+        for ink, length in shown.items()
+    ]
+    of = f", mean of {len(step.ranks)} ranks" if len(step.ranks) > 1 else ""
+    title = f"where the step went{of}" + ": unknown, it takes no time" * (not parts)
+    return {"title": title, "words": f"of it{of}: {mean.describe()}", "parts": parts}
+
+
+def spent_bar(
+    parts: list[dict[str, Any]], left: float, right: float, y: float, height: float
+) -> str:
+    """The parts from ``left`` to ``right`` px, and below them their labels: each begins under its
+    part, or as near to it as the others leave room."""
+    ends = [left + (right - left) * share for share in accumulate(p["share"] for p in parts)]
+    labels, free, out = [], left, ""
+    for part, x, end in zip(parts, [left, *ends], ends):
+        name = part["key"].replace("idle", "idle span")
+        out += mark(name, x, y, end - x, height)
+        if part["label"]:  # without a chip where it is of several colours
+            labels.append((max(x, free), name * (part["share"] == part["under"]), part["label"]))
+            free = labels[-1][0] + CHIP + width_of(part["label"]) + APART
+    for x, chip, words in reversed(labels):
+        right = min(x, right - CHIP * bool(chip) - width_of(words))
+        out += mark(chip, right, y + height + 7, CHIP - 5, 11) if chip else ""
+        out += text(right + CHIP * bool(chip), y + height + 17, words)
+        right -= APART
+    return out
