@@ -8,7 +8,7 @@ from synthetic import synthetic_trace
 import tpviz as tv
 from tpviz.core.inks import MEMORY_KINDS, PHASES, axis_keys, phase_key
 from tpviz.core.mesh import Mesh
-from tpviz.views.figures import blocks, lanes, legend, mesh, schedule, tiles, timeline
+from tpviz.views.figures import blocks, legend, mesh, schedule, tiles, timeline
 from tpviz.views.figures.comparison import INK_OF_PART
 from tpviz.views.figures.tokens import (
     INKS,
@@ -106,7 +106,7 @@ def legends():
 
 def look(drawn, x=0, y=0):
     """(its shape, patterns and signs, without colours; the inks in it) of a mark."""
-    svg = lanes.mark(drawn, x, y, 14, 11) if isinstance(drawn, str) else drawn(x, y)
+    svg = legend.drawing(drawn, x, y, 14, 11)
     inks = re.findall(r"[fs]-(?:halo-)?([\w-]+)", svg)
     return re.sub(r"[fs]-[\w -]+", "", svg), [ink for ink in inks if ink in tokens("light")]
 

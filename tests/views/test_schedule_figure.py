@@ -16,12 +16,20 @@ from tpviz.views.figures import schedule as figure
 from tpviz.views.figures.schedule import (
     check_row,
     faults_scene,
+    gathered,
     schedule_detail,
     schedule_scene,
     schedule_svg,
 )
 from tpviz.views.figures.schedule_lanes import LEFT, RIGHT, lay_out
-from tpviz.views.figures.schedule_words import SchedulePanel, compared, peak, spans, words
+from tpviz.views.figures.schedule_words import (
+    SchedulePanel,
+    compared,
+    figures,
+    peak,
+    spans,
+    words,
+)
 from tpviz.views.figures.svg import VIEW
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -74,33 +82,69 @@ def test_bars_are_as_long_as_ranks_compute_and_idle_is_what_they_leave(some):
     for one in some:
         scene, layout = schedule_scene([one], "t"), lay_out([one])
         for row in layout.rows:
-            drawn = {}  # halves of a lane are half as much
+            drawn, idle = {}, 0.0  # halves of a lane are half as much
             for x, y, width, height in paths(scene, "data-key"):
-                if row.y <= y < row.y + layout.lane:
-                    drawn[x, width] = drawn.get((x, width), 0.0) + width * height / layout.lane
-            assert sum(drawn.values()) / layout.scale == pytest.approx(
-                one.timeline.busy[row.rank], abs=0.12 * len(drawn) / layout.scale
-            )
+                if row.y - 0.01 <= y < row.y + row.lane:
+                    drawn[x, width] = drawn.get((x, width), 0.0) + width * height / row.lane
+            for _, y, width, _ in paths(scene, "data-key='idle'"):
+                idle += width * (abs(y - row.y) < 0.01)
+            line, least = one.timeline, 0.12 * len(drawn) / layout.scale
+            busy = (sum(drawn.values()) - idle) / layout.scale
+            assert busy == pytest.approx(line.busy[row.rank], abs=least)
+            assert idle / layout.scale == pytest.approx(line.bubble[row.rank], abs=least)
 
 
-def test_strips_are_what_is_held_over_time(some):
+def test_idle_slots_gather_into_one_block_at_the_right_edge(some):
+    """Bars keep their length and their order, with nothing between them, to the makespan."""
     for one in some:
         scene, layout = schedule_scene([one], "t"), lay_out([one])
-        unit = (layout.strip - 3) / layout.most / one.each * layout.scale
+        before = paths(scene, "data-key")
+        after = paths({"common": gathered(scene["common"])}, "data-key")
+        assert [bar[1:] for bar in before] == [bar[1:] for bar in after]
+        idle = {bar[0] for bar in paths({"common": gathered(scene["common"])}, "data-key='idle'")}
+        for row in layout.rows:
+            bars = sorted(bar for bar in after if row.y - 0.01 <= bar[1] < row.y + row.lane)
+            ends = LEFT
+            for x, _, width, _ in bars:
+                assert x <= ends + 0.2  # a paired action is beside the other
+                ends = max(ends, x + width)
+            assert ends == pytest.approx(layout.x(one.timeline.makespan), abs=0.2)
+            block = [bar for bar in bars if bar[0] in idle]
+            assert block == bars[len(bars) - len(block) :]
+            long = sum(bar[2] for bar in block) / layout.scale
+            assert long == pytest.approx(one.timeline.bubble[row.rank], abs=0.1 * len(bars))
+        svg = schedule_svg(scene, bubble=True)
+        shown = f">bubble {one.timeline.bubble[0]:.4g}<"
+        assert (shown in svg) == (shown in scene["common"])
+
+
+def test_the_chart_is_what_the_fullest_rank_holds_over_time(some):
+    for one in some:
+        scene, layout = schedule_scene([one], "t"), lay_out([one])
+        assert max(one.peaks) == one.peaks[one.fullest]
+        unit = (layout.held - 6) / layout.most / one.each * layout.scale
         for place, name in ((1, "whole"), (2, "checkpoints")):
-            area = sum(w * h for _, _, w, h in paths(scene, f"data-held='{name}'"))
-            held = 0.0
-            for rank in range(one.ranks):
-                series = one.timeline.held(rank)
-                for here, after in pairwise(series):
-                    held += here[place] * (after[0] - here[0])
+            area = sum(
+                w * h
+                for _, _, w, h in paths(scene, f"class='f-activations'[^>]*data-held='{name}'")
+            )
+            series = one.timeline.held(one.fullest)
+            held = sum(here[place] * (then[0] - here[0]) for here, then in pairwise(series))
             assert area / unit == pytest.approx(held, rel=0.03, abs=0.2)
+
+
+@pytest.mark.parametrize("several", [1, 2])
+def test_a_picture_is_as_high_for_many_ranks_as_for_few(several):
+    high = {
+        schedule_scene([panel("1f1b", p, 16)] * several, "t")["height"] for p in (2, 3, 4, 8, 16)
+    }
+    assert len(high) == 1
 
 
 def test_the_critical_path_goes_from_nothing_to_the_makespan():
     for latency in (0.0, 0.5):
         one = panel(latency=latency)
-        outlines = paths(schedule_scene([one], "t"), "class='s-fg tpv-critical'")
+        outlines = paths(schedule_scene([one], "t"), "class='s-fg' stroke-width='2'/>")
         long = sum(width + 1.6 for _, _, width, _ in outlines) / lay_out([one]).scale
         sent = len(one.timeline.critical_messages()) * latency
         assert long + sent == pytest.approx(one.timeline.makespan, abs=0.05)
@@ -118,20 +162,13 @@ def test_a_recomputing_backward_is_two_bars_and_plain_ones_have_no_recompute():
     )
 
 
-@pytest.mark.parametrize("overlapped, height", [(True, 14), (False, 28)])
-def test_pairs_have_a_bracket_and_share_a_lane_where_they_overlap(overlapped, height):
+@pytest.mark.parametrize("overlapped", [True, False])
+def test_pairs_share_a_lane_where_they_overlap(overlapped):
     one = panel("dualpipe_v", 4, 8, overlapped=overlapped, recompute=False)
-    scene = schedule_scene([one], "t")
-    [bracket] = re.findall(r"d='([^']*)'[^>]*tpv-pairs", scene["common"])
-    assert bracket.count("M") == len(one.timeline.schedule.pairs) > 0
-    assert min(bar[3] for bar in paths(scene, "data-key")) == height
-
-
-def test_messages_are_lines_where_they_are_few():
-    scene = schedule_scene([panel(p=3, m=4)], "t")
-    [lines] = re.findall(r"d='([^']*)'[^>]*tpv-messages", scene["common"])
-    assert lines.count("M") == 2 * 4 * 2  # both ways over two cuts
-    assert "tpv-messages" not in schedule_scene([panel(p=8, m=16)], "t")["common"]
+    lane = lay_out([one]).rows[0].lane
+    least = min(bar[3] for bar in paths(schedule_scene([one], "t"), "data-key"))
+    assert one.timeline.schedule.pairs
+    assert least == pytest.approx(lane / 2 if overlapped else lane, abs=0.01)
 
 
 def test_strips_in_bytes_weigh_what_is_held():
@@ -145,7 +182,7 @@ def test_strips_in_bytes_weigh_what_is_held():
         assert layout.most == max(map(peak, one.strips))
     uneven = panel("1f1b", 2, 4, sizes=((7, 2), (5, 1)))
     assert [peak(strip) for strip in uneven.strips] == [7 + 2, 5]
-    assert "of activations between actions" in schedule_scene([uneven], "t")["common"]
+    assert figures([uneven], "")[1][3] == "9 B, rank 0"
     assert "Holds 2 microbatches in 9 B, 1 as checkpoints." in "".join(words(uneven, 0, ""))
 
 
@@ -212,14 +249,18 @@ def test_two_schedules_are_compared_in_words():
     assert "as many microbatches of all its layers" in " ".join(compared(halved, ""))
 
 
-def test_facts_and_table_keep_formula_simulation_and_run_apart():
+def test_tables_keep_formula_simulation_and_run_apart():
     line = panel().timeline
     one = panel(formula=(30.0, line.bubble))
     one = SchedulePanel(line, one.recompute, one.formula, (), measured(trace_of(line)))
-    assert figure.facts([one, panel("1f1b")], "")[:2] == [
-        ["makespan", "30 (formula 30) (emulated 30) against 36"],
-        ["idle", "25.0 % (formula 25.0 %) (emulated 25.0 %) against 33.3 %"],
+    assert figures([one, panel("1f1b")], "") == [
+        ["schedule", "step", "idle", "held at most", "formula", "emulated"],
+        ["shifted_critical_path", "30", "25.0 %", "4, rank 0", "✓ equal", "30, idle 25.0 %"],
+        ["1f1b", "36", "33.3 %", "4, rank 0", "", ""],
     ]
+    for formula in ((31.0, line.bubble), (30.0, [2 * idle for idle in line.bubble])):
+        said = figures([panel(formula=formula)], "")[1][4]
+        assert said == f"{formula[0]:g}, idle {100 * sum(formula[1]) / 4 / formula[0]:.1f} %"
     head, *rows = figure.to_table([one, panel("1f1b")], "")
     assert head[4:8] == ["idle", "idle inside", "idle, formula", "idle, measured"]
     assert rows[3][:9] == ["shifted_critical_path", "3", "3", "18", "12", "2", "12", "12", "1"]
@@ -271,9 +312,9 @@ def test_pictures_are_well_formed_and_inside(panels):
         assert root.get("aria-label").startswith("title <&>, at ")
     for x, y, width, height in paths(scene, "data-key") + paths(scene, "data-held"):
         assert LEFT <= x <= x + width <= VIEW - RIGHT + 0.2
-        assert scene["top"] < y + height <= scene["foot"]
+        assert scene["top"] < y + height <= scene["foot"] + 0.01
     for node in root.iter(f"{SVG}text"):
-        assert float(node.get("y", 50)) <= scene["height"]
+        assert float(node.get("y", 50)) <= float(root.get("height"))
     assert schedule_svg(scene, 0) == schedule_svg(scene, 0)
 
 
@@ -282,22 +323,21 @@ def test_patterns_tell_bars_apart_without_colours():
     patterns = {"backward": "diagonal", "recompute": "dots", "weight_gradient": "back"}
     for ink, pattern in patterns.items():
         assert re.search(
-            rf"data-key='{ink}'/><path d='[^']*' class='tpv-mark' fill='url\(#tpv-{pattern}\)'",
+            rf"data-key='{ink}' data-to='([^']*)'/><path d='[^']*' class='tpv-mark' data-to='\1' "
+            rf"fill='url\(#tpv-{pattern}\)'",
             scene["common"],
         )
-    assert ">F0</text>" in scene["common"]
-    assert ">W3</text>" in scene["common"]
+    for name in ("0", "3"):
+        assert f">{name}</text></g>" in scene["common"] or f">{name}</text><" in scene["common"]
 
 
-def test_memory_is_drawn_against_the_device():
+def test_memory_is_said_against_the_device():
     from tpviz.cluster.clock.cost import Memory
 
     memory = (Memory(parameters=4e9, gradients=4e9, optimizer=8e9, activations=2e9),) * 4
-    scene = schedule_scene([panel(memory=memory)], "t", "s", 10e9)
-    assert scene["common"].count("18 GB of 10 GB") == 4
-    assert re.search(r"class='f-exposed'[^>]*>18 GB of 10 GB", scene["common"])
-    fits = schedule_scene([panel(memory=memory)], "t", "s", 40e9)["common"]
-    assert "f-exposed' font" not in fits
+    assert figures([panel(memory=memory)], "s", 10e9)[1][-1] == "18 GB of 10 GB: too much"
+    assert figures([panel(memory=memory)], "s", 40e9)[1][-1] == "18 GB of 40 GB"
+    assert figures([panel(memory=memory)], "s")[1][-1] == "18 GB"
     assert figure.to_table([panel(memory=memory)], "s")[1][9:] == ["4 GB", "4 GB", "8 GB", "2 GB"]
 
 

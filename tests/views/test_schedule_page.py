@@ -63,7 +63,7 @@ def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
     for row in (0, -1):
         svg.press("ArrowUp")
         view.page.wait_for_selector(f".tpv-schedule[data-row='{row}']")
-    assert says.text_content().startswith("at 24 of 24; The critical path of 1f1b runs")
+    assert says.text_content().startswith("at 24 of 24; Ranks are idle 33.3 % of 24.")
 
 
 BARS = "[data-timed] path[data-key='forward']"
@@ -102,7 +102,7 @@ def test_one_zooms_until_names_fit_and_back(long):
     assert widths(view) == pytest.approx([before[0] * zoomed] * len(widths(view)), rel=0.01)
     assert 0 < len(widths(view)) < len(before) / 4  # what is outside is left out
     shown = names.all_text_contents()
-    assert {"F0", "F9"} <= set(shown) and all(name.strip("FBR").isdigit() for name in shown)
+    assert {"0", "9"} <= set(shown) and all(name.isdigit() for name in shown)
     ticks = view.locator("[data-axis] text").all_text_contents()
     scale = scene["axis"]["duration"] / (scene["axis"]["right"] - scene["axis"]["left"])
     left = scene["axis"]["left"]
@@ -181,3 +181,48 @@ def test_the_speed_is_the_chosen_one(page_of):
         )
         runs[speed] = (b - a) / (t1 - t0)
     assert runs["1x"] > 2.5 * runs["0.25x"] > 0
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_idle_slots_slide_into_one_block_and_back(page_of, motion):
+    steps = ScheduleView("1f1b", p=2, m=4).picture
+    tab = page_of("schedule", [steps.state()], motion)
+    view, idle = tab.locator(".tpv-schedule"), "[data-timed] path[data-key='idle']"
+    before, button = view.locator(idle).get_attribute("d"), tab.get_by_text("the bubble")
+    assert view.locator("[data-gathered]").is_hidden()
+    view.locator("svg[role=application]").press("b")
+    to = [float(x) for x in view.locator(idle).get_attribute("data-to").split()]
+    tab.wait_for_function(
+        "([path, to]) => path.getAttribute('d').split('M').slice(1)"
+        ".every((part, i) => Math.abs(parseFloat(part) - to[i]) < 0.1)",
+        arg=[view.locator(idle).element_handle(), to],
+    )
+    assert button.get_attribute("aria-pressed") == "true"
+    assert "bubble 4" in view.locator("[data-gathered]").text_content()
+    assert view.locator("[data-names]").is_hidden()
+    button.click()
+    tab.wait_for_function(
+        "([path, d]) => path.getAttribute('d') === d",
+        arg=[view.locator(idle).element_handle(), before],
+    )
+
+
+def test_the_critical_path_is_a_switch(page_of):
+    tab = page_of("schedule", [ScheduleView("1f1b", p=2, m=4).picture.state()])
+    path = tab.locator("[data-critical]")
+    assert path.is_hidden()
+    tab.get_by_text("critical path").click()
+    assert path.is_visible()
+
+
+def test_a_narrow_window_shows_all_of_it(page_of):
+    tab = page_of("schedule", [ScheduleView("1f1b", p=2, m=4).picture.state()])
+    tab.set_viewport_size({"width": 400, "height": 900})
+    tab.wait_for_function(
+        "() => { const node = document.querySelector('.tpv-scroll'); "
+        "return node.scrollWidth <= node.clientWidth && node.clientWidth < 400; }"
+    )
+    bars = widths(tab.locator(".tpv-schedule"))
+    assert len(bars) == 8 and min(bars) > 5
+    last = tab.locator("[data-axis] text").last.bounding_box()
+    assert last["x"] + last["width"] < 400

@@ -60,6 +60,8 @@ def test_it_shows_a_static_picture_of_the_stop_where_no_kernel_runs(view):
     assert "data-chosen" in view.to_svg()
     assert "rank 0: F2, forward, 2 to 3" in view.to_svg(row=0)
     assert view.to_svg(step=0, theme="dark") != view.to_svg(theme="dark")
+    assert "data-gathered='' display='none'" in view.to_svg() != view.to_svg(bubble=True)
+    assert "data-critical='' display='none'" not in view.to_svg(critical=True)
 
 
 def test_every_knob_redraws(view):
@@ -111,11 +113,10 @@ def test_the_closed_form_stands_beside_where_there_is_one(name):
     [panel] = panels(view)
     assert panel.formula[0] == pytest.approx(panel.timeline.makespan)
     assert panel.formula[1] == pytest.approx(panel.timeline.bubble)
-    assert f"formula {panel.formula[0]:.4g}" in view.picture.scene["common"]
-    assert "formula" in dict(view.picture.scene["facts"])["makespan"]
+    assert [row[4] for row in view.picture.scene["table"]] == ["formula", "✓ equal"]
     set_knobs(view, latency=0.5)
     assert panels(view)[0].formula is None
-    assert "formula" not in view.picture.scene["common"]
+    assert "formula" not in view.picture.scene["table"][0]
 
 
 def test_where_sizes_clash_others_give_way_and_it_is_said(view):
@@ -197,13 +198,14 @@ def test_a_strategy_has_its_stages_own_times_and_memory(merak):
         "tp=1, dp=1) on laptop, gloo, at "
     )
     assert list(panels(merak)[0].memory) == [memory_of(MERAK, W, place) for place in (0, 1)]
-    assert "of 2 GB" in merak.picture.scene["common"]
+    head, first, _ = merak.picture.scene["table"]
+    assert head[-1] == "memory" and first[-1].endswith(" of 2 GB")
     [(whole, kept), _] = of_microbatch(MERAK, W)  # the last stage recomputes nothing
     assert kept < whole < max(peak(strip) for strip in panels(merak)[0].strips)
     for panel in panels(merak):  # between actions: less than at the worst moment of one
         for strip, memory in zip(panel.strips, panel.memory):
             assert 0.5 < peak(strip) / memory["activations"] < 1
-    assert "without messages" in merak.picture.scene["common"]
+    assert head[4] == "formula (mean stage, no messages)"
     f, b, r = (
         sum(
             sum(s.seconds for s in clock(MERAK, W, cluster, tv.Mesh(MERAK.axes))[1][kind, i])
@@ -258,9 +260,10 @@ def run_of(strategy, workload=W, cluster="laptop, gloo", phases=("forward", "bac
 def test_a_run_is_drawn_until_a_knob_makes_it_another_strategy(merak):
     merak.measured(run_of(MERAK))
     assert panels(merak)[0].measured.idle == pytest.approx((0.001, 0.001))
-    assert "measured 3 ms" in merak.picture.scene["common"]
+    head, first, second = merak.picture.scene["table"]
+    assert head[5] == "emulated" and second[5] == ""
+    assert first[5].startswith("3 ms, idle ") and first[5].endswith(", 1 in flight")
     assert [[count for _, count in held] for held in panels(merak)[0].measured.held] == [[1, 0]] * 2
-    assert "1 in flight, measured 1<" in merak.picture.scene["common"]
     assert panels(merak)[1].measured is None
     set_knobs(merak, microbatches=8)
     assert panels(merak)[0].measured is None
@@ -273,7 +276,7 @@ def test_a_run_is_drawn_until_a_knob_makes_it_another_strategy(merak):
 def test_a_run_without_whole_microbatches_is_drawn_without_what_it_has_in_flight(merak):
     merak.measured(run_of(MERAK, phases=("forward", "recompute")))
     assert merak.error == "" and panels(merak)[0].measured.held == ()
-    assert "measured 3 ms" in merak.picture.scene["common"]
+    assert merak.picture.scene["table"][1][5].startswith("3 ms, idle ")
     assert "data-flown" not in merak.picture.scene["common"]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tpviz.evidence.t3_hardware import Gemm, Machine, simulate
+from tpviz.views.figures.svg import amount, seconds
 from tpviz.views.figures.tiles import (
     MAX_PARTS,
     STEPS,
@@ -22,10 +23,10 @@ from tpviz.views.figures.tiles import (
     tiles_svg,
 )
 from tpviz.views.figures.tiles_states import (
-    EARLY,
+    BY_KEY,
     STATES,
     TilesPanel,
-    facts,
+    figures,
     fused,
     moments,
     ordinal,
@@ -97,19 +98,6 @@ def test_times_are_the_runs_own(runs):
         assert whole[own].max() == pytest.approx(one.rs_end)
 
 
-def test_a_sum_that_comes_first_marks_the_states_until_the_store():
-    one = run("t3", k=1024)
-    found = moments(one)
-    early = found["arrived"] < found["stored"]
-    assert early.any()
-    marked = [any(key.isupper() for key in told) for _, told in stories(found)]
-    assert marked == early.tolist()
-    for (at, told), came, mark in zip(stories(found), found["arrived"], early):
-        if mark:
-            before = state_at(at, told, came - 1e-12)
-            assert before.islower() and state_at(at, told, came) == before.upper()
-
-
 def test_a_mirrored_gpu_turned_is_the_gpu_that_is_simulated():
     whole, mirror = run("t3", mode="full"), run("t3")
     for gpu in (0, 1, 3):
@@ -122,22 +110,21 @@ def test_a_mirrored_gpu_turned_is_the_gpu_that_is_simulated():
 def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
     panels = [TilesPanel(runs[2], range(runs[2].ranks)), TilesPanel(runs[0], range(runs[0].ranks))]
     scene = tiles_scene(panels, "t")
-    looks = {look: key for key, look in scene["parts"].items()}
     labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
+    parts = runs[0].ranks * len(runs[0].tiles.tile)
+    assert len(scene["tiles"]) == 2 * parts
+    places = {(tile[0], tile[1]): i // parts for i, tile in enumerate(scene["tiles"])}
+    assert len(places) == 2 * parts
     for step in (0, 37, 80, STEPS):
-        drawn = [
-            look.replace(place, "@")
-            for place, look in re.findall(
-                r"<g data-at=[^>]*data-place='([^']*)'>(.*?)</g>",
-                placed(scene, scene["stops"][step]),
-            )
-        ]
-        parts = runs[0].ranks * len(runs[0].tiles.tile)
-        assert len(drawn) == 2 * parts
-        for panel, some, line in zip(
-            panels, (drawn[:parts], drawn[parts:]), scene["words"][step].splitlines()
+        found = Counter(), Counter()
+        for path, key in re.findall(
+            r"<path d='([^']*)'[^>]*data-state='(\w)'", placed(scene, scene["stops"][step])
         ):
-            found = Counter(labels[looks[part].lower()] for part in some)
+            for x, y in re.findall(r"M([\d.]+),([\d.]+)h", path):
+                found[places.pop((float(x), float(y)))][labels[key]] += 1
+        assert not places  # every part is drawn, once
+        places = {(tile[0], tile[1]): i // parts for i, tile in enumerate(scene["tiles"])}
+        for panel, some, line in zip(panels, found, scene["words"][step].splitlines()):
             said = dict(
                 (name, int(n))
                 for n, name in (
@@ -145,10 +132,20 @@ def test_what_is_drawn_at_a_step_is_what_is_counted(runs):
                 )
             )
             # px are rounded: parts that change just then may differ
-            assert sum((found - Counter(said)).values()) <= parts * 0.03
+            assert sum((some - Counter(said)).values()) <= parts * 0.03
             assert sum(said.values()) == parts and panel.name in line
     assert scene["words"][0].count(" waiting") == 2
     assert re.fullmatch(r"T3-MCA, all \d GPUs: \d+ done.", scene["words"][-1].splitlines()[0])
+
+
+def test_it_opens_where_most_states_are_seen(runs):
+    panel = TilesPanel(runs[2])
+    scene = tiles_scene([panel], "t")
+    seen = [
+        len({state_at(*story, panel.run.seconds * step / STEPS) for story in panel.stories[0]})
+        for step in range(STEPS + 1)
+    ]
+    assert scene["opens"] == seen.index(max(seen))
 
 
 def test_lanes_are_the_series_of_the_run(runs):
@@ -161,25 +158,24 @@ def test_lanes_are_the_series_of_the_run(runs):
     scene = tiles_scene([panel], "t")
     layout = lay_out([panel])
     path = re.search(r"<path d='M([^']*)z' class='f-axis1' data-lane='tracker'", scene["common"])[1]
-    xs, ys = np.array([point.split(",") for point in path.split("L")], float).T
-    assert xs[0] == pytest.approx(layout.x(panel.series["time"][0]), abs=0.1)
-    high = ys.max() - ys[: len(xs) // 2]
+    line = path.split("V")[0]
+    xs, ys = np.array([point.split(",") for point in line.split("L")], float).T
+    high = np.interp(layout.x(panel.series["time"]).round(1), xs, ys.max() - ys)
     assert high / 34 * panel.run.tracker.peak == pytest.approx(panel.series["tracker"], abs=0.2)
 
 
 def test_names_of_chunks_and_their_rules():
-    common = tiles_scene(
+    scene = tiles_scene(
         [TilesPanel(run("t3", policy="round_robin")), TilesPanel(run("sequential"))], "t"
-    )["common"]
+    )
     for words in (
-        "1st: stored on GPU r - 1",
+        "chunk 1, 1st: stored on GPU r - 1",
         "2nd: DMA after 2 updates",
-        "4th: stays here",
-        "4th: stored, reduced later",
-        "chunk 3",
-        "T3, round robin",
+        "chunk 0, 4th: stays here",
+        "chunk 3, 4th: stored, reduced later",
     ):
-        assert words in common
+        assert words in scene["over"]
+    assert ">T3, round robin: " in scene["common"]
     assert [ordinal(j) for j in (0, 1, 2, 3, 10, 20)] == [
         "1st",
         "2nd",
@@ -221,58 +217,71 @@ def test_the_picture_is_well_formed_and_the_same_each_time(theme):
         tiles_svg(scene, STEPS + 1)
 
 
-def test_states_differ_by_their_patterns_alone_where_parts_are_small():
+def test_states_differ_by_their_patterns_alone():
     """Two states of the same meaning are never in one run: stored, with a tracker and without."""
-    scene = tiles_scene(
-        [TilesPanel(run("t3", waves=2, m=2048)), TilesPanel(run("sequential", waves=2, m=2048))],
-        "t",
-    )
-    assert "<text" not in "".join(scene["parts"].values())
-    grey = {key: re.sub(r" class='f-\w+'", "", look) for key, look in scene["parts"].items()}
+    scene = tiles_scene([TilesPanel(run("t3", waves=2, m=2048))], "t")
+    assert "<text" not in "".join(scene["looks"].values())
+    bare = r" class='f-\w+'| fill-opacity='[^']*'| data-state='\w'"
+    grey = {key: re.sub(bare, "", look) for key, look in scene["looks"].items()}
     assert grey.pop("p") == grey["s"]
-    assert len(set(grey.values())) == len(grey) == len(STATES) - 1 + len(EARLY)
+    assert grey.pop("w") == grey["c"]  # plain: the one pale, the other dark
+    assert len(set(grey.values())) == len(grey) == len(STATES) - 2
     assert len(set(PATTERNS.values())) == len(PATTERNS)
 
 
 def test_a_pattern_goes_on_from_part_to_part():
     """So it shows in parts that are too small for it: what is drawn in them has no origin."""
-    panel = TilesPanel(run("t3", m=4096))
+    panel = TilesPanel(run("t3", m=8192))
     scene, map = tiles_scene([panel], "t"), lay_out([panel]).maps[0]
     drawn = placed(scene, scene["stops"][60])
     assert map.cell < 5 and "@" not in drawn
     for x, y in zip(*boxes(panel, map)):
-        assert f"'><path d='M{x:.1f},{y:.1f}h" in drawn
+        assert f"M{round(float(x), 2):g},{round(float(y), 2):g}h{scene['size'][0]}v" in drawn
+
+
+def test_no_knob_of_a_size_changes_the_height():
+    high = {
+        tiles_scene([TilesPanel(run("t3", m=m, n=n, ranks=p, waves=w)) for _ in range(2)], "t")[
+            "height"
+        ]
+        for m, n, p, w in ((512, 256, 4, 1), (2048, 256, 2, 1), (512, 1024, 4, 2))
+    }
+    assert len(high) == 1
 
 
 def test_what_is_stored_counts_as_an_update_only_with_a_tracker():
-    for config, key, word in (("t3", "s", "stored: one update<"), ("sequential", "p", "stored<")):
+    for config, key, words in (("t3", "s", "stored: one update"), ("sequential", "p", "stored")):
         panel = TilesPanel(run(config))
         told = {key for _, keys in panel.stories[0] for key in keys}
-        scene = tiles_scene([panel], "t")
-        assert {"s", "p"} & told == {key} and f">{word}" in scene["common"]
-        assert (">1</text>" in scene["parts"][key]) == fused(panel.run)
-        assert (">updated twice: triggered<" in scene["common"]) == fused(panel.run)
+        assert {"s", "p"} & told == {key} and BY_KEY[key].label == words
+        assert ("t" in told) == fused(panel.run)
 
 
-def test_areas_of_the_memory_lane_are_named():
+def test_the_legend_has_six_entries_and_names_every_ink():
+    scene = tiles_scene([TilesPanel(run("t3"))], "t")
+    named = {look["key"] for look, _ in scene["legend"]}
+    assert len(scene["legend"]) == 6
+    assert {state.ink for state in STATES} - named == {"rule"}  # waiting is the ground
+
+
+def test_areas_of_the_memory_lane_are_the_gemms_and_communications():
     common = tiles_scene([TilesPanel(run("t3"))], "t")["common"]
-    for where, extra, order in (
-        ("M[^']*h10v10h-10z", "", -1),
-        ("[^']*", r"data-lane='memory' data-key='\w+'", 1),
-    ):
-        drawn = re.findall(
-            rf"<path d='({where})' class='f-(\w+)' {extra}/>"
-            r"(?:<path d='\1' class='tpv-mark' fill='url\(#tpv-(\w+)\)'/>)?",
-            common,
-        )
-        assert [look for _, *look in drawn][::order] == [["forward", ""], ["axis0", "diagonal"]]
-    assert ">GEMM ≤ " in common and ">communication ≤ " in common
+    areas = r"<path d='([^']*)' class='f-(\w+)' data-lane='memory' data-key='\w+'/>"
+    pattern = r"(?:<path d='\1' class='tpv-mark' fill='url\(#tpv-(\w+)\)'/>)?"
+    drawn = re.findall(areas + pattern, common)
+    assert [look for _, *look in drawn] == [["axis0", "vertical"], ["forward", ""]]
 
 
 def test_numbers_above_and_in_the_table_are_the_runs(runs):
     panels = [TilesPanel(runs[2]), TilesPanel(runs[0])]
-    said = dict(facts(panels))
+    said = dict(tiles_scene(panels, "t")["facts"])
     assert said["speedup"] == f"{runs[0].seconds / runs[2].seconds:.3f}"
+    for one, row in zip((runs[2], runs[0]), figures(panels)[1:]):
+        assert row[1:4] == [seconds(t) for t in (one.seconds, one.gemm_end, one.rs_end)]
+        assert row[4] == amount(sum(one.dram.values()))
+        used = f"{one.tracker.peak} of {one.tracker.capacity}" if fused(one) else "not used"
+        assert row[5] == used
+        assert row[6] == (f"1, for all {one.ranks}" if one.mode == "mirror" else f"{one.ranks}")
     table = {row[0]: row[1:] for row in to_table(panels)}
     assert table["what (simulated)"] == ["T3-MCA", "sequential"]
     assert table["DRAM rs_read"][0] == "" != table["DRAM rs_read"][1]

@@ -17,6 +17,7 @@ APART = 44  # px of a time axis, at least, to a time in words
 SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
 IDLE = 34  # px of an idle span, at least, to its name
 MESSAGE = "axis2"  # the ink of what travels along pp
+IDLE_LOOK = "fill-opacity='0.3'"  # of idle and exposed time
 
 
 class Axis(NamedTuple):
@@ -103,8 +104,7 @@ def bars(x0: np.ndarray, x1: np.ndarray, top: float, height: float, key: str) ->
 
 def spans(x0: np.ndarray, x1: np.ndarray, top: float, height: float, kind: str) -> str:
     """Spans of exposed communication or of idle time, in which a lane has no bars."""
-    opacity = {"exposed": 0.3, "idle": 0.22}[kind]
-    return shape(bars_path(x0, x1, top, height), kind, kind, f"fill-opacity='{opacity}'")
+    return shape(bars_path(x0, x1, top, height), kind, kind, IDLE_LOOK)
 
 
 def idle_word(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
@@ -136,9 +136,9 @@ def box(x: float, y: float, width: float, height: float) -> str:
     return f"M{x:.2f},{y:g}h{width:.2f}v{height:g}h-{width:.2f}z"
 
 
-def idle(x: float, y: float, width: float, height: float, opacity: str = ".45") -> str:
-    """An empty lane: its background is idle time."""
-    return rect(x, y, width, height, "rule", f"fill-opacity='{opacity}'")
+def idle(x: float, y: float, width: float, height: float) -> str:
+    """Idle time, or a lane of it."""
+    return swatch(x, y, width, height, "idle", "idle", IDLE_LOOK)
 
 
 def ring(
@@ -157,35 +157,12 @@ def _one(mark, *looks):
     )
 
 
-def _line(ink, looks, up=5.0):
-    """A horizontal line as a mark of a legend."""
-    return lambda x, y, width, height: f"<path d='M{x},{y + up}h{width}' class='s-{ink}' {looks}/>"
-
-
-def _steps(x, y, width, height):
-    """The path of a strip of what is held, in a legend."""
-    high = height / 2
-    return f"M{x},{y + height}v-{high}h{width / 2}v-{high}h{width / 2}v{height}z"
-
-
 MARKS: dict[str, Callable[[float, float, float, float], str]] = {
     "exposed": _one(spans, "exposed"),
     "predicted": _one(outlines, "fg", "stroke-width='1.2'"),
     "idle": idle,
-    "idle span": _one(spans, "idle"),
-    "critical": lambda x, y, width, height: outline(x + 1, y + 1, width - 2, height - 2, "fg", 1.8),
-    "message": _line(MESSAGE, "stroke-width='1.8'"),
-    "held": lambda *place: f"<path d='{_steps(*place)}' class='f-activations'/>",
-    "checkpoints": lambda *place: (
-        f"<path d='{_steps(*place)}' class='f-activations' fill-opacity='.38'/>"
-    ),
-    "most": _line("activations", "stroke-width='1.4' stroke-dasharray='2 3'"),
-    "in flight": lambda x, y, width, height: (
-        rect(x, y + 2, width, height - 2, "recompute", "fill-opacity='.35'")
-        + _line("fg", "stroke-width='1.3'", 2)(x, y, width, height)
-    ),
-    "pair": lambda x, y, width, height: (
-        f"<path d='M{x},{y + 9}v-5h{width}v5' class='s-fg' fill='none' stroke-width='1.3'/>"
+    "message": lambda x, y, width, height: (
+        f"<path d='M{x},{y + 5}h{width}' class='s-{MESSAGE}' stroke-width='1.8'/>"
     ),
     "mean": lambda x, y, width, height: (
         f"<path d='M{x + 4},{y - 1}v13' class='s-fg' stroke-width='1.2'/>"

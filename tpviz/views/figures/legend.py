@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from .lanes import mark
-from .svg import SMALL, text
+from .svg import SMALL, swatch, text
 from .tokens import INKS
 
-Mark = str | Callable[[float, float], str]
-"""A name for `lanes.mark`, or what draws at the top left corner (x, y) of the mark's box."""
+Mark = str | dict[str, str] | Callable[[float, float], str]
+"""A name for `lanes.mark`, also as of `keyed`, or what draws at the top left corner (x, y) of the
+mark's box."""
 
 
 class Look(NamedTuple):
@@ -58,8 +59,24 @@ def legend(
         wide = look.width + look.gap + look.letter * len(words)
         if x + wide + look.room > right:
             x, y = left, y + 18
-        place = x, y, look.width, look.height
-        out += mark(drawn, *place) if isinstance(drawn, str) else drawn(x, y)
+        out += drawing(drawn, x, y, look.width, look.height)
         out += text(x + look.width + look.gap, y + look.down, words, look.token, look.size)
         x += wide + look.space
     return out, y
+
+
+def drawing(drawn: Mark, x: float, y: float, width: float, height: float) -> str:
+    """A mark of a legend, as SVG."""
+    if not isinstance(drawn, dict):
+        return mark(drawn, x, y, width, height) if isinstance(drawn, str) else drawn(x, y)
+    if drawn["kind"]:
+        return mark(drawn["kind"], x, y, width, height)
+    return swatch(x, y, width, height, drawn["key"], drawn["pattern"])
+
+
+def keyed(items: Iterable[tuple[str, str, str]]) -> list[list[Any]]:
+    """(ink, its pattern, words) each as a legend that a page shows and `legend` draws."""
+    return [
+        [{"key": ink, "kind": "idle" * (ink == "idle"), "pattern": pattern}, words]
+        for ink, pattern, words in items
+    ]

@@ -71,6 +71,7 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
             f"the end, after {len(steps)} steps",
         ],
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
+        "says": [],
         "facts": facts(m),
         "numbers": numbers(m),
         "opens": min(1, len(steps)),

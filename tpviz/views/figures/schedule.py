@@ -3,17 +3,16 @@
 Panels and their description in words: `schedule_words`; their lanes: `schedule_lanes`.
 """
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tpviz.core.inks import MEMORY_KINDS
-
 from .lanes import play_head, window, zoomable
-from .legend import Look, legend
+from .legend import keyed, legend
 from .schedule_lanes import (
+    HEAD,
     LEFT,
     RIGHT,
-    TOP,
     Lanes,
     axis,
     in_lanes,
@@ -21,15 +20,15 @@ from .schedule_lanes import (
     named,
     stops,
 )
-from .schedule_words import SchedulePanel, facts, peak, say, spans, summary, to_table, words
+from .schedule_words import SchedulePanel, figures, say, spans, summary, to_table, words
 from .svg import (
     LETTERS,
     VIEW,
     alone,
-    amount,
     check_step,
-    lines,
     pattern_defs,
+    table,
+    table_html,
     text,
     wrapped,
 )
@@ -42,8 +41,8 @@ __all__ = ["check", "schedule_detail", "schedule_scene", "schedule_svg", "to_tab
 
 BADGE = "simulated"
 MAX_RANKS, MAX_ACTIONS = 16, 8192
-LINE = 15  # px, of the description above the picture
-LOOK = Look(16, 11, 6, 7, 18, 9, 13, 18, "muted")
+AXIS = 24  # px, under the lanes
+MOVED = re.compile(r"d='([^']*)'([^>]*?) data-to='([^']*)'")
 
 
 def schedule_scene(
@@ -57,21 +56,18 @@ def schedule_scene(
 
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
     bytes that a device has, where the panels have memory. about : more than the title. Returns
-    these, ``badge``, ``width``, ``height``, ``top`` (px of head that a page shows itself),
-    ``common`` (SVG), ``facts``, ``summary`` (what these do not say), ``stops`` (px of every end of
-    an action or a wait), ``captions`` (of each stop), ``names`` (`schedule_lanes.in_lanes`),
-    ``axis``, ``opens`` (a stop), ``rows`` ([panel, rank, y]), ``lane`` (px: height), ``head`` and
-    ``foot`` (px: from where to where a play-head stands). The detail of a row:
-    `schedule_detail`. Raises ``ValueError`` above 16 ranks or 8192 actions.
+    these, ``badge``, ``width``, ``height``, ``common`` (SVG), ``legend`` (`legend.keyed`),
+    ``table`` (rows of strings; as HTML: ``under``), ``summary`` (a sentence), ``stops`` (px of
+    every end of an action or a wait), ``captions`` (of each stop), ``names``
+    (`schedule_lanes.in_lanes`), ``axis``, ``opens`` (a stop), ``rows`` ([panel, rank, y]), ``lane``
+    (px: height), ``head`` and ``foot`` (px: from where to where a play-head stands). The detail of
+    a row: `schedule_detail`. Raises ``ValueError`` above 16 ranks or 8192 actions.
     """
     for panel in panels:
         check(panel.timeline.schedule)
-    layout = lay_out(panels)
-    drawn = [Lanes(panels, number, layout, unit, device) for number in range(len(panels))]
+    layout, rows = lay_out(panels), figures(panels, unit, device)
+    drawn = [Lanes(panels, number, layout, unit) for number in range(len(panels))]
     names = in_lanes(name for lanes in drawn for name in lanes.names())
-    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, VIEW, LOOK)
-    rows = wrapped(_notes(panels, unit), LETTERS)
-    notes = lines(12, y + 27, rows, 15, "muted")
     times = list(stops(panels, layout).values())
     parts = [pattern_defs(), window(LEFT, VIEW - RIGHT, layout.bottom)]
     parts += [lanes.draw() for lanes in drawn]
@@ -80,19 +76,22 @@ def schedule_scene(
         "about": about,
         "badge": BADGE,
         "width": VIEW,
-        "top": TOP - 6,
-        "height": round(y + 26 + 15 * len(rows)),
-        "common": "".join([*parts, named(names), axis(layout, unit), marks, notes]),
+        "top": 0,
+        "height": round(layout.bottom) + AXIS,
+        "common": "".join([*parts, named(names), axis(layout, unit)]),
         "names": names,
-        "facts": facts(panels, unit),
+        "legend": keyed((ink, INKS[ink].pattern, said) for ink, said in _inks(panels).items()),
+        "table": rows,
+        "under": table_html(rows),
+        "facts": [],
         "summary": summary(panels, unit),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],
-        "rows": [[*row] for row in layout.rows],
-        "lane": layout.lane,
-        "head": TOP + 25,
-        "foot": layout.bottom,
-        "axis": zoomable(LEFT, VIEW - RIGHT, layout.bottom, layout.duration, unit),
+        "rows": [[row.panel, row.rank, round(row.y, 1)] for row in layout.rows],
+        "lane": round(layout.pitch, 1),
+        "head": HEAD - 2,
+        "foot": round(layout.bottom, 1),
+        "axis": zoomable(LEFT, VIEW - RIGHT, round(layout.bottom, 1), layout.duration, unit),
         "opens": opening(panels, times),
     }
 
@@ -117,43 +116,18 @@ def check(schedule: "Schedule") -> None:
         )
 
 
-def _marks(panels):
-    """(mark, words) of the items drawn."""
+def _inks(panels):
+    """{ink: words} of what is drawn."""
     kinds = {a.kind for panel in panels for row in panel.timeline.schedule.actions for a in row}
-    items = [("forward", "F forward")]
+    inks = {"forward": "forward"}
     if kinds & {"B", "RB", "I"}:
-        items.append(("backward", "B backward" + ", I of the input alone" * ("I" in kinds)))
+        inks["backward"] = "backward" + " (of the input)" * ("I" in kinds)
     if "W" in kinds:
-        items.append(("weight_gradient", "W gradient of the weights"))
+        inks["weight_gradient"] = "weights' gradient"
     if kinds & {"R", "RB"}:
-        items.append(("recompute", "R recompute, RB before its backward"))
-    items += [("idle", "idle"), ("critical", "critical path"), ("message", "message")]
-    items += [("held", "activations held"), ("most", "peak activations held")]
-    if any(panel.timeline.schedule.pairs for panel in panels):
-        items.append(("pair", "pair of forward and backward"))
-    if any(any(panel.timeline.schedule.recomputes) for panel in panels):
-        items.append(("checkpoints", "checkpoints held, the rest is recomputed"))
-    if any(panel.measured and panel.measured.held for panel in panels):
-        items.append(("in flight", "in flight, and as measured"))
-    if any(panel.memory for panel in panels):
-        items += [(f"memory {ink}", f"memory: {INKS[ink].label}") for ink in MEMORY_KINDS.values()]
-    return items
-
-
-def _notes(panels, unit):
-    """Where numbers come from, and the scale of the strips."""
-    notes = [f"Measured: {panel.measured.badge}." for panel in panels if panel.measured]
-    if any(panel.formula for panel in panels):
-        exact = "for equal stages, where it is exact."
-        mean = "with the times of the mean stage, without messages."
-        notes.append(f"Formula: closed form {mean if unit else exact}")
-    most = max(peak(strip) / panel.unit for panel in panels for strip in panel.strips)
-    notes.append(
-        f"A strip's height: {amount(most)} of activations between actions."
-        if any(panel.sizes for panel in panels)
-        else f"A strip's height: {most:g} microbatches of all layers."
-    )
-    return " ".join(notes)
+        inks["recompute"] = "recompute"
+    again = any(any(panel.timeline.schedule.recomputes) for panel in panels)
+    return inks | {"idle": "idle", "activations": "held" + " (pale: checkpoints)" * again}
 
 
 # -- one row ---------------------------------------------------------------------------------------
@@ -166,7 +140,7 @@ def schedule_detail(panels: Sequence[SchedulePanel], row: int, unit: str = "") -
     if row < 0:
         return {"row": row, "stops": [], "words": [], "marks": []}
     layout = lay_out(panels)
-    number, rank, _ = layout.rows[row]
+    number, rank, *_ = layout.rows[row]
     lanes, place = (
         Lanes(panels, number, layout),
         {at: i for i, at in enumerate(stops(panels, layout))},
@@ -201,18 +175,45 @@ def words_of(scene: dict[str, Any], step: int, detail: dict[str, Any] | None) ->
 
 
 def schedule_svg(
-    scene: dict[str, Any], step: int = 0, detail: dict[str, Any] | None = None, theme: str = "auto"
+    scene: dict[str, Any],
+    step: int = 0,
+    detail: dict[str, Any] | None = None,
+    theme: str = "auto",
+    bubble: bool = False,
+    critical: bool = False,
 ) -> str:
     """The picture with the play-head at a stop, and what a row does there, as a whole SVG.
 
     detail : of the row, as `schedule_detail` gives it; None for no row. theme "light", "dark" or
-    "auto". Raises ValueError for a step that does not exist.
+    "auto". bubble : idle slots are gathered at the right edge. critical : the critical path is
+    outlined. Raises ValueError for a step that does not exist.
     """
     check_step(scene, step)
-    said = words_of(scene, step, detail)
-    now = play_head(scene, scene["stops"][step]) if step else ""
-    mark = detail["marks"][moment_of(detail, step)] if detail and detail["marks"] else ""
-    return alone(scene, said, scene["common"] + now + mark, theme)
+    said, common = words_of(scene, step, detail), scene["common"]
+    if bubble:
+        common = gathered(common)
+    elif step:
+        common += play_head(scene, scene["stops"][step])
+    if critical and not bubble:
+        common = common.replace("data-critical='' display='none'", "data-critical=''")
+    if detail and detail["marks"] and not bubble:
+        common += detail["marks"][moment_of(detail, step)]
+    marks, y = legend(scene.get("legend", ()), 0, scene["height"] + 6, VIEW)
+    under, y = table(0, y + 32, scene.get("table", ()))
+    whole = {**scene, "height": y + 8}
+    return alone(whole, said, common + marks + under, theme)
+
+
+def gathered(common: str) -> str:
+    """A picture whose idle slots are gathered: bars stand where their ``data-to`` says."""
+
+    def moved(found):
+        to = iter(found[3].split())
+        return f"d='{re.sub(r'M[^,]+', lambda _: 'M' + next(to), found[1])}'{found[2]}"
+
+    shown = common.replace("data-gathered='' display='none'", "data-gathered=''")
+    shown = shown.replace("data-names=''", "display='none'")
+    return MOVED.sub(moved, shown.replace("data-rest=''", "opacity='.2'"))
 
 
 # -- a schedule that cannot run --------------------------------------------------------------------
@@ -222,8 +223,7 @@ def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
     faults : sentences; the picture is the schedule as it was written.
     """
     said = "\n".join([f"{schedule.name} cannot run:", *(f"• {fault}" for fault in faults)])
-    top = 44 + LINE * len(wrapped(said, LETTERS))
-    y, out = top + 4, []
+    y, out = 0, []
     for line in str(schedule).splitlines():
         for i, part in enumerate(wrapped(line, LETTERS)):
             y += 18
@@ -232,7 +232,7 @@ def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
         "title": repr(schedule).strip("<>"),
         "badge": "cannot run",
         "width": VIEW,
-        "top": top,
+        "top": 0,
         "height": y + 16,
         "common": "".join(out),
         "facts": [["faults", str(len(faults))]],
@@ -241,7 +241,7 @@ def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
         "captions": ["cannot run"],
         "rows": [],
         "lane": 0,
-        "head": top,
-        "foot": top,
-        "axis": zoomable(LEFT, VIEW - RIGHT, top, 0.0, ""),
+        "head": 0,
+        "foot": 0,
+        "axis": zoomable(LEFT, VIEW - RIGHT, 0, 0.0, ""),
     }

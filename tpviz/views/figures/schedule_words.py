@@ -92,6 +92,12 @@ class SchedulePanel:
             return self.held
         return [weighed(self.timeline, rank, self.sizes) for rank in range(self.ranks)]
 
+    @cached_property
+    def fullest(self) -> int:
+        """The rank that holds most."""
+        tops = [peak(strip) for strip in self.strips]
+        return tops.index(max(tops))
+
     @property
     def unit(self) -> int:
         """A rank's bytes in `strips` per microbatch of all its layers."""
@@ -268,19 +274,11 @@ def compared(panels: Sequence[SchedulePanel], unit: str) -> Iterator[str]:
 
 
 def summary(panels: Sequence[SchedulePanel], unit: str) -> str:
-    """What the numbers in the picture do not say: which schedule is longer, and the rank that does
-    most of each critical path."""
-    words = [f"{_longer(*panels, unit)}."] if len(panels) == 2 else []  # pyright: ignore[reportCallIssue]
-    for panel in panels:
-        line, works = panel.timeline, [0.0] * panel.ranks
-        for rank, index in panel.path:
-            works[rank] += line.end[rank][index] - line.start[rank][index]
-        most = max(works)
-        words.append(
-            f"The critical path of {panel.name} runs on rank {works.index(most)} for "
-            f"{say(most, unit)} of {say(line.makespan, unit)}."
-        )
-    return " ".join(words)
+    """Which schedule is longer, or what is the bubble of the only one."""
+    if len(panels) == 2:
+        return f"{_longer(*panels, unit)}."  # pyright: ignore[reportCallIssue]
+    line = panels[0].timeline
+    return f"Ranks are idle {share(line.bubble, line.makespan)} of {say(line.makespan, unit)}."
 
 
 def _longer(one, two, unit):
@@ -311,25 +309,61 @@ def _difference(one, two, unit):
     )
 
 
-def facts(panels: Sequence[SchedulePanel], unit: str) -> list[list[str]]:
-    """(label, text) pairs for the line above the picture."""
-    lengths, idles, peaks = [], [], []
-    for panel in panels:
+def figures(
+    panels: Sequence[SchedulePanel], unit: str, device: float | None = None
+) -> list[list[str]]:
+    """The table under the picture, header first: a schedule each. Its closed form is one tick where
+    it gives the same. device : as of `schedule.schedule_scene`."""
+    columns = ["schedule", "step", "idle", "held at most"]
+    form = "formula (mean stage, no messages)" if unit else "formula"
+    more = {
+        form: [_formula(panel, unit) for panel in panels],
+        next((p.measured.badge for p in panels if p.measured), ""): [_ran(p, unit) for p in panels],
+        "memory": [_memory(panel, device) for panel in panels],
+    }
+    more = {name: cells for name, cells in more.items() if any(cells)}
+    rows = [[*columns, *more]]
+    for number, panel in enumerate(panels):
         line = panel.timeline
-        lengths.append(say(line.makespan, unit))
-        idles.append(share(line.bubble, line.makespan))
-        if panel.formula:
-            lengths[-1] += f" (formula {say(panel.formula[0], unit)})"
-            idles[-1] += f" (formula {share(panel.formula[1], panel.formula[0])})"
-        if panel.measured:
-            ran = panel.measured
-            lengths[-1] += f" ({ran.badge} {say(ran.makespan, unit)})"
-            idles[-1] += f" ({ran.badge} {share(ran.idle, ran.makespan)})"
-        peaks.append(", ".join(map(str, panel.peaks)))
-    return [
-        [label, " against ".join(words)]
-        for label, words in (("makespan", lengths), ("idle", idles), ("most in flight", peaks))
-    ]
+        row = [panel.name, say(line.makespan, unit), share(line.bubble, line.makespan)]
+        row += [f"{_much(panel)}, rank {panel.fullest}"]
+        rows.append([*row, *(cells[number] for cells in more.values())])
+    return rows
+
+
+def _much(panel):
+    """What the fullest rank holds, in bytes or microbatches of all its layers."""
+    most = peak(panel.strips[panel.fullest]) / panel.unit
+    return amount(most) if panel.sizes else f"{most:g}"
+
+
+def _formula(panel, unit):
+    if not panel.formula:
+        return ""
+    (length, idle), line = panel.formula, panel.timeline
+    least = CLOSE * line.makespan
+    if all(abs(a - b) <= least for a, b in zip((length, *idle), (line.makespan, *line.bubble))):
+        return "✓ equal"
+    return f"{say(length, unit)}, idle {share(idle, length)}"
+
+
+def _ran(panel, unit):
+    ran = panel.measured
+    if not ran:
+        return ""
+    most = max((count for held in ran.held for _, count in held), default=0)
+    words = f"{say(ran.makespan, unit)}, idle {share(ran.idle, ran.makespan)}"
+    return words + f", {most} in flight" * bool(most)
+
+
+def _memory(panel, device):
+    """The rank that needs most, and what its device has."""
+    if not panel.memory:
+        return ""
+    most = max(memory.total for memory in panel.memory)
+    if device is None:
+        return amount(most)
+    return f"{amount(most)} of {amount(device)}" + ": too much" * (most > device)
 
 
 def to_table(panels: Sequence[SchedulePanel], unit: str) -> list[list[str]]:

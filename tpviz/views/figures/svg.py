@@ -3,7 +3,7 @@
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -221,6 +221,27 @@ def lines(
 ) -> str:
     """Rows of text one below the other, ``step`` px apart."""
     return "".join(text(x, y + step * i, row, token, size, anchor) for i, row in enumerate(rows))
+
+
+def table(x: float, y: float, rows: Iterable[Sequence[str]]) -> tuple[str, float]:
+    """(rows of strings as SVG, header first, y of the last line); columns become rows where they
+    are wider than a `VIEW`."""
+    columns, out = [*zip(*rows)], ""
+    widths = [max(map(width_of, column)) + 16 for column in columns]
+    if x + sum(widths) > VIEW:
+        columns = [*zip(*columns)]
+        widths = [max(map(width_of, column)) + 16 for column in columns]
+    for column, wide in zip(columns, widths):
+        out += lines(x, y, column[:1], LINE, "muted") + lines(x, y + LINE, column[1:], LINE)
+        x += wide
+    return out, y + LINE * max(len(columns[0]) - 1 if columns else 0, 0)
+
+
+def table_html(rows: Iterable[Sequence[str]]) -> str:
+    """As `table`, in HTML."""
+    cells = (("td" if i else "th", row) for i, row in enumerate(rows))
+    lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in cells)
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def wrapped(words: str, letters: int) -> list[str]:

@@ -5,36 +5,37 @@ All times are simulated. Where one GPU stands for all ("mirror"), the others are
 turned.
 """
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .lanes import axis_below, idle, play_head, ring, timed, window, zoomable
-from .legend import Look, legend
+from .lanes import axis_below, play_head, ring, timed, window, zoomable
+from .legend import keyed, legend
 from .svg import (
     VIEW,
     alone,
-    amount,
     check_step,
-    lines,
     pattern_defs,
+    rect,
     seconds,
     shape,
+    table,
+    table_html,
     text,
     width_of,
 )
 from .tiles_states import (
     BY_KEY,
-    EARLY,
     STATES,
     TilesPanel,
-    counts,
-    facts,
+    counted,
+    figures,
     fused,
     ordinal,
     rule_of,
+    said,
+    speedup,
     state_at,
     story_of,
 )
@@ -44,73 +45,64 @@ if TYPE_CHECKING:
 
 BADGE = "simulated"
 Time = TypeVar("Time", float, np.ndarray)
-LEFT, RIGHT, TOP = 110, 236, 84
-MAX_PARTS, STEPS = 2304, 120
-HIGH, LANE, GAP = 236, 34, 9
-"""px: of a GPU's tiles at most; of a lane; between lanes."""
-HEAD = 36
-"""px of a panel's name, and of names of chunks or GPUs, over its tiles."""
-LABELS, UNNAMED = (60, 182), (7, 7)
-"""px left and right of a GPU's tiles, where its chunks are named, and where not."""
-LANES = {
-    "computing": "tiles computing",
-    "memory": "memory queue",
-    "tracker": "tracker, records",
-    "link": "link, share",
-}
+RIGHT, MAX_PARTS, STEPS = 12, 2304, 120
+HEAD, LANE, GAP, BELOW, AXIS = 28, 34, 8, 18, 24
+"""px: of a panel's name; of a lane; between lanes; under a panel; of the time axis."""
+LANES = {"computing": "computing", "memory": "memory", "tracker": "tracker", "link": "link"}
 """{lane: its name}."""
-LINE, SIGN, SMALL = 15, 9.5, 6
-LOOK = Look(14, 11, 6, 7, 18, 9, 13, 18, "muted")
-PART = re.compile(r"(<g data-at='([^']*)' data-is='(\w+)' data-place='([^']*)'>)</g>")
+HIGH = len(LANES) * (LANE + GAP) - GAP
+SIDE, MAPS, NAMES, GPU = 3, (170, 100), 92, 18
+"""px: left of tiles; of tiles, at most across beside lanes, or down above them; of lanes' names; of
+a GPU's."""
+SMALL = 6  # px of a part, at least, that a gap parts from the next
 
 
 def tiles_scene(panels: Sequence[TilesPanel], title: str) -> dict[str, Any]:
     """The scene of one or two `TilesPanel`s on one clock, ready for JSON; as `Film` wants it.
 
-    Its ``stops`` are equal steps of time. In ``common`` every part is an empty ``<g>`` with
-    ``data-at`` (px at which its state changes), ``data-is`` (the keys of its states, one more) and
-    ``data-place`` (px); ``parts`` has what is drawn in it, {key of a state: SVG, "@" for its
-    place}. ``map`` is how many parts a GPU has. Raises ``ValueError`` above `MAX_PARTS` parts.
+    Its ``stops`` are equal steps of time. ``tiles`` has of each part [x, y, px at which its state
+    changes, the keys of its states: one more]; ``looks`` {key: SVG of a path "@" of all parts in
+    that state}; ``size`` px of a part; ``over`` (SVG) stands above them; ``map`` is how many parts
+    a GPU has. Raises ``ValueError`` above `MAX_PARTS` parts.
     """
     check(sum(len(panel.gpus) for panel in panels), panels[0].run.gemm)
-    layout = lay_out(panels)
+    layout, rows = lay_out(panels), figures(panels)
     times = [layout.duration * step / STEPS for step in range(STEPS + 1)]
-    out = [pattern_defs(), window(LEFT, VIEW - RIGHT, layout.bottom)]
-    for panel, (x, y) in zip(panels, layout.heads):
-        out.append(
-            text(x, y + 11, f"{panel.name}: {seconds(panel.run.seconds)}", size=16, weight=700)
-        )
-    for map in layout.maps:
-        out += _map(panels[map.panel], layout, map)
-    for number in range(len(panels)):
-        out += _lanes(panels, number, layout)
-    beside = "time", VIEW - RIGHT + 24
-    axis = axis_below(LEFT, layout.bottom, layout.scale, layout.duration, seconds, *beside)
-    marks, y = legend(_marks(panels), 12.0, layout.bottom + 35, VIEW, LOOK)
+    tables = [counted(panel, times) for panel in panels]
+    drawn = [pattern_defs(), window(layout.left, VIEW - RIGHT, layout.bottom)]
+    for number, panel in enumerate(panels):
+        drawn += _lanes(panels, number, layout)
+        drawn.append(text(0, layout.heads[number] + 16, heading(panel), size=16, weight=650))
+    axis = axis_below(layout.left, layout.bottom, layout.scale, layout.duration, seconds, "time", 0)
     return {
         "title": title,
         "badge": BADGE,
         "width": VIEW,
-        "top": TOP - 6,
-        "height": round(y + 23),
-        "common": "".join([*out, axis, marks]),
-        "parts": _parts(panels, layout),
+        "top": 0,
+        "height": round(layout.bottom) + AXIS,
+        "common": "".join([*drawn, axis]),
+        "over": "".join(part for map in layout.maps for part in _over(panels[map.panel], map)),
+        "tiles": [tile for map in layout.maps for tile in _tiles(panels[map.panel], map, layout)],
+        "looks": {state.key: _look(state) for state in STATES},
+        "size": [round(side, 2) for side in layout.size],
         "map": len(panels[0].run.tiles.tile),
-        "facts": facts(panels),
-        "words": counts(panels, times),
+        "legend": keyed((s.ink, s.pattern, s.legend) for s in STATES if s.legend),
+        "table": rows,
+        "under": table_html(rows),
+        "facts": [["speedup", f"{speedup(panels):.3f}"]] if len(panels) == 2 else [],
+        "words": said(panels, tables),
         "stops": [round(layout.x(time), 2) for time in times],
         "captions": [f"at {seconds(t)} of {seconds(layout.duration)}" for t in times],
-        "head": round(layout.head, 1),
+        "head": round(layout.lanes[0] - 2, 1),
         "foot": round(layout.bottom, 1),
-        "axis": zoomable(LEFT, VIEW - RIGHT, layout.bottom, layout.duration, "s"),
-        "opens": opening(panels[0], times),
+        "axis": zoomable(layout.left, VIEW - RIGHT, layout.bottom, layout.duration, "s"),
+        "opens": int(np.argmax((tables[0] > 0).sum(axis=1))),  # the first with the most states
     }
 
 
-def opening(panel: TilesPanel, times: Sequence[float]) -> int:
-    """The step at which a page opens: the first with the most states side by side."""
-    now = lambda t: {state_at(at, keys, t).lower() for at, keys in panel.stories[0]}
-    return max(range(len(times)), key=lambda step: len(now(times[step])))
+def heading(panel: TilesPanel) -> str:
+    """ "T3-MCA: 700 us"."""
+    return f"{panel.name}: {seconds(panel.run.seconds)}"
 
 
 def check(gpus: int, gemm: "Gemm") -> None:
@@ -126,98 +118,65 @@ def check(gpus: int, gemm: "Gemm") -> None:
 
 # -- where everything is ---------------------------------------------------------------------------
 class TileMap(NamedTuple):
-    """A GPU's tiles: which panel and GPU, its left and top, px of a tile, whether chunks are
-    named."""
+    """A GPU's tiles: which panel and GPU, its left and top, px of a tile."""
 
     panel: int
     gpu: int
     x: float
     y: float
     cell: float
-    named: bool
 
 
 class TilesLayout(NamedTuple):
-    """Where everything is, in px. maps : `TileMap`s. heads : (x, y) of each panel's name. lanes :
-    per panel the top of its lanes. scale : px of a second."""
+    """Where everything is, in px. maps : `TileMap`s. size : width and height of a part. heads,
+    lanes : per panel the top of its name and of its lanes. left : of the time axis. scale : px of a
+    second."""
 
     maps: tuple[TileMap, ...]
-    heads: tuple[tuple[float, float], ...]
+    size: tuple[float, float]
+    heads: tuple[float, ...]
     lanes: tuple[float, ...]
-    head: float
+    left: float
     bottom: float
     scale: float
     duration: float
 
     def x(self, time: Time) -> Time:
         """Of a time."""
-        return LEFT + time * self.scale
+        return self.left + time * self.scale
 
 
 def lay_out(panels: Sequence[TilesPanel]) -> TilesLayout:
-    """The `TilesLayout`: GPU 0 of the panels side by side; or all GPUs in a row, panel below
-    panel."""
-    down, across = panels[0].run.gemm.tiles
-    stacked = any(len(panel.gpus) > 1 for panel in panels)
-    maps, heads, y = [], [], TOP + 12
-    wide = (VIEW - 24) / (1 if stacked else len(panels))
+    """The `TilesLayout`, panel below panel: the tiles of GPU 0 beside its lanes, those of all GPUs
+    above them. What the knobs of sizes change is not its height."""
+    (down, across), waves = panels[0].run.gemm.tiles, panels[0].run.gemm.wavefronts
+    several = max(len(panel.gpus) for panel in panels)
+    if several == 1:
+        each, above = VIEW, 0
+        cell = min(MAPS[0] / across, HIGH / down)
+        left = SIDE + across * cell + NAMES
+    else:
+        each, above, left = VIEW / several, GPU + MAPS[1] + 12, float(NAMES)
+        cell = min((each - 14) / across, MAPS[1] / down)
+    heads, lanes, maps, y = [], [], [], 0.0
     for number, panel in enumerate(panels):
-        x = 12 + (0 if stacked else number * wide)
-        heads.append((x, y))
-        each = wide / len(panel.gpus)
-        sides = UNNAMED if stacked else LABELS
-        cell = min((each - sum(sides)) / across, HIGH / down, 34.0)
+        heads.append(y)
+        y += HEAD
+        top = y + GPU * (several > 1)
         maps += [
-            TileMap(number, gpu, x + i * each + sides[0], y + HEAD, cell, not stacked)
-            for i, gpu in enumerate(panel.gpus)
+            TileMap(number, gpu, SIDE + i * each, top, cell) for i, gpu in enumerate(panel.gpus)
         ]
-        if stacked:
-            y += HEAD + down * cell + 22
-    if not stacked:
-        y += HEAD + down * maps[0].cell + 22
-    head, lanes = y + 4, []
-    y = head + 8
-    for _ in panels:
-        lanes.append(y + 18)
-        y += 18 + len(LANES) * (LANE + GAP) + 6
+        lanes.append(y + above)
+        y += above + HIGH + BELOW
     duration = max(panel.run.seconds for panel in panels)
-    return TilesLayout(
-        tuple(maps),
-        tuple(heads),
-        tuple(lanes),
-        head,
-        y,
-        (VIEW - LEFT - RIGHT) / (duration or 1.0),
-        duration,
-    )
+    scale = (VIEW - RIGHT - left) / (duration or 1.0)
+    gap = float(cell / waves >= SMALL)
+    size = cell - gap, cell / waves - gap
+    tops = tuple(heads), tuple(lanes)
+    return TilesLayout(tuple(maps), size, *tops, left, y - BELOW + 6, scale, duration)
 
 
 # -- tiles -----------------------------------------------------------------------------------------
-def _parts(panels, layout):
-    cell, waves = layout.maps[0].cell, panels[0].run.gemm.wavefronts
-    return {key: _part(key, cell, cell / waves) for key in [*BY_KEY, *EARLY.upper()]}
-
-
-def _part(key, width, height):
-    """Small parts have no gaps, and a pattern goes on from one to the next: there it shows."""
-    state = BY_KEY[key.lower()]
-    gap = float(height >= SMALL)
-    size = width - gap, height - gap
-    path = "M@h{0:.2f}v{1:.2f}h-{0:.2f}z".format(*size)
-    out = shape(path, state.ink, state.pattern, "" if state.pattern else "fill-opacity='.5'")
-    if state.sign and min(size) >= SIGN:
-        x, high = size[0] / 2, min(size) * 0.85
-        out += (
-            f"<text transform='translate(@)' x='{x:.1f}' y='{size[1] / 2 + high * 0.36:.1f}' "
-            f"class='f-halo-{state.ink}' font-size='{high:.1f}' font-weight='700' "
-            f"text-anchor='middle'>{state.sign}</text>"
-        )
-    if key.isupper():
-        side = min(size) * 0.62
-        out += f"<path d='M@h{side:.1f}l-{side:.1f},{side:.1f}z' class='f-fg'/>"
-    return out
-
-
 def boxes(panel: TilesPanel, map: TileMap) -> tuple[np.ndarray, np.ndarray]:
     """(x, y) px of each part in a map, in the order of its tiles."""
     tiles, waves = panel.run.tiles, panel.run.gemm.wavefronts
@@ -227,147 +186,108 @@ def boxes(panel: TilesPanel, map: TileMap) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def _map(panel, layout, map):
-    index = panel.gpus.index(map.gpu)
-    for (at, keys), x, y in zip(panel.stories[index], *boxes(panel, map)):
-        when = ",".join(f"{layout.x(t):.1f}" for t in at)
-        yield f"<g data-at='{when}' data-is='{keys}' data-place='{x:.1f},{y:.1f}'></g>"
-    yield _borders(panel, map)
-    yield from _chunks(panel, map, panel.moments[index]["position"])
+def _tiles(panel, map, layout):
+    """``tiles`` of a map; see `tiles_scene`."""
+    stories = panel.stories[panel.gpus.index(map.gpu)]
+    places = zip(*(np.round(values, 2).tolist() for values in boxes(panel, map)))
+    for (at, keys), (x, y) in zip(stories, places):
+        yield [x, y, [round(layout.x(t), 1) for t in at], keys]
 
 
-def _borders(panel, map):
-    """Lines between tiles of different chunks, and around all."""
-    tiles, (down, across) = panel.run.tiles, panel.run.gemm.tiles
-    chunk = np.full((down + 2, across + 2), -1)
-    chunk[tiles.row + 1, tiles.column + 1] = tiles.chunk
-    lines = []
-    for r, c in np.argwhere(chunk[:-1, 1:-1] != chunk[1:, 1:-1]).tolist():
-        lines.append(f"M{map.x + c * map.cell:.1f},{map.y + r * map.cell:.1f}h{map.cell:.1f}")
-    for r, c in np.argwhere(chunk[1:-1, :-1] != chunk[1:-1, 1:]).tolist():
-        lines.append(f"M{map.x + c * map.cell:.1f},{map.y + r * map.cell:.1f}v{map.cell:.1f}")
-    return f"<path d='{''.join(lines)}' class='s-fg' fill='none' stroke-width='1.4'/>"
+def _look(state):
+    """A path of all parts in a state; small ones have no gaps, so that patterns go on."""
+    return shape(
+        "@",
+        state.ink,
+        state.pattern,
+        f"fill-opacity='{state.opacity:g}' data-state='{state.key}'",
+    )
 
 
-def _chunks(panel, map, position):
-    """The place of each chunk, and its destination; on a small map only the GPU's number."""
-    if not map.named:
-        yield text(map.x, map.y - 4, f"GPU {map.gpu}")
-        return
-    tiles, run = panel.run.tiles, panel.run
-    down, across = run.gemm.tiles
-    rows = down >= across  # chunks lie one below the other
-    x, y = (values + map.cell / 2 for values in boxes(panel, map))
-    right = map.x + across * map.cell
+def _over(panel, map):
+    """A line around each chunk, where it goes in words where one points at it; and which GPU this
+    is, of several."""
+    tiles, run, cell = panel.run.tiles, panel.run, map.cell
+    position = panel.moments[panel.gpus.index(map.gpu)]["position"]
     for chunk in range(run.ranks):
         mine = tiles.chunk == chunk
         j = int(position[mine][0])
-        if rows:
-            middle = float(y[mine].mean()) + 2
-            yield text(map.x - 6, middle, f"chunk {chunk}", "muted", anchor="end")
-            yield text(right + 6, middle, f"{ordinal(j)}: {rule_of(run, j)}", "muted")
-        else:
-            yield text(float(x[mine].mean()), map.y - 3, f"{chunk}", "muted", anchor="middle")
-    if not rows:
-        yield text(map.x - 6, map.y - 3, "chunk", "muted", anchor="end")
-
-
-def _marks(panels):
-    """(mark, words) of the states that there are."""
-    keys = {
-        key for panel in panels for stories in panel.stories for _, keys in stories for key in keys
-    }
-    items = [(s.key, s.label) for s in STATES if {s.key, s.key.upper()} & keys]
-    if keys & set(EARLY.upper()):
-        items.append(("W", "marked: the partial sum arrived first"))
-    return [
-        (lambda x, y, key=key: _part(key, 14, 11).replace("@", f"{x:g},{y:g}"), words)
-        for key, words in items
-    ]
+        path = ""
+        for row in np.unique(tiles.row[mine]).tolist():  # of which it has one piece
+            columns = tiles.column[mine & (tiles.row == row)]
+            x, wide = map.x + columns.min() * cell, (np.ptp(columns) + 1) * cell
+            path += f"M{x:.1f},{map.y + row * cell:.1f}h{wide:.1f}v{cell:.1f}h-{wide:.1f}z"
+        said = f"chunk {chunk}, {ordinal(j)}: {rule_of(run, j)}"
+        yield f"<path d='{path}' fill='transparent'><title>{said}</title></path>"
+    chunk = np.full([side + 2 for side in run.gemm.tiles], -1)
+    chunk[tiles.row + 1, tiles.column + 1] = tiles.chunk
+    down, along = (np.argwhere(np.diff(chunk, axis=axis)).tolist() for axis in (0, 1))
+    lines = [f"M{map.x + (c - 1) * cell:.1f},{map.y + r * cell:.1f}h{cell:.1f}" for r, c in down]
+    lines += [f"M{map.x + c * cell:.1f},{map.y + (r - 1) * cell:.1f}v{cell:.1f}" for r, c in along]
+    yield f"<path d='{''.join(lines)}' class='s-muted' fill='none'/>"
+    if len(panel.gpus) > 1:
+        yield text(map.x, map.y - 4, f"GPU {map.gpu}", "muted")
 
 
 # -- lanes: GPU 0's slots, memory queue, tracker and link over time --------------------------------
 def _lanes(panels, number, layout):
-    """A panel's lanes and what ends when, as pieces of SVG. Acts share each lane's scale."""
+    """A panel's lanes and what ends when, as pieces of SVG. Panels share each lane's scale."""
     panel, y = panels[number], layout.lanes[number]
-    name = f"{panel.name}, {'each GPU' if panel.run.mode == 'mirror' else 'GPU 0'}"
-    yield text(12, y - 7, name, weight=700)
-    yield timed("".join(_ends(panel, layout, y, 16 + 1.1 * width_of(name))))
+    left = max(layout.left, 12 + 1.06 * width_of(heading(panel), 16))
+    ends = _ends(panel, layout, layout.heads[number] + 16, y, left)
     for what, name in LANES.items():
-        yield text(LEFT - 8, y + LANE / 2 + 4, name, anchor="end")
-        top, areas, rows = _drawn(panels, panel, what)
-        lane = idle(LEFT, y, layout.duration * layout.scale, LANE, ".35")
-        yield timed(lane + "".join(_stack(panel.series["time"], areas, top, y, layout, what)))
-        x = VIEW - RIGHT + 12
-        if len(areas) > 1:  # a chip for each, before its line
-            for i, (ink, pattern, _) in enumerate(areas[::-1]):
-                yield shape(f"M{x},{y + 4 + 14 * i}h10v10h-10z", ink, pattern)
-            x += 15
-        yield lines(x, y + 13, rows, 14, "muted")
+        yield text(layout.left - 10, y + LANE / 2 + 4.5, name, anchor="end")
+        wide = panel.run.seconds * layout.scale
+        ground = rect(layout.left, y, wide, LANE, "rule", "fill-opacity='.5'")
+        areas = _stack(panel.series["time"], *_drawn(panels, panel, what), y, layout, what)
+        yield timed(ground + "".join(areas))
         y += LANE + GAP
+    yield timed("".join(ends))
 
 
 def _drawn(panels, panel, what):
-    """(the value at a lane's top, [(ink, pattern, values)] from below, lines at its right)."""
+    """([(ink, values)] from below, the value at a lane's top)."""
     run, series = panel.run, panel.series
     if what == "computing":
-        slots = run.machine.slots
-        return slots, [("forward", "solid", panel.computing)], [f"{slots} slots: one wave"]
+        return [("forward", panel.computing)], run.machine.slots
     if what == "memory":
-        gemm, sent = series["gemm_queue"], series["comm_queue"]
-        top = max(_most(a.series["gemm_queue"] + a.series["comm_queue"]) for a in panels)
-        words = [f"communication ≤ {amount(_most(sent))}"]
-        words.append(f"GEMM ≤ {amount(_most(gemm))}")
-        return top, [("forward", "solid", gemm), ("axis0", "diagonal", sent)], words
+        top = max((a.series["gemm_queue"] + a.series["comm_queue"]).max() for a in panels)
+        return [("forward", series["gemm_queue"]), ("axis0", series["comm_queue"])], top
     if what == "tracker":
-        tracker, top = run.tracker, max(max(a.run.tracker.peak for a in panels), 1)
-        if not fused(run):
-            return top, [], ["not used"]
-        words = [f"at most {tracker.peak} of {tracker.capacity}"]
-        words.append(f"{tracker.stalls} update{'s' * (tracker.stalls != 1)} waited")
-        return top, [("axis1", "back", series["tracker"])], words
-    busy = f"busy {100 * series['link'].mean():.0f} %"
-    share = np.minimum(series["link"], 1.0)
-    return 1.0, [("axis0", "lines", share)], [f"{amount(run.link_bytes)} sent", busy]
-
-
-def _most(values):
-    return float(values.max(initial=0.0))
+        top = max(max(a.run.tracker.peak for a in panels), 1)
+        return [("axis1", series["tracker"])] * fused(run), top
+    return [("axis0", np.minimum(series["link"], 1.0))], 1.0
 
 
 def _stack(time, areas, top, y, layout, what):
-    """Areas on top of each other, each in its ink and pattern."""
-    x, below = layout.x(time), np.zeros(len(time))
-    for ink, pattern, values in areas:
-        above = below + values
-        up, low = (y + LANE * (1 - np.minimum(v / (top or 1.0), 1.0)) for v in (above, below))
-        corners = zip([*x, *x[::-1]], [*up, *low[::-1]])
-        path = "M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in corners) + "z"
-        yield shape(path, ink, pattern, f"data-lane='{what}' data-key='{ink}'")
-        below = above
+    """Areas on top of each other, each in its ink; drawn from above, so that all end below."""
+    x, high = layout.x(time).round(1), np.zeros(len(time))
+    drawn = []
+    for ink, values in areas:
+        high = high + values
+        edge = (y + LANE * (1 - np.minimum(high / (top or 1.0), 1.0))).round(1)
+        turns = np.flatnonzero(np.diff(edge))  # what is level needs its ends alone
+        kept = sorted({0, len(edge) - 1, *turns.tolist(), *(turns + 1).tolist()})
+        line = "L".join(f"{a:g},{b:g}" for a, b in zip(x[kept].tolist(), edge[kept].tolist()))
+        path = f"M{line}V{y + LANE:g}H{x[0]:g}z"
+        drawn.append(shape(path, ink, None, f"data-lane='{what}' data-key='{ink}'"))
+    return drawn[::-1]
 
 
-def _ends(panel, layout, y, left):
-    """A labelled line at the end of the GEMM, of the reduce-scatter and of the run. left : px at
-    which there is room for words."""
-    run, high = panel.run, len(LANES) * (LANE + GAP) - GAP
-    ends = [
-        (run.gemm_end, "GEMM"),
-        (run.rs_end, "reduce-scatter"),
-        (run.ag_end, "all-gather"),
-    ]
+def _ends(panel, layout, y, top, left):
+    """A labelled line at the end of the GEMM, of the reduce-scatter and of the run. y : of words;
+    left : px from which there is room for them."""
+    run = panel.run
+    ends = [(run.gemm_end, "GEMM"), (run.rs_end, "reduce-scatter"), (run.ag_end, "all-gather")]
     for time, _ in ends:
-        yield (
-            f"<path d='M{layout.x(time):.1f},{y - 4}v{high + 4}' class='s-fg' "
-            "stroke-dasharray='3 3'/>"
-        )
+        yield f"<path d='M{layout.x(time):.1f},{top - 5}v{HIGH + 5}' class='s-fg'/>"
     said: list[tuple[float, str]] = [(left, "")]
-    for x, words in sorted((layout.x(time) - 3, words) for time, words in ends):
+    for x, words in sorted((layout.x(time), words) for time, words in ends):
         while len(said) > 1 and x - width_of(words) < said[-1][0] + 8:
             words = f"{said.pop()[1]}, {words}"
         said.append((max(x, said[0][0] + width_of(words)), words))
     for x, words in said[1:]:
-        yield text(x, y - 7, words, "muted", anchor="end")
+        yield text(x, y, words, "muted", anchor="end")
 
 
 # -- the selected part, and the whole picture ------------------------------------------------------
@@ -401,19 +321,20 @@ def tiles_svg(
     theme "light", "dark" or "auto". Raises ``ValueError`` for a step that does not exist."""
     check_step(scene, step)
     at, summary = scene["stops"][step], words_of(scene, step, detail)
-    body = placed(scene, at) + play_head(scene, at) + (detail["mark"] if detail else "")
-    return alone(scene, f"{scene['captions'][step]}\n{summary}", body, theme)
+    body = scene["common"] + placed(scene, at) + scene["over"] + play_head(scene, at)
+    marks, y = legend(scene["legend"], 0, scene["height"] + 6, VIEW)
+    under, y = table(0, y + 32, scene["table"])
+    body += (detail["mark"] if detail else "") + marks + under
+    whole = {**scene, "height": y + 8}
+    return alone(whole, f"{scene['captions'][step]}\n{summary}", body, theme)
 
 
 def placed(scene: dict[str, Any], at: float) -> str:
-    """``common`` with every part in its state at ``at`` px of the time axis."""
-
-    def now(part):
-        tag, times, keys, place = part.groups()
-        key = state_at(map(float, filter(None, times.split(","))), keys, at)
-        return f"{tag}{scene['parts'][key].replace('@', place)}</g>"
-
-    return PART.sub(now, scene["common"])
+    """Every part in its state at ``at`` px of the time axis: a path for each state."""
+    (wide, high), paths = scene["size"], dict.fromkeys(BY_KEY, "")
+    for x, y, times, keys in scene["tiles"]:
+        paths[state_at(times, keys, at)] += f"M{x:g},{y:g}h{wide}v{high}h-{wide}z"
+    return "".join(scene["looks"][key].replace("@", path) for key, path in paths.items() if path)
 
 
 def words_of(scene: dict[str, Any], step: int, detail: dict[str, Any] | None) -> str:

@@ -5,8 +5,7 @@ numbers and words.
     done: the reduced result is in this GPU's memory
 
 States that a chunk does not have at its place in the order (the first goes straight to the link,
-the last stays) are skipped. If the partial sum from GPU r + 1 arrives before the part itself is
-stored, the state is marked. Without a tracker stores are not counted.
+the last stays) are skipped. Without a tracker stores are not counted.
 Works on the attributes of a `SimResult` alone.
 """
 
@@ -24,30 +23,29 @@ if TYPE_CHECKING:
 
 
 class TileState(NamedTuple):
-    """key : one letter. ink and pattern : of the palette, without a pattern faint. sign : drawn on
-    the part, where there is room."""
+    """key : one letter. legend : the words of its ink there, "" where another state has them.
+    opacity : of its ink."""
 
     key: str
     label: str
     ink: str
     pattern: str
-    sign: str = ""
+    legend: str = ""
+    opacity: float = 1.0
 
 
 STATES = (
-    TileState("w", "waiting", "rule", ""),
-    TileState("c", "computing", "forward", "solid"),
-    TileState("q", "computed, its store queued", "recompute", "dots"),
-    TileState("p", "stored", "optimizer_state", "zigzag"),
-    TileState("s", "stored: one update", "optimizer_state", "zigzag", "1"),
-    TileState("t", "updated twice: triggered", "axis1", "back", "2"),
-    TileState("l", "on the link", "axis0", "lines", "→"),
-    TileState("x", "sent", "wait", "cross", "·"),
-    TileState("d", "done: the reduced result is here", "backward", "diagonal", "✓"),
+    TileState("w", "waiting", "rule", "", "", 0.6),
+    TileState("c", "computing", "forward", "solid", "computing"),
+    TileState("q", "computed, its store queued", "recompute", "dots", "store queued"),
+    TileState("p", "stored", "optimizer_state", "zigzag", "stored"),
+    TileState("s", "stored: one update", "optimizer_state", "zigzag"),
+    TileState("t", "updated twice: triggered", "axis1", "back", "updated twice: triggered"),
+    TileState("l", "on the link", "axis0", "lines", "on the link (pale: sent)"),
+    TileState("x", "sent", "axis0", "cross", "", 0.3),
+    TileState("d", "done: the reduced result is here", "backward", "diagonal", "done"),
 )
 BY_KEY = {state.key: state for state in STATES}
-EARLY = "wcq"
-"""States that may be marked, as capitals: the partial sum arrives before the own store."""
 
 
 def moments(run: "SimResult", gpu: int = 0) -> dict[str, np.ndarray]:
@@ -116,9 +114,10 @@ def _passed(run, ahead, times):
 
 def stories(times: dict[str, np.ndarray]) -> list[tuple[tuple[float, ...], str]]:
     """Per part (seconds at which it changes, the keys of its states: one more): what `moments`
-    gives, in order. A capital: see `EARLY`."""
+    gives, in order."""
     stored = "p" if np.isnan(times["second"]).all() else "s"  # nothing is updated a second time
     names = {
+        "start": "c",
         "computed": "q",
         "stored": stored,
         "second": "t",
@@ -126,25 +125,13 @@ def stories(times: dict[str, np.ndarray]) -> list[tuple[tuple[float, ...], str]]
         "sent": "x",
         "done": "d",
     }
-    columns = np.array([times["start"], *(times[name] for name in names)]).T
-    return [
-        _story(row, "c" + "".join(names.values()), came)
-        for row, came in zip(columns.tolist(), times["arrived"].tolist())
-    ]
-
-
-def _story(times, states, came):
-    events = [(t, key) for t, key in zip(times, states) if t == t]
-    if came == came and came < max((t for t, key in events if key in "qs"), default=came):
-        events.append((came, "+"))
-        events.sort(key=lambda event: event[0])
-    at, keys, early = [], "w", False
-    for time, key in sorted(events, key=lambda event: event[0]):
-        early = early or key == "+"
-        base = keys[-1].lower() if key == "+" else key
-        at.append(time)
-        keys += base.upper() if early and base in EARLY else base
-    return tuple(at), keys
+    columns = np.array([times[name] for name in names]).T
+    order, states = np.argsort(columns, axis=1, kind="stable").tolist(), "".join(names.values())
+    told = []
+    for row, places in zip(columns.tolist(), order):
+        there = [i for i in places if row[i] == row[i]]
+        told.append((tuple(row[i] for i in there), "w" + "".join(states[i] for i in there)))
+    return told
 
 
 def state_at(at: Iterable[float], keys: str, time: float) -> str:
@@ -195,21 +182,17 @@ class TilesPanel:
         return begun - over
 
 
-FACTS = (
-    ("sublayer", lambda run: seconds(run.seconds)),
-    ("GEMM ends", lambda run: seconds(run.gemm_end)),
-    ("reduce-scatter ends", lambda run: seconds(run.rs_end)),
-    ("memory moved", lambda run: amount(sum(run.dram.values()))),
-    ("tracker at most", lambda run: f"{run.tracker.peak} of {run.tracker.capacity} records"),
-)
-
-
-def facts(panels: Sequence[TilesPanel]) -> list[list[str]]:
-    """[label, text] pairs for the line above the picture."""
-    pairs = [[label, " against ".join(say(panel.run) for panel in panels)] for label, say in FACTS]
-    if len(panels) == 2:
-        pairs.insert(1, ["speedup", f"{speedup(panels):.3f}"])
-    return pairs
+def figures(panels: Sequence[TilesPanel]) -> list[list[str]]:
+    """The table under the picture, header first: a run each."""
+    head = "run", "sublayer", "GEMM ends", "reduce-scatter ends", "memory moved", "tracker", "GPUs"
+    rows = [[*head]]
+    for panel in panels:
+        run = panel.run
+        ends = [seconds(time) for time in (run.seconds, run.gemm_end, run.rs_end)]
+        rows.append([panel.name, *ends, amount(sum(run.dram.values()))])
+        used = f"{run.tracker.peak} of {run.tracker.capacity}" if fused(run) else "not used"
+        rows[-1] += [used, f"1, for all {run.ranks}" if run.mode == "mirror" else f"{run.ranks}"]
+    return rows
 
 
 def speedup(panels: Sequence[TilesPanel]) -> float:
@@ -217,29 +200,33 @@ def speedup(panels: Sequence[TilesPanel]) -> float:
     return panels[1].run.seconds / panels[0].run.seconds
 
 
-def counts(panels: Sequence[TilesPanel], times: Sequence[float]) -> list[str]:
-    """Per time, the number of parts in each state: one sentence a panel."""
-    each = [_counted(panel, times) for panel in panels]
-    return ["\n".join(lines) for lines in zip(*each)]
+def said(panels: Sequence[TilesPanel], tables: Sequence[np.ndarray]) -> list[str]:
+    """Per row of the `counted` tables of panels: one sentence a panel."""
+    names = [state.label.split(":")[0].split(",")[0] for state in STATES]
+
+    def sentence(panel, row):
+        one = len(panel.gpus) == 1
+        where = f"GPU {panel.gpus[0]}" if one else f"all {len(panel.gpus)} GPUs"
+        numbers = ", ".join(f"{n} {name}" for n, name in zip(row, names) if n)
+        return f"{panel.name}, {where}: {numbers}."
+
+    rows = zip(*(table.tolist() for table in tables))
+    return ["\n".join(map(sentence, panels, row)) for row in rows]
 
 
-def _counted(panel, times):
-    labels = {s.key: s.label.split(":")[0].split(",")[0] for s in STATES}
+def counted(panel: TilesPanel, times: Sequence[float]) -> np.ndarray:
+    """How many parts are in each of the `STATES`, at each time."""
     table = np.zeros((len(times), len(STATES)), int)
-    places = {s.key: i for i, s in enumerate(STATES)}
-    for stories in panel.stories:
-        for at, keys in stories:
-            steps = np.searchsorted(times, at)  # the first time at which the change has happened
-            for step, before, after in zip(steps.tolist(), keys, keys[1:]):
-                if step < len(times) and before.lower() != after.lower():
-                    table[step, places[before.lower()]] -= 1
-                    table[step, places[after.lower()]] += 1
-            table[0, places["w"]] += 1
-    names = [labels[s.key] for s in STATES]
-    where = f"GPU {panel.gpus[0]}" if len(panel.gpus) == 1 else f"all {len(panel.gpus)} GPUs"
-    for row in np.cumsum(table, axis=0).tolist():
-        counted = ", ".join(f"{n} {name}" for n, name in zip(row, names) if n)
-        yield f"{panel.name}, {where}: {counted}."
+    places = {state.key: i for i, state in enumerate(STATES)}
+    every = [story for stories in panel.stories for story in stories]
+    table[0, places["w"]] = len(every)
+    at = np.searchsorted(times, [time for at, _ in every for time in at])
+    before = [places[key] for _, keys in every for key in keys[:-1]]
+    after = [places[key] for _, keys in every for key in keys[1:]]
+    seen = at < len(times)  # the first of these times at which a change has happened
+    np.add.at(table, (at[seen], np.array(before)[seen]), -1)
+    np.add.at(table, (at[seen], np.array(after)[seen]), 1)
+    return np.cumsum(table, axis=0)
 
 
 def to_table(panels: Sequence[TilesPanel]) -> list[list[str]]:

@@ -3,7 +3,7 @@
  * is the step shown, the rest how far what moves has come. A view gives `hint`, and `pace` or `length`.
  */
 import { Player } from "./player.js";
-import { make } from "./view.js";
+import { make, rendered } from "./view.js";
 
 const LEAD = 0.2, TRAVEL = 0.8; // parts of a step: the sentence stands first; then it moves until here
 const GROWTH = 1.4, WIDE = 1050; // times its own width, and px, to which a picture grows where its column is wide
@@ -22,7 +22,9 @@ export class Film extends Player {
 
   buildBody() {
     super.buildBody();
+    this.legend = make("div", { class: "tpv-legend" }, this.stage);
     this.notes = make("div", { class: "tpv-hint" }, this.below);
+    this.under = make("div", {}, this.below);
     this.aside = make("svg", { class: "tpv-aside", "aria-hidden": "true" });
     this.metrics.after(this.aside);
   }
@@ -42,6 +44,9 @@ export class Film extends Player {
     if (this.host.get("autoplay") && !this.scene.stops) this.fresh = false;
     super.autoplay();
   }
+
+  /** px, as the picture was drawn. */
+  get width() { return this.scene.width; }
 
   get step() { return Math.min(Math.floor(this.head), this.last); }
   get span() { return [0, this.last]; }
@@ -76,6 +81,13 @@ export class Film extends Player {
   /** What the rail says of the step beside its caption. */
   get said() { return (this.scene.says ?? this.scene.words)?.[this.step] ?? ""; }
 
+  /** A text in the room of the longest of its kind, also of other knobs in a page: nothing below moves. */
+  write(node, text, name) {
+    const all = (this.host.states ?? [this]).flatMap(({ scene }) => scene?.[name] ?? "");
+    node.dataset.longest = all.reduce((a, b) => b.length > a.length ? b : a, "");
+    node.textContent = text;
+  }
+
   say() { this.live.textContent = [this.scene.captions[this.step], this.wordsOf(this.step)].filter(Boolean).join("; "); }
 
   onClick({ target }) {
@@ -85,17 +97,19 @@ export class Film extends Player {
   }
 
   draw() {
-    const { scene, svg, step } = this, { top, width, height, frames, pieces } = scene;
+    const { scene, svg, step, width } = this, { top, height, frames, pieces } = scene;
     this.drawHead(scene, scene.numbers?.[step] ?? scene.facts);
-    this.summary.textContent = this.said;
+    this.write(this.summary, this.said, ["says", "words", "summary"].find((name) => scene[name]));
     this.aside.toggleAttribute("hidden", !scene.aside);
     if (scene.aside) {
       this.aside.setAttribute("viewBox", `0 0 ${scene.aside_size.join(" ")}`);
       this.aside.replaceChildren(this.group(scene.aside[step]));
     }
-    this.notes.replaceChildren(...(scene.notes ?? []).map((note) => make("div", {}, null, note)));
+    this.notes.textContent = (scene.notes ?? []).join("\n");
+    this.drawLegend(scene.legend ?? []);
+    this.under.innerHTML = scene.under ?? "";
     this.slider.value = step;
-    this.now.textContent = scene.captions[step];
+    this.write(this.now, scene.captions[step], "captions");
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
     const high = this.stage.clientWidth + 60 > this.root.clientWidth ? STACKED : HIGH;
@@ -121,3 +135,9 @@ export class Film extends Player {
     }
   }
 }
+
+/** The module of a film that has nothing of its own but this: seconds a step, what one can click or point at. */
+export const film = (name, pace, hint) => rendered(class extends Film {
+  get pace() { return pace; }
+  get hint() { return hint; }
+}, name, ["step"]);

@@ -10,12 +10,11 @@ import { View, make } from "./view.js";
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 /** Paths in a box of 12 px: characters for these are drawn as emoji on some systems. */
 const ICONS = { play: "M3,1v10l7.5,-5z", pause: "M2.5,1h2.5v10h-2.5zM7,1h2.5v10h-2.5z",
-  first: "M1.5,1h1.8v10h-1.8zM10.5,1v10l-6.5,-5z", last: "M8.7,1h1.8v10h-1.8zM1.5,1l6.5,5l-6.5,5z",
-  back: "M8,1l1.5,1.5l-3.5,3.5l3.5,3.5l-1.5,1.5l-5,-5z", next: "M4,1l-1.5,1.5l3.5,3.5l-3.5,3.5l1.5,1.5l5,-5z" };
+  first: "M1.5,1h1.8v10h-1.8zM10.5,1v10l-6.5,-5z", back: "M8,1l1.5,1.5l-3.5,3.5l3.5,3.5l-1.5,1.5l-5,-5z" };
 
-function icon(name) {
+function icon(name, by = 0) {
   const svg = make("svg", { class: "tpv-icon", viewBox: "0 0 12 12", width: 12, height: 12, "aria-hidden": "true" });
-  make("path", { d: ICONS[name], fill: "currentColor" }, svg);
+  make("path", { d: ICONS[name], fill: "currentColor", transform: `rotate(${by > 0 ? 180 : 0} 6 6)` }, svg);
   return svg;
 }
 
@@ -25,14 +24,14 @@ export class Player extends View {
     this.playButton = this.button(tools, "", "Play", () => this.play(!this.playing));
     this.playButton.className = "tpv-play";
     for (const [name, which, by] of [["first", "first # (Home)", -Infinity], ["back", "previous # (Left)", -1],
-      ["next", "next # (Right)", 1], ["last", "the end (End)", Infinity]]) {
-      this.button(tools, "", which.replace("#", this.unit), () => this.jump(by)).append(icon(name));
+      ["back", "next # (Right)", 1], ["first", "the end (End)", Infinity]]) {
+      this.button(tools, "", which.replace("#", this.unit), () => this.jump(by)).append(icon(name, by));
     }
     this.rate = make("select", { "aria-label": "speed", title: "speed (< and >)" }, tools);
     for (const speed of SPEEDS) make("option", { value: speed }, this.rate, `${speed}x`);
     this.rate.value = 1;
     this.buildTools(tools);
-    this.patterns(tools);
+    this.switch(tools, "patterns", "patterns over the colours of the page", "tpv-patterns", document.documentElement);
     const help = make("div", { class: "tpv-hint", hidden: "" }, this.rail);
     const ask = this.button(tools, "?", "keys, and what can be clicked", () => {
       help.hidden = !help.hidden;

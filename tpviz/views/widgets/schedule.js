@@ -5,8 +5,17 @@ import { rendered } from "./view.js";
 class ScheduleView extends TimedFilm {
   get length() { return 14; } // seconds in all
   get hint() {
-    return "Click a lane, or press Up or Down: what its rank waits for. +/- zoom, 0 shows all, drag pans; the wheel "
-      + "zooms once the picture has the focus.";
+    return "Click a lane, or press Up or Down: what its rank waits for. +/- and, with the focus, the wheel zoom; drag pans.";
+  }
+
+  buildTools(tools) {
+    super.buildTools(tools);
+    this.bubble = this.switch(tools, "the bubble", "all idle time of a rank as one block (b)", "tpv-gathered");
+    this.bubble.addEventListener("click", () => {
+      this.gathered = !this.gathered;
+      this.arrange(this.calm ? "" : "d .3s");
+    });
+    this.switch(tools, "critical path", "what the step waits for", "tpv-critical");
   }
 
   get row() { return this.host.get("row"); }
@@ -38,7 +47,7 @@ class ScheduleView extends TimedFilm {
   }
 
   keys(event) {
-    return { ...super.keys(event), ArrowUp: () => this.select(this.row - 1, this.step),
+    return { ...super.keys(event), b: () => this.bubble.click(), ArrowUp: () => this.select(this.row - 1, this.step),
       ArrowDown: () => this.select(this.row + 1, this.step) };
   }
 }

@@ -1,20 +1,18 @@
 /** The tile view: a film on a time axis whose parts change their state as the play-head passes. */
 import { TimedFilm } from "./timed.js";
-import { rendered } from "./view.js";
+import { make, rendered } from "./view.js";
 
 class TileView extends TimedFilm {
   get length() { return 16; } // seconds in all
   get hint() {
-    return "Click a tile for its story; Up, Down, Shift+Left, Shift+Right: the next one's; Page Up, Page Down: the same one's "
-      + "on another GPU, or in the other run. Escape: all.";
+    return "Click a tile for its story; Up, Down: the next one's; Page Up, Page Down: the same one's elsewhere. Escape: all.";
   }
 
   load() {
     super.load();
-    this.parts = [...this.common.querySelectorAll("[data-at]")].map((node, i) => {
-      const { at, is, place } = node.dataset;
-      return { node, at: at.split(",").map(Number), is, place, lines: [...place.split(","), i % this.scene.map] };
-    });
+    this.shown = "";
+    this.layer = make("g", {}, this.common);
+    this.common.append(this.group(this.scene.over));
   }
 
   /** What Python said of the part looked at; nothing until it has. */
@@ -35,33 +33,31 @@ class TileView extends TimedFilm {
 
   move() {
     super.move();
-    const { here } = this;
-    for (const tile of this.parts) {
-      const key = tile.is[tile.at.filter((at) => at <= here).length];
-      if (tile.key === key) continue;
-      tile.key = key;
-      tile.node.replaceChildren(this.group(this.scene.parts[key].replaceAll("@", tile.place)));
-    }
+    const { tiles, looks, size: [wide, high] } = this.scene;
+    const states = tiles.map(([, , at, keys]) => keys[at.filter((x) => x <= this.here).length]).join("");
+    if (states === this.shown) return;
+    this.shown = states;
+    const paths = {};
+    tiles.forEach(([x, y], i) => {
+      paths[states[i]] = `${paths[states[i]] ?? ""}M${x},${y}h${wide}v${high}h-${wide}z`;
+    });
+    this.layer.replaceChildren(this.group(Object.keys(paths).map((key) => looks[key].replaceAll("@", paths[key])).join("")));
   }
 
-  select(part) { if (part) this.publish({ part: this.parts.indexOf(part) }); }
-
-  onClick({ target }) {
-    const node = target.closest("[data-at]");
-    this.select(this.parts.find((part) => part.node === node));
+  /** The part at an event's place, or -1. */
+  at(event) {
+    const { x, y } = this.point(event), { tiles, size: [wide, high] } = this.scene;
+    return tiles.findIndex(([left, top]) => x >= left && x < left + wide && y >= top && y < top + high);
   }
 
-  /** Look at the part before or after (`by`) in the same column (`line` 0), row (1), or place of a map (2). */
-  near(line, by) {
-    const here = this.parts[this.host.get("part")];
-    const along = this.parts.filter((part) => part.lines[line] === here?.lines[line]);
-    this.select(here ? along[along.indexOf(here) + by] : this.parts[0]);
-  }
+  select(part) { if (this.scene.tiles[part]) this.publish({ part }); }
+
+  onClick(event) { this.select(this.at(event)); }
 
   keys(event) {
-    const to = (line, by) => () => this.near(line, by);
-    return { ...super.keys(event), ...(event.shiftKey && { ArrowLeft: to(1, -1), ArrowRight: to(1, 1) }), ArrowUp: to(0, -1),
-      ArrowDown: to(0, 1), PageUp: to(2, -1), PageDown: to(2, 1), Escape: () => this.publish({ part: -1 }) };
+    const to = (by) => () => this.select(this.host.get("part") + by);
+    return { ...super.keys(event), ArrowUp: to(-1), ArrowDown: to(1), PageUp: to(-this.scene.map), PageDown: to(this.scene.map),
+      Escape: () => this.publish({ part: -1 }) };
   }
 }
 

@@ -249,7 +249,7 @@ class TileSteps(Detailed):
             self.publish(scene=scene, step=step, part=part, error="", detail=self._detail_of(part))
 
     def _count(self, scene):
-        return scene["common"].count("data-at=")
+        return len(scene["tiles"])
 
     def _detail_of(self, number):
         return figure.tiles_detail(self.panels, number)

@@ -6,20 +6,22 @@ import { Film } from "./film.js";
 import { make, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
 
-const LETTER = 0.62, FONT = 13; // a mean letter, of the font's size; px
-const lettersOf = (name) => name.length + 0.7 * name.includes("W");
+const LETTER = 0.62, FONT = 13; // a digit, of the font's size; px
+const NARROW = 300; // px of a picture at least
 
 export class TimedFilm extends Zoomed(Film) {
   get finest() { return 1 / 400; }
   get left() { return this.scene.axis.left; }
-  get right() { return this.scene.axis.right; }
-  get whole() { return [this.left, this.right]; } // a window is in px of the picture as Python drew it
+  get right() { return this.scene.axis.right + this.width - this.scene.width; }
+  /** A window is in px of the picture as Python drew it; where there is less room, its axis is shorter. */
+  get whole() { return [this.left, this.scene.axis.right]; }
+  get width() { return Math.min(this.scene.width, Math.max(this.stage.clientWidth || Infinity, NARROW)); }
 
   load() {
     const scene = this.host.get("scene");
     if (scene.axis) [this.low, this.high] = [scene.axis.left, scene.axis.right];
     super.load();
-    this.placed = this.window;
+    this.placed = this.gathered ? "" : `${this.window},${scene.axis?.right}`;
   }
 
   get said() { return this.wordsOf(this.step); }
@@ -54,10 +56,10 @@ export class TimedFilm extends Zoomed(Film) {
     super.draw();
     const { svg, scene: { head, foot } } = this;
     this.root.dataset.window = this.window;
-    if (this.placed !== this.window) this.arrange();
-    this.marks = this.group(this.mark, make("g", { "clip-path": this.tile("window") }, svg));
+    if (this.placed !== `${this.window},${this.right}`) this.arrange();
+    this.marks = this.group(this.mark, make("g", { class: "tpv-at", "clip-path": this.tile("window") }, svg));
     this.stretch(this.marks);
-    this.line = make("path", { class: "s-fg f-fg", "stroke-width": 1.4,
+    this.line = make("path", { class: "s-fg f-fg tpv-at", "stroke-width": 1.4,
       d: `M0,${head}V${foot}V${head}l-5,-6h10z` }, svg);
     if (!this.playing) this.say();
   }
@@ -69,45 +71,46 @@ export class TimedFilm extends Zoomed(Film) {
     this.line.setAttribute("visibility", inside && (this.playing || this.step) ? "visible" : "hidden");
   }
 
-  /** Everything on the axis, where another window has it. */
-  arrange() {
-    this.placed = this.window;
-    this.common.querySelectorAll("[data-timed]").forEach((group) => this.stretch(group));
+  /** Everything on the axis, where another window has it; `slide` says how paths go there. */
+  arrange(slide = "") {
+    this.placed = `${this.window},${this.right}`;
+    this.common.querySelectorAll("[data-timed]").forEach((group) => this.stretch(group, slide));
     this.drawAxis(this.common.querySelector("[data-axis]"));
     this.drawNames(this.common.querySelector("[data-names]"));
   }
 
-  /** Bars and lines keep their height; words that belong to a place are for the whole axis only. */
-  stretch(group) {
+  /** Bars and lines keep their height. What has `data-to` begins there, if it is `gathered`. */
+  stretch(group, slide = "") {
     const k = (this.right - this.left) / (this.high - this.low);
     const put = (node, name, from) => {
       const given = (node.given ??= {})[name] ??= node.getAttribute(name);
       node.setAttribute(name, from(given));
     };
     for (const node of group.querySelectorAll("path")) {
-      put(node, "d", (d) => d.split(/(?=M)/).map((part) => this.seenOf(part, k)).join(""));
+      const to = this.gathered && node.dataset.to?.split(" ");
+      node.style.transition = slide;
+      put(node, "d", (d) => d.split(/(?=M)/)
+        .map((part, i) => this.seenOf(to ? part.replace(/[^M,]+/, to[i]) : part, k)).join(""));
     }
     for (const node of group.querySelectorAll("rect")) {
       put(node, "x", (x) => this.x(+x));
       put(node, "width", (width) => width * k);
     }
-    for (const node of group.querySelectorAll("text")) node.setAttribute("visibility", k > 1 ? "hidden" : "visible");
+    for (const node of group.querySelectorAll("text")) {
+      put(node, "x", (x) => this.x(+x));
+      node.setAttribute("visibility", k < .6 ? "hidden" : "visible");
+    }
   }
 
-  /** A part of a path in the window; nothing where it is outside, since browsers draw that slowly. */
+  /** A part of a path in the window; nothing of a bar outside of it, since browsers draw that slowly. */
   seenOf(part, k) {
-    let at = 0, low = Infinity, high = -Infinity;
-    const moved = part.replace(/([MLHhl])(-?[\d.]+)/g, (_, sign, given) => {
-      const by = /[hl]/.test(sign), x = by ? given * k : this.x(Number(given));
-      at = by ? at + x : x;
-      [low, high] = [Math.min(low, at), Math.max(high, at)];
-      return sign + x.toFixed(2);
-    });
-    return high < this.left - 4 || low > this.right + 4 ? "" : moved;
+    const [, x, wide] = part.match(/^M([\d.]+),[\d.]+h([\d.]+)/) ?? [];
+    if (this.x(+x) > this.right + 4 || this.x(+x + +wide) < this.left - 4) return "";
+    return part.replace(/([MLHhl])(-?[\d.]+)/g, (_, sign, at) => sign + (/[hl]/.test(sign) ? at * k : this.x(+at)).toFixed(2));
   }
 
   drawAxis(group) {
-    const { duration, unit, y } = this.scene.axis, scale = duration / (this.right - this.left);
+    const { duration, unit, y, right } = this.scene.axis, scale = duration / (right - this.left);
     group.replaceChildren();
     const most = Math.min(10, (this.right - this.left) / (unit ? 60 : 44));
     for (const time of ticks((this.low - this.left) * scale, (this.high - this.left) * scale, most)) {
@@ -118,15 +121,13 @@ export class TimedFilm extends Zoomed(Film) {
     }
   }
 
-  /** What fits into what is seen of each bar, its name or its microbatch alone; as `named` in schedule_lanes.py. */
+  /** The names that fit into what is seen of each bar; as `named` in schedule_lanes.py. */
   drawNames(group) {
     group?.replaceChildren();
     for (const [ink, y, width, several] of this.scene.names ?? []) {
-      for (let i = 0; i < several.length; i += 2) {
-        const [at, name] = several.slice(i, i + 2), x0 = Math.max(this.x(at), this.left);
-        const x1 = Math.min(this.x(at + width), this.right);
-        const fits = [name, name.match(/\d*$/)[0]].find((words) => LETTER * FONT * lettersOf(words) + 2 < x1 - x0);
-        if (fits) make("text", { x: (x0 + x1) / 2, y, class: `f-halo-${ink}` }, group, fits);
+      for (const [at, name] of several) {
+        const x0 = Math.max(this.x(at), this.left), x1 = Math.min(this.x(at + width), this.right), x = (x0 + x1) / 2;
+        if (LETTER * FONT * name.length + 4 < x1 - x0) make("text", { x, y, class: `f-halo-${ink}` }, group, name);
       }
     }
   }

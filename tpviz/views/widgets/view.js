@@ -160,14 +160,12 @@ export class View {
       make("dt", {}, null, label), make("dd", {}, null, value)]));
   }
 
-  /** Patterns over the colours of all views of the page, for those whom colours do not help. */
-  patterns(parent) {
-    const { classList } = document.documentElement, on = () => classList.contains("tpv-patterns");
-    const node = this.button(parent, "patterns", "patterns over the colours", () => {
-      classList.toggle("tpv-patterns");
-      node.setAttribute("aria-pressed", on());
-    });
-    node.setAttribute("aria-pressed", on());
+  /** A button that shows something, by a class of `node`. */
+  switch(parent, text, label, name, node = this.root) {
+    const say = (on) => button.setAttribute("aria-pressed", on);
+    const button = this.button(parent, text, label, () => say(node.classList.toggle(name)));
+    say(node.classList.contains(name));
+    return button;
   }
 
   /** A key that `keys` has does what it says there, and the page does not hear of it. */
@@ -189,7 +187,7 @@ export class View {
     const paint = (look) => make("path", { d: path, ...look }, parent);
     const mark = (name) => paint({ fill: this.tile(name), class: "tpv-mark" }); // shows where patterns are on
     if (kind === "exposed" || kind === "idle") {
-      paint({ class: `f-${kind} tpv-${kind}`, "fill-opacity": kind === "idle" ? .22 : .3 });
+      paint({ class: `f-${kind} tpv-${kind}`, "fill-opacity": .3 });
       return kind === "idle" ? mark(kind) : paint({ fill: this.tile(kind) });
     }
     paint({ class: `f-${key}`, "data-key": key });
