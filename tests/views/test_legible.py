@@ -152,7 +152,8 @@ HIGHER = """() => [...document.querySelectorAll(".tpv-scroll")]
   .map((node) => `${node.scrollHeight} px in ${node.clientHeight}`)"""
 PROBLEMS = """([smallest]) => [...document.querySelectorAll("svg")].flatMap((svg) => {
   const frame = svg.getBoundingClientRect(), grown = Math.max(1, svg.getScreenCTM().a);
-  const shown = (t) => t.textContent.trim() && t.checkVisibility();
+  const drawn = (t) => t.getBoundingClientRect().width; // not in a group that is not displayed
+  const shown = (t) => t.textContent.trim() && t.checkVisibility() && drawn(t);
   const texts = [...svg.querySelectorAll("text")].filter(shown);
   const boxes = texts.map((t) => [t.textContent, t.getBoundingClientRect()]);
   const problems = texts.flatMap((t) => {

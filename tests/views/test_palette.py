@@ -97,7 +97,7 @@ def legends():
         listens("grid", blocks)  # draws its legend too
         tv.GridView(tv.AxoNN(x=2, y=2, z=2)).to_svg()
         tv.MeshView(Mesh({"dp": 2, "pp": 2, "cp": 2, "tp": 2})).to_svg()
-    every = [(phase, phase) for phase in (*PHASES, "other", "wait", "exposed", "copy", "idle span")]
+    every = [(phase, phase) for phase in (*PHASES, "other", "wait", "exposed", "copy", "idle")]
     every += [(f"axis{i}", f"axis {i}") for i in range(5)] + [("predicted", "predicted")]
     return found | {
         "all inks of lanes": every + [(f"memory {k}", k) for k in MEMORY_KINDS.values()]

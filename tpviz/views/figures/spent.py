@@ -60,7 +60,7 @@ def spent_bar(
     ends = [left + (right - left) * share for share in accumulate(p["share"] for p in parts)]
     labels, free, out = [], left, ""
     for part, x, end in zip(parts, [left, *ends], ends):
-        name = part["key"].replace("idle", "idle span")
+        name = part["key"]
         out += mark(name, x, y, end - x, height)
         if part["label"]:  # without a chip where it is of several colours
             labels.append((max(x, free), name * (part["share"] == part["under"]), part["label"]))

@@ -45,7 +45,6 @@ export class Film extends Player {
     super.autoplay();
   }
 
-  /** px, as the picture was drawn. */
   get width() { return this.scene.width; }
 
   get step() { return Math.min(Math.floor(this.head), this.last); }
@@ -81,7 +80,7 @@ export class Film extends Player {
   /** What the rail says of the step beside its caption. */
   get said() { return (this.scene.says ?? this.scene.words)?.[this.step] ?? ""; }
 
-  /** A text in the room of the longest of its kind, also of other knobs in a page: nothing below moves. */
+  /** A text in the room of the longest of its kind, also of other knobs in a page. */
   write(node, text, name) {
     const all = (this.host.states ?? [this]).flatMap(({ scene }) => scene?.[name] ?? "");
     node.dataset.longest = all.reduce((a, b) => b.length > a.length ? b : a, "");
@@ -136,7 +135,7 @@ export class Film extends Player {
   }
 }
 
-/** The module of a film that has nothing of its own but this: seconds a step, what one can click or point at. */
+/** The module of a film without code of its own. pace : seconds a step; hint : what one can click. */
 export const film = (name, pace, hint) => rendered(class extends Film {
   get pace() { return pace; }
   get hint() { return hint; }

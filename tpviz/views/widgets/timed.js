@@ -102,7 +102,7 @@ export class TimedFilm extends Zoomed(Film) {
     }
   }
 
-  /** A part of a path in the window; nothing of a bar outside of it, since browsers draw that slowly. */
+  /** A part of a path in the window, without bars outside of it: browsers draw those slowly. */
   seenOf(part, k) {
     const [, x, wide] = part.match(/^M([\d.]+),[\d.]+h([\d.]+)/) ?? [];
     if (this.x(+x) > this.right + 4 || this.x(+x + +wide) < this.left - 4) return "";
