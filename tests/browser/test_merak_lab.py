@@ -28,7 +28,7 @@ def test_schedule_view(chromium, lab):
 def says(view, words):
     """Until the view says so, for the eye and for screen readers."""
     view.locator(".tpv-live", has_text=words).wait_for(state="attached")
-    assert words in view.locator(".tpv-tools + div").text_content()
+    assert words in view.locator(".tpv-summary").text_content()
 
 
 def looks(page, view):
@@ -78,5 +78,5 @@ def knobs(page, view, box):
     handle("m").focus()
     for _ in range(4):
         handle("m").press("ArrowLeft")
-    view.locator(".tpv-error", has_text="needs at least 4 microbatches, not").wait_for()
+    box.locator(".widget-html", has_text="needs at least 4 microbatches, not").wait_for()
     page.screenshot("view-refused.png", box)

@@ -3,6 +3,8 @@
 import pytest
 from lab_page import lab_page, written
 
+from tpviz.views.figures import tiles as figure
+
 pytestmark = pytest.mark.browser
 
 CELL = "import tpviz as tv\ntv.TileView((1024, 512, 512), 4)"
@@ -10,7 +12,7 @@ CELL = "import tpviz as tv\ntv.TileView((1024, 512, 512), 4)"
 
 @pytest.mark.parametrize("lab", ["perCommTarget"], indirect=True)
 def test_tile_view(chromium, lab):
-    """A click tells a tile's story, by Python; it plays; knobs redraw, or say why not."""
+    """A click tells a tile's story, by Python; it plays; knobs redraw, others give way."""
     with lab_page(chromium, lab.url, written(lab, "t3.ipynb", CELL)) as page:
         view = page.view(".tpv-tiles[data-ready]")
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-tiles")).first
@@ -37,20 +39,23 @@ def plays(view):
 def looks(page, view):
     """A click on a tile, through the kernel."""
     svg = view.locator("svg[role=application]")
-    svg.locator("[data-at]").nth(9).click()
+    grown = svg.bounding_box()["width"] / figure.VIEW
+    cell = figure.HIGH / 8  # px: the map is 8 tiles high
+    x, y = figure.SIDE + 1.5 * cell, figure.HEAD + 2.5 * cell
+    svg.click(position={"x": x * grown, "y": y * grown})
     view.locator(".tpv-live", has_text="tile (2, 1), chunk 1, 1st in its order").wait_for(
         state="attached"
     )
     svg.locator("[data-chosen]").wait_for()
     svg.press("ArrowDown")
-    view.locator(".tpv-live", has_text="tile (3, 1), chunk 1").wait_for(state="attached")
+    view.locator(".tpv-live", has_text="tile (2, 2), chunk 1").wait_for(state="attached")
     page.screenshot("tiles.png", view)
     svg.press("Escape")
     view.locator(".tpv-live", has_text="sequential, GPU 0: ").wait_for(state="attached")
 
 
 def knobs(page, view, box):
-    """A slider redraws, menus take another configuration and all GPUs, what clashes is said."""
+    """A slider redraws, menus take all GPUs; what clashes gives way, and it is said."""
     before = view.generation()
     row = box.locator(".widget-inline-hbox:has(> .widget-label:text-is('k'))")
     row.locator(".noUi-handle").first.press("ArrowRight")
@@ -60,5 +65,5 @@ def knobs(page, view, box):
     view.locator("svg text", has_text="GPU 3").first.wait_for()
     page.screenshot("tiles-all.png", box)
     box.get_by_label("tile", exact=True).select_option("32")
-    view.locator(".tpv-error", has_text="use larger tiles").wait_for()
+    box.locator(".widget-html", has_text="use larger tiles").wait_for()
     page.screenshot("tiles-refused.png", box)
