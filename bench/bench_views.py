@@ -94,7 +94,7 @@ def rows():
     k = tiles.knobs.controls["k"]  # pyright: ignore[reportAttributeAccessIssue]
     for what, view, knob, stops, bound in (
         ("partition of 6 layers, stages", partition, partition.controls["stages"], (4, 5, 6), 50),
-        ("tiles, K", tiles, k, (1152, 1280, 1408), 200),
+        ("tiles, K", tiles, k, (1152, 1280, 1408), 90),
     ):
         values = islice(cycle(stops), REPEATS)
         samples = [seconds(partial(turn, view, knob, value)) for value in values]
