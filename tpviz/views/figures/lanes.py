@@ -51,23 +51,17 @@ class Axis(NamedTuple):
 
 
 def axis_below(
-    left: float,
-    y: float,
-    scale: float,
-    duration: float,
-    says: Callable[[float], str],
-    name: str,
-    name_x: float,
+    left: float, y: float, scale: float, duration: float, says: Callable[[float], str]
 ) -> str:
-    """A time axis under lanes, from 0 to ``duration``. scale : px of a unit of time; says : a time
-    in words; name, name_x : the axis label, and its place."""
+    """A time axis under lanes, from 0 to ``duration``, its name at the left edge. scale : px of a
+    unit of time; says : a time in words."""
     out = ""
     for time in ticks(0, duration, min(10, duration * scale / APART)):
         x = left + time * scale
         out += f"<path d='M{x:.1f},{y:g}v5' class='s-muted'/>"
         out += text(x, y + 17, says(time), "muted", anchor="middle")
     line = f"<path d='M{left},{y:g}H{left + duration * scale:.1f}' class='s-muted'/>"
-    return f"{line}<g data-axis=''>{out}</g>{text(name_x, y + 17, name, 'muted')}"
+    return f"{line}<g data-axis=''>{out}</g>{text(0, y + 17, 'time', 'muted')}"
 
 
 def zoomable(

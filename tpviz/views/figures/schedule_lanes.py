@@ -360,7 +360,6 @@ def named(lanes: Iterable[Sequence[Any]]) -> str:
 
 def axis(layout: ScheduleLayout, unit: str) -> str:
     """The time axis under all lanes."""
-    drawn = axis_below(
-        LEFT, layout.bottom, layout.scale, layout.duration, lambda t: say(t, unit), "time", 0
-    )
+    says = lambda time: say(time, unit)
+    drawn = axis_below(LEFT, layout.bottom, layout.scale, layout.duration, says)
     return f"<g data-rest=''>{drawn}</g>"

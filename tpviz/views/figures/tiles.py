@@ -73,7 +73,7 @@ def tiles_scene(panels: Sequence[TilesPanel], title: str) -> dict[str, Any]:
     for number, panel in enumerate(panels):
         drawn += _lanes(panels, number, layout)
         drawn.append(text(0, layout.heads[number] + 16, heading(panel), size=16, weight=650))
-    axis = axis_below(layout.left, layout.bottom, layout.scale, layout.duration, seconds, "time", 0)
+    axis = axis_below(layout.left, layout.bottom, layout.scale, layout.duration, seconds)
     return {
         "title": title,
         "badge": BADGE,

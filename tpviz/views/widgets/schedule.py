@@ -39,6 +39,9 @@ class ScheduleView(Framed):
         and of the gradient of the weights (a part of b), latency of a message, chunks (stages on a
         rank), recompute and overlapped (bool); see `schedule_sources.Sizes`. Not with a strategy.
 
+    Its static picture may have ``bubble=True``, each rank's idle time as one block, and
+    ``critical=True``, the critical path: ``to_svg(bubble=True)``.
+
     ``step`` is the stop of the play-head (from 0) and ``row`` the selected lane (-1:
     none); both can be set. ``error`` says why the current knobs cannot be shown, or is "". Times
     are simulated. Raises ValueError on sizes that clash, with the nearest that work, above 16
