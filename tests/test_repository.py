@@ -37,7 +37,7 @@ FLOORS = {
     "course": 10_050,
 }
 TOP = {"__init__", "__main__"}
-JS_BYTES = 63_500  # of all views in a notebook: 60,000 before rails, patterns and the map of plans
+JS_BYTES = 65_300  # of all views: 60,000 before rails, patterns and the map of plans; 1,800 keep room
 VIEW_BYTES = 35_000  # of one view, with all that it imports
 ONLY_IN_PAGES = {"host.js", "pack.js"}
 

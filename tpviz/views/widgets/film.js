@@ -111,9 +111,11 @@ export class Film extends Player {
     this.write(this.now, scene.captions[step], "captions");
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
-    const high = this.stage.clientWidth + 60 > this.root.clientWidth ? STACKED : HIGH;
-    const most = Math.floor(Math.max(width, Math.min(GROWTH * width, WIDE, high * width / (height - top))));
-    svg.style = `width:100%;height:auto;min-width:${width}px;max-width:${most}px`;
+    const wide = this.stage.clientWidth, limit = wide + 60 > this.root.clientWidth ? STACKED : HIGH;
+    const most = (of) => Math.floor(Math.max(of.width,
+      Math.min(GROWTH * of.width, WIDE, limit * of.width / (of.height - of.top))));
+    svg.style = `width:100%;height:auto;min-width:${width}px;max-width:${most(scene)}px`;
+    this.reserve((of) => Math.max(Math.min(wide, most(of)), of.width) * (of.height - of.top) / of.width);
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     svg.replaceChildren(this.common);
     const frame = this.group([frames?.[step] ?? ""].flat().map((part) => pieces?.[part] ?? part).join(""), svg);

@@ -14,7 +14,7 @@ class MeshView extends View {
     this.menu = make("select", { "aria-label": "parameter" }, label);
     this.menu.addEventListener("change", () => this.publish({ parameter: this.menu.value }));
     this.facts = make("div", {}, this.side);
-    this.matrix = make("svg", { role: "img" }, this.side);
+    this.matrix = make("svg", { role: "img" }, make("div", { style: `min-height:${MATRIX}px` }, this.side));
     this.legend = make("div", { class: "tpv-legend" }, this.below);
     this.hint = make("div", { class: "tpv-hint" }, this.below);
     this.svg.addEventListener("keydown", (e) => this.onKey(e));
@@ -48,6 +48,7 @@ class MeshView extends View {
     this.hint.textContent = `Click a rank, or use the arrow keys${shift}; Home and End jump.`;
     this.root.setAttribute("aria-label", `Mesh ${scene.title}`);
     this.resize(svg, scene.width, scene.height, scene.top);
+    this.reserve((of) => of.height - of.top);
     svg.setAttribute("aria-activedescendant", `${this.uid}-${chosen}`);
     svg.replaceChildren(this.common);
     const { block, places, apart } = scene, mine = this.groups(chosen), first = chosen - chosen % block;

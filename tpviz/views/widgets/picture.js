@@ -7,8 +7,12 @@ export default {
     const root = make("div", { class: "tpv" }, el);
     const place = make("div", { class: "tpv-picture tpv-stage" }, root);
     make("div", { class: "tpv-rail" }, root);
+    const tall = (svg) => Number(/viewBox='0 0 \S+ (\S+)'/.exec(svg)?.[1]) || 0; // px in the picture
     const draw = () => {
-      place.innerHTML = model.get("scene").svg;
+      const { svg } = model.get("scene"), scale = () => place.querySelector("svg").clientHeight / tall(svg) || 0;
+      place.innerHTML = svg;
+      const tallest = Math.max(0, ...model.states?.map(({ scene }) => tall(scene?.svg)) ?? []);
+      place.style.minHeight = tallest && `${scale() * tallest}px`; // so that nothing below jumps
       const error = model.get("error");
       if (error) place.prepend(make("div", { class: "tpv-error", role: "alert" }, null, error));
       place.dataset.ready = "true";

@@ -141,6 +141,16 @@ export class View {
     svg.setAttribute("height", height - top);
   }
 
+  /** What the knobs of a page can bring, or in Jupyter what is shown. */
+  get scenes() { return (this.host.states ?? [{ scene: this.scene }]).flatMap(({ scene }) => scene ?? []); }
+
+  /** Room for the tallest picture that comes or came, so that nothing below jumps. high : px of a scene's picture. */
+  reserve(high) {
+    const wide = this.stage.clientWidth, before = this.reserved?.[0] === wide ? this.reserved[1] : 0;
+    this.reserved = [wide, Math.ceil(Math.max(before, ...this.scenes.map(high)))];
+    this.stage.style.minHeight = `${this.reserved[1]}px`;
+  }
+
   /** What colours mean: a chip and words of each [key as in drawRun, or none; words]. */
   drawLegend(items, first = "", legend = this.legend) {
     legend.replaceChildren(first, ...items.map(([key, words]) => {
@@ -156,6 +166,10 @@ export class View {
   drawHead({ badge, title, about = "", notes = [] }, facts = []) {
     Object.assign(this.badge, { textContent: badge, title: notes.join("\n") });
     Object.assign(this.title, { textContent: title, title: about });
+    this.drawFacts(facts);
+  }
+
+  drawFacts(facts) {
     this.metrics.replaceChildren(...facts.flatMap(([label, value]) => [
       make("dt", {}, null, label), make("dd", {}, null, value)]));
   }
