@@ -354,16 +354,12 @@ def numbers(story: Story, frame: "Frame") -> list[list[str]]:
 
 def _payload(story, frame):
     move, count = frame.move, len(frame.moves)
-    many = elements(story, frame)
-    factor = "2(n-1)/n" if move.collective == "all_reduce" else "(n-1)/n"
     each = f" (one of {count})" if count > 1 else ""
-    ring = "all of them send" if count > 1 else f"a ring sends {factor}"
     total = sum(sent(story, story.frames.index(frame)).values())
-    payload = f"{move.payload:,} bytes" if move.payload < 1e7 else amount(move.payload)
-    product = f"{many:,} x {move.payload // many} bytes"
+    part = "2(n-1)/n" if move.collective == "all_reduce" else "(n-1)/n"
     return [
-        [f"payload{each}", f"{symbols(frame)} numbers = {product} = {payload}"],
-        [ring, f"{amount(total)}, n = {story.mesh.axes[move.axis]}"],
+        [f"payload{each}", f"{symbols(frame)} = {amount(move.payload)}"],
+        ["a ring sends", f"{amount(total)}, {part}"],
     ]
 
 

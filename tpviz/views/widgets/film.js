@@ -112,10 +112,11 @@ export class Film extends Player {
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
     const wide = this.stage.clientWidth, limit = wide + 60 > this.root.clientWidth ? STACKED : HIGH;
-    const most = (of) => Math.floor(Math.max(of.width,
-      Math.min(GROWTH * of.width, WIDE, limit * of.width / (of.height - of.top))));
+    const widthOf = (of) => width + of.width - scene.width, ratio = (of) => (of.height - of.top) / widthOf(of);
+    const most = (of) => Math.floor(Math.max(widthOf(of), Math.min(GROWTH * widthOf(of), WIDE, limit / ratio(of))));
     svg.style = `width:100%;height:auto;min-width:${width}px;max-width:${most(scene)}px`;
-    this.reserve((of) => Math.max(Math.min(wide, most(of)), of.width) * (of.height - of.top) / of.width);
+    this.reserve((of) => Math.max(Math.min(wide, most(of)), widthOf(of)) * ratio(of));
+    this.metrics.style.minHeight = `${25 * Math.max(0, ...(scene.numbers ?? []).map((rows) => rows.length))}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     svg.replaceChildren(this.common);
     const frame = this.group([frames?.[step] ?? ""].flat().map((part) => pieces?.[part] ?? part).join(""), svg);

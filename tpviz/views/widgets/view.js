@@ -141,14 +141,12 @@ export class View {
     svg.setAttribute("height", height - top);
   }
 
-  /** What the knobs of a page can bring, or in Jupyter what is shown. */
-  get scenes() { return (this.host.states ?? [{ scene: this.scene }]).flatMap(({ scene }) => scene ?? []); }
-
-  /** Room for the tallest picture that comes or came, so that nothing below jumps. high : px of a scene's picture. */
+  /** Room for the tallest picture that a page's knobs bring, or that came. high : px of a scene's. */
   reserve(high) {
-    const wide = this.stage.clientWidth, before = this.reserved?.[0] === wide ? this.reserved[1] : 0;
-    this.reserved = [wide, Math.ceil(Math.max(before, ...this.scenes.map(high)))];
-    this.stage.style.minHeight = `${this.reserved[1]}px`;
+    const { stage } = this, scenes = (this.host.states ?? [this]).flatMap(({ scene }) => scene ?? []);
+    if (this.wide !== stage.clientWidth) [this.wide, this.tallest] = [stage.clientWidth, 0];
+    this.tallest = Math.max(this.tallest, ...scenes.map(high));
+    stage.style.minHeight = `${this.tallest}px`;
   }
 
   /** What colours mean: a chip and words of each [key as in drawRun, or none; words]. */
@@ -166,10 +164,6 @@ export class View {
   drawHead({ badge, title, about = "", notes = [] }, facts = []) {
     Object.assign(this.badge, { textContent: badge, title: notes.join("\n") });
     Object.assign(this.title, { textContent: title, title: about });
-    this.drawFacts(facts);
-  }
-
-  drawFacts(facts) {
     this.metrics.replaceChildren(...facts.flatMap(([label, value]) => [
       make("dt", {}, null, label), make("dd", {}, null, value)]));
   }
