@@ -141,7 +141,7 @@ export class View {
     svg.setAttribute("height", height - top);
   }
 
-  /** Room for the tallest picture that a page's knobs bring, or that came. high : px of a scene's. */
+  /** Room for the tallest picture that knobs bring. high : px of a scene's. */
   reserve(high) {
     const { stage } = this, scenes = (this.host.states ?? [this]).flatMap(({ scene }) => scene ?? []);
     if (this.wide !== stage.clientWidth) [this.wide, this.tallest] = [stage.clientWidth, 0];
