@@ -33,11 +33,11 @@ FLOORS = {
     "verbs": 4_600,
     "modules": 6_450,
     "evidence": 11_360,
-    "views": 16_326,
+    "views": 16_322,
     "course": 10_050,
 }
 TOP = {"__init__", "__main__"}
-JS_BYTES = 65_300  # of all views: 60,000 before rails, patterns and the map of plans; rooms
+JS_BYTES = 65_000  # of all views: 60,000 before rails, patterns, the map of plans, rooms
 VIEW_BYTES = 35_000  # of one view, with all that it imports
 ONLY_IN_PAGES = {"host.js", "pack.js"}
 

@@ -183,6 +183,9 @@ def test_the_speed_is_the_chosen_one(page_of):
     assert runs["1x"] > 2.5 * runs["0.25x"] > 0
 
 
+GLIDES = "() => document.getAnimations().filter(({ effect }) => effect.getKeyframes()[0].d).length"
+
+
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_idle_slots_slide_into_one_block_and_back(page_of, motion):
     steps = ScheduleView("1f1b", p=2, m=4).picture
@@ -191,20 +194,36 @@ def test_idle_slots_slide_into_one_block_and_back(page_of, motion):
     before, button = view.locator(idle).get_attribute("d"), tab.get_by_text("the bubble")
     assert view.locator("[data-gathered]").is_hidden()
     view.locator("svg[role=application]").press("b")
+    assert (tab.evaluate(GLIDES) > 0) == (motion == "no-preference")
     to = [float(x) for x in view.locator(idle).get_attribute("data-to").split()]
-    tab.wait_for_function(
-        "([path, to]) => path.getAttribute('d').split('M').slice(1)"
-        ".every((part, i) => Math.abs(parseFloat(part) - to[i]) < 0.1)",
-        arg=[view.locator(idle).element_handle(), to],
+    after = view.locator(idle).get_attribute("d")
+    assert [float(part.split(",")[0]) for part in after.split("M")[1:]] == pytest.approx(
+        to, abs=0.1
     )
     assert button.get_attribute("aria-pressed") == "true"
     assert "bubble 4" in view.locator("[data-gathered]").text_content()
     assert view.locator("[data-names]").is_hidden()
     button.click()
-    tab.wait_for_function(
-        "([path, d]) => path.getAttribute('d') === d",
-        arg=[view.locator(idle).element_handle(), before],
-    )
+    assert view.locator(idle).get_attribute("d") == before
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_a_knob_lets_bars_glide_and_changes_no_height(tab, tmp_path, motion):
+    view = ScheduleView("1f1b", p=4, m=8, against="gpipe")
+    tab.emulate_media(reduced_motion=motion)
+    tab.goto(view.to_html(tmp_path / "a.html", {"r": [0.5, 1.0, 2.5]}).as_uri())
+    tab.locator("[data-ready]").wait_for()
+    for width in (1440, 900):
+        tab.set_viewport_size({"width": width, "height": 900})
+        high = set()
+        for at in (2, 1, 0):
+            tab.get_by_label("r", exact=True).fill(str(at))
+            tab.evaluate("() => new Promise(done => requestAnimationFrame(done))")
+            assert (tab.evaluate(GLIDES) > 0) == (motion == "no-preference")
+            boxes = [tab.locator(name).bounding_box() for name in (".tpv", ".tpv-knobs")]
+            high.add((boxes[0]["height"], boxes[1]["y"] + boxes[1]["height"] - boxes[0]["y"]))
+        [(_, foot)] = high
+        assert foot < 900  # the picture and its slider are seen together
 
 
 def test_the_critical_path_is_a_switch(page_of):

@@ -17,7 +17,7 @@ from .tokens import INKS
 
 LEFT, RIGHT = 64, 12
 ROOM = VIEW - LEFT - RIGHT  # px of the time axis
-LETTER = 0.62  # a digit's width, of its font size
+DIGIT = 8  # px of a digit
 INK = {
     "F": "forward",
     "R": "recompute",
@@ -350,7 +350,7 @@ def named(lanes: Iterable[Sequence[Any]]) -> str:
     texts: dict[str, str] = {}
     for ink, y, wide, several in lanes:
         for x, name in several:
-            if LETTER * 13 * len(name) + 4 < wide:
+            if DIGIT * len(name) + 4 < wide:
                 text = f"<text x='{x + wide / 2:.1f}' y='{y:g}'>{name}</text>"
                 texts[ink] = texts.get(ink, "") + text
     groups = (f"<g class='f-halo-{ink}'>{some}</g>" for ink, some in texts.items())

@@ -12,8 +12,10 @@ class ScheduleView extends TimedFilm {
     super.buildTools(tools);
     this.bubble = this.switch(tools, "the bubble", "all idle time of a rank as one block (b)", "tpv-gathered");
     this.bubble.addEventListener("click", () => {
+      const from = this.places;
       this.gathered = !this.gathered;
-      this.arrange(this.calm ? "" : "d .3s");
+      this.arrange();
+      this.glide(from);
     });
     this.switch(tools, "critical path", "what the step waits for", "tpv-critical");
   }

@@ -37,11 +37,9 @@ class TileView extends TimedFilm {
     const states = tiles.map(([, , at, keys]) => keys[at.filter((x) => x <= this.here).length]).join("");
     if (states === this.shown) return;
     this.shown = states;
-    const paths = {};
-    tiles.forEach(([x, y], i) => {
-      paths[states[i]] = `${paths[states[i]] ?? ""}M${x},${y}h${wide}v${high}h-${wide}z`;
-    });
-    this.layer.replaceChildren(this.group(Object.keys(paths).map((key) => looks[key].replaceAll("@", paths[key])).join("")));
+    const drawn = [...new Set(states)].map((key) => looks[key].replaceAll("@",
+      tiles.map(([x, y], i) => states[i] === key ? `M${x},${y}h${wide}v${high}h-${wide}z` : "").join("")));
+    this.layer.replaceChildren(this.group(drawn.join("")));
   }
 
   /** The part at an event's place, or -1. */

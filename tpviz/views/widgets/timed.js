@@ -1,24 +1,33 @@
 /**
- * A film on a time axis (`scene.axis`) of which Python describes one part: a play-head passes, and one zooms. What Python
- * drew in `[data-timed]` moves to where the window has it, and `names` stand where they fit.
+ * A film on a time axis (`scene.axis`): a play-head passes, one zooms, bars glide. What Python drew in `[data-timed]`
+ * moves to where the window has it, `names` stand where they fit.
  */
 import { Film } from "./film.js";
 import { make, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
 
-const LETTER = 0.62, FONT = 13; // a digit, of the font's size; px
-const NARROW = 300; // px of a picture at least
+const DIGIT = 8, NARROW = 300; // px: of a digit; of a picture, at least
 
 export class TimedFilm extends Zoomed(Film) {
   get finest() { return 1 / 400; }
   get left() { return this.scene.axis.left; }
   get right() { return this.scene.axis.right + this.width - this.scene.width; }
-  /** A window is in px of the picture as Python drew it; where there is less room, its axis is shorter. */
+  /** In px of the picture as Python drew it, as windows are; where there is less room, its axis is shorter. */
   get whole() { return [this.left, this.scene.axis.right]; }
   get width() { return Math.min(this.scene.width, Math.max(this.stage.clientWidth || Infinity, NARROW)); }
 
+  get bars() { return [...this.common?.querySelectorAll("path[data-key]") ?? []]; }
+  get places() { return this.bars.map((path) => path.getAttribute("d")); }
+  /** Bars glide from where they were, where there are as many. */
+  glide(from) {
+    const to = this.places, shape = (d) => `path("${d}")`;
+    if (this.calm || from?.length !== to.length) return;
+    this.bars.forEach((path, i) => path.animate({ d: [shape(from[i]), shape(to[i])] }, 250));
+  }
+
   load() {
     const scene = this.host.get("scene");
+    this.was = this.places;
     if (scene.axis) [this.low, this.high] = [scene.axis.left, scene.axis.right];
     super.load();
     this.placed = this.gathered ? "" : `${this.window},${scene.axis?.right}`;
@@ -34,7 +43,7 @@ export class TimedFilm extends Zoomed(Film) {
     return stops?.some(inside) ? [stops.findIndex(inside), stops.findLastIndex(inside)] : [0, this.last];
   }
 
-  /** Seconds that the step shown takes: its part of `length`, in which the play-head crosses the window. */
+  /** Seconds of the step shown: its part of `length`, in which the play-head crosses the window. */
   get pace() {
     const { stops } = this.scene;
     return this.length * (stops[this.step + 1] - stops[this.step]) / (this.high - this.low) || 1;
@@ -57,11 +66,12 @@ export class TimedFilm extends Zoomed(Film) {
     const { svg, scene: { head, foot } } = this;
     this.root.dataset.window = this.window;
     if (this.placed !== `${this.window},${this.right}`) this.arrange();
-    this.marks = this.group(this.mark, make("g", { class: "tpv-at", "clip-path": this.tile("window") }, svg));
-    this.stretch(this.marks);
+    this.stretch(this.group(this.mark, make("g", { class: "tpv-at", "clip-path": this.tile("window") }, svg)));
     this.line = make("path", { class: "s-fg f-fg tpv-at", "stroke-width": 1.4,
       d: `M0,${head}V${foot}V${head}l-5,-6h10z` }, svg);
     if (!this.playing) this.say();
+    this.glide(this.was);
+    this.was = null;
   }
 
   move() {
@@ -71,16 +81,16 @@ export class TimedFilm extends Zoomed(Film) {
     this.line.setAttribute("visibility", inside && (this.playing || this.step) ? "visible" : "hidden");
   }
 
-  /** Everything on the axis, where another window has it; `slide` says how paths go there. */
-  arrange(slide = "") {
+  /** Everything on the axis, where another window has it. */
+  arrange() {
     this.placed = `${this.window},${this.right}`;
-    this.common.querySelectorAll("[data-timed]").forEach((group) => this.stretch(group, slide));
+    this.common.querySelectorAll("[data-timed]").forEach((group) => this.stretch(group));
     this.drawAxis(this.common.querySelector("[data-axis]"));
     this.drawNames(this.common.querySelector("[data-names]"));
   }
 
   /** Bars and lines keep their height. What has `data-to` begins there, if it is `gathered`. */
-  stretch(group, slide = "") {
+  stretch(group) {
     const k = (this.right - this.left) / (this.high - this.low);
     const put = (node, name, from) => {
       const given = (node.given ??= {})[name] ??= node.getAttribute(name);
@@ -88,7 +98,6 @@ export class TimedFilm extends Zoomed(Film) {
     };
     for (const node of group.querySelectorAll("path")) {
       const to = this.gathered && node.dataset.to?.split(" ");
-      node.style.transition = slide;
       put(node, "d", (d) => d.split(/(?=M)/)
         .map((part, i) => this.seenOf(to ? part.replace(/[^M,]+/, to[i]) : part, k)).join(""));
     }
@@ -116,7 +125,7 @@ export class TimedFilm extends Zoomed(Film) {
     for (const time of ticks((this.low - this.left) * scale, (this.high - this.left) * scale, most)) {
       const x = this.x(this.left + time / scale);
       make("path", { d: `M${x},${y}v5`, class: "s-muted" }, group);
-      make("text", { x, y: y + 17, "font-size": FONT, "text-anchor": "middle", class: "f-muted" }, group,
+      make("text", { x, y: y + 17, "font-size": 13, "text-anchor": "middle", class: "f-muted" }, group,
         unit ? seconds(time, 5) : `${+time.toPrecision(5)}`);
     }
   }
@@ -127,7 +136,7 @@ export class TimedFilm extends Zoomed(Film) {
     for (const [ink, y, width, several] of this.scene.names ?? []) {
       for (const [at, name] of several) {
         const x0 = Math.max(this.x(at), this.left), x1 = Math.min(this.x(at + width), this.right), x = (x0 + x1) / 2;
-        if (LETTER * FONT * name.length + 4 < x1 - x0) make("text", { x, y, class: `f-halo-${ink}` }, group, name);
+        if (DIGIT * name.length + 4 < x1 - x0) make("text", { x, y, class: `f-halo-${ink}` }, group, name);
       }
     }
   }

@@ -53,15 +53,12 @@ export class View {
     this.root = make("div", { class: `tpv tpv-${kind} tpv-empty`, role: "group",
       "data-lm-suppress-shortcuts": "true" }, el); // JupyterLab's own keys stay out
     this.error = make("div", { class: "tpv-error", role: "alert", hidden: "" }, this.root);
-    this.stage = make("div", { class: "tpv-stage" }, this.root);
-    this.rail = make("div", { class: "tpv-rail" }, this.root);
-    this.below = make("div", { class: "tpv-below" }, this.root);
+    const put = (name, parent, tag = "div") => { this[name] = make(tag, { class: `tpv-${name}` }, parent); };
+    for (const name of ["stage", "rail", "below"]) put(name, this.root);
     const head = make("div", { class: "tpv-head" }, this.rail);
-    this.badge = make("span", { class: "tpv-badge" }, head);
-    this.title = make("span", { class: "tpv-title" }, head);
-    this.now = make("div", { class: "tpv-now" }, this.rail);
-    this.summary = make("div", { class: "tpv-summary" }, this.rail);
-    this.metrics = make("dl", { class: "tpv-metrics" }, this.rail);
+    for (const name of ["badge", "title"]) put(name, head, "span");
+    for (const name of ["now", "summary"]) put(name, this.rail);
+    put("metrics", this.rail, "dl");
     this.buildBody();
     this.tip = make("div", { class: "tpv-tip", hidden: "" }, this.stage);
     this.live = make("div", { class: "tpv-live", "aria-live": "polite" }, this.root);
