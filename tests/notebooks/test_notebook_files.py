@@ -79,10 +79,17 @@ def test_the_skeleton_is_there_in_order(notebook):
 
 
 def test_links_between_notebooks_lead_somewhere(notebook, path):
-    links = [part.split(")")[0] for cell in notebook.cells for part in cell.source.split("](")[1:]]
+    links = [
+        (part.split(")")[0], cell)
+        for cell in notebook.cells
+        for part in cell.source.split("](")[1:]
+    ]
     assert links
-    for link in links:
-        assert (path.parent / link.partition("#")[0]).exists(), link
+    for link, cell in links:
+        if link.startswith("attachment:"):
+            assert link.removeprefix("attachment:") in cell.attachments
+        else:
+            assert (path.parent / link.partition("#")[0]).exists(), link
 
 
 def test_lessons_end_in_asserts(notebook):
