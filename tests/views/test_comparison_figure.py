@@ -251,6 +251,14 @@ def test_svg_is_well_formed_and_says_it_all(scene, theme):
         assert words in svg
 
 
+def test_a_page_says_the_verdict_beside_the_picture(scene):
+    with_it, without = comparison_svg(scene), comparison_svg(scene, verdict=False)
+    assert "is &lt;slow&gt;" in with_it and "is &lt;slow&gt;" not in without
+    assert len(re.findall("<text", with_it)) == len(re.findall("<text", without)) + 1
+    with pytest.raises(ValueError, match="verdict"):
+        comparison_svg(scene, verdict="no")
+
+
 def test_badges_stand_in_every_picture_text_and_table(made):
     for badge in ("<nowhere>", None):
         other = Trace(made[2].columns, {**made[2].meta, "badge": badge})

@@ -318,10 +318,12 @@ def test_the_strip_and_what_is_above_it_are_told_apart(tab, tmp_path):
     assert at(1.2, "tp").startswith("reduce") and at(1.2, "dp").startswith("gather")
     assert at(3.0, "compute").startswith("reduce")  # exposed
     assert at(3.0, "dp").startswith("reduce")
-    assert at(4.5, "compute") == at(4.5, "tp") == ""
+    assert at(4.5, "compute") == at(4.5, "tp") == "idlerank 0\n1 s, from 4 s to 5 s"
+    assert tab.locator(".tpv-timeline button:text-is('axes')[aria-pressed=false]").count() == 1
     tab.click(".tpv-timeline button:text-is('axes')")
     tab.wait_for_selector(f"{PICTURE} > text:text-is('dp')")
     left, wide = (float(axis.get_attribute(name)) for name in ("x", "width"))
     assert at(1.2, "tp", 1).startswith("reduce") and at(1.2, "dp", 1).startswith("gather")
     assert at(3.0, "compute", 1) == at(3.0, "dp", 1) == ""
+    assert tab.locator(".tpv-timeline button:text-is('axes')[aria-pressed=true]").count() == 1
     assert not tab.locator(MEMORY).is_visible()

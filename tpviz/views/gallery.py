@@ -78,8 +78,8 @@ def box(slow_motion: float = 1000) -> tv.Cluster:
 
 def beside(comparison: tv.Comparison) -> dict[str, Any]:
     """The state of a page's picture of a comparison."""
-    svg = fitted(comparison.to_svg(theme="page"))
-    return {"scene": {"svg": svg, "captions": [comparison.describe()]}}
+    svg, says = fitted(comparison.to_svg(theme="page", verdict=False)), comparison.scene["verdict"]
+    return {"scene": {"svg": svg, "says": says, "captions": [comparison.describe()]}}
 
 
 def mesh() -> str:

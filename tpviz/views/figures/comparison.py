@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tpviz.core.checks import one_of
 from tpviz.core.inks import axis_keys, phase_key
 from tpviz.core.tables import html_table
 from tpviz.core.trace.steps import median_step
@@ -254,11 +255,13 @@ DASHES = ("2 3", "7 4", "")
 """How the step's end is marked: dotted as predicted, dashed as simulated, solid as measured."""
 
 
-def comparison_svg(scene: dict[str, Any], width: float = VIEW, theme: str = "auto") -> str:
+def comparison_svg(
+    scene: dict[str, Any], width: float = VIEW, theme: str = "auto", verdict: bool = True
+) -> str:
     """Draw a comparison scene.
 
-    width in px; theme "light", "dark", "auto" or "page". Raises ValueError on a width that leaves
-    the lanes no room.
+    width in px; theme "light", "dark", "auto" or "page"; verdict : with its sentences. Raises
+    ValueError on a width that leaves the lanes no room.
     """
     least = GUTTER + RIGHT + 200
     if not width >= least:
@@ -274,7 +277,7 @@ def comparison_svg(scene: dict[str, Any], width: float = VIEW, theme: str = "aut
     body = [pattern_defs(), _header(scene, width), axis.rules(HEAD - 4, bottom, lanes_end + 13)]
     body += [drawn, _waterfall(scene, parts_top, axis), _ends(scene, axis, lanes_end, bottom)]
     drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
-    words, y = _words(scene, y + 34, width)
+    words, y = _words(scene, y + 34, width, one_of("verdict", verdict, (True, False)))
     label = f"Comparison: {', '.join(scene['badges'])}"
     return document(width, y, [*body, drawn, words], label, theme)
 
@@ -395,7 +398,7 @@ def _marks(scene):
     return [(ink, items[ink]) for ink in INKS if ink in items and ink != "exposed"]
 
 
-def _words(scene, y, width):
+def _words(scene, y, width, whole):
     """The numbers, a column for each trace, and the verdict."""
     names = [name for name, _ in scene["marks"][scene["foreseen"] :]]
     labels = [label for label, _ in scene["numbers"]]
@@ -409,7 +412,7 @@ def _words(scene, y, width):
             text(x, y, words, anchor="end", weight=600)
             for x, words in zip(ends[-len(texts) :], texts)
         ]
-    verdict = wrap(scene["verdict"], max(int((width - 20) / 7.4), 20))
+    verdict = wrap(scene["verdict"], max(int((width - 20) / 7.4), 20)) if whole else []
     y += 1.5 * LINE
     out += [text(10, y + LINE * i, line, weight=600) for i, line in enumerate(verdict)]
     return "".join(out), y + LINE * len(verdict)

@@ -62,16 +62,16 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     """(scene, `Bars`) of a trace: what to draw at first, and what gives the detail of a window.
 
     The scene is a dict, ready for JSON: ``badge``, ``notes`` (sentences), ``title``, ``about`` (the
-    title with all options), ``ranks``, ``duration`` (s), ``lanes`` (rank, name, axis, ``at``: as
-    in `placed`), ``high`` and ``gutter`` (px of all lanes and left of them, in both forms),
-    ``bars`` (columns of equal length; ``lane`` and ``key`` index ``lanes`` and ``keys``, texts
-    index ``strings``), ``exposed`` and ``idle`` (lane, start, end), ``steps`` ([start, end] in s),
-    ``first`` ([start, end] in s: what to show at first, the median step of several), ``critical``
-    (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics`` ([label, value], of
-    the median step), ``spent`` (as `spent.spent`) and ``defs``. A trace of
-    many events also has ``cut``, ``note`` and ``window``, as in `Bars.level`, and, with several
-    steps, ``detail``: the level of ``first``. Raises ValueError where the trace has no events to
-    draw, or is none.
+    title with all options), ``ranks``, ``duration`` (s), ``events`` (their number), ``lanes``
+    (rank, name, axis, ``at``: as in `placed`), ``high`` and ``gutter`` (px of all lanes and left of
+    them, in both forms), ``bars`` (columns of equal length; ``lane`` and ``key`` index ``lanes``
+    and ``keys``, texts index ``strings``), ``exposed`` and ``idle`` (lane, start, end), ``steps``
+    ([start, end] in s), ``first`` ([start, end] in s: what to show at first, the median step of
+    several), ``critical`` (positions in ``bars``), ``memory`` ({rank: samples, bytes}), ``metrics``
+    ([label, value], of the median step), ``spent`` (as `spent.spent`) and ``defs``. A trace of many
+    events also has ``cut``, ``note`` and ``window``, as in `Bars.level`, and, with several steps,
+    ``detail``: the level of ``first``. Raises ValueError where the trace has no events to draw, or
+    is none.
     """
     if not isinstance(trace, Trace):
         raise ValueError(
@@ -99,6 +99,7 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
         "about": whole,
         "ranks": np.unique(trace["rank"][rows]).tolist(),
         "duration": duration,
+        "events": len(rows),
         "lanes": lanes,
         "bars": level.pop("bars"),
         "keys": keys,
@@ -291,18 +292,13 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
     return table
 
 
-def event_count(scene: dict[str, Any]) -> int:
-    """The events that a scene stands for, drawn one by one or merged."""
-    return sum(scene["bars"].get("count") or [1] * len(scene["bars"]["id"]))
-
-
 def describe(scene: dict[str, Any]) -> str:
     """The timeline in a few sentences, for readers who do not see it."""
     ranks, axes = scene["ranks"], sorted({lane["axis"] for lane in scene["lanes"]} - {""})
     what = f"Timeline of {scene['title']}" if scene["title"] else "Timeline"
     parts = [
         f"{what} ({scene['badge']}): {len(ranks)} rank{'s' * (len(ranks) > 1)}, "
-        f"{event_count(scene)} events over {seconds(scene['duration'])}."
+        f"{scene['events']} events over {seconds(scene['duration'])}."
     ]
     parts.append(f"Communication on axis {', '.join(axes)}." if axes else "No communication.")
     time, *others = (f"{label} {value}" for label, value in scene["metrics"])
@@ -406,7 +402,6 @@ def lane_svg(
     (top, height), bar = scene["lanes"][index]["at"][axes], scene["bars"]
     free, bare = (_times(scene[name], index) for name in ("idle", "exposed"))
     out = [spans(*axis.spans(*free), top, height, "idle")]
-    out += [spans(*axis.spans(*bare), top, height, "exposed")]
     out.append(idle_word(axis.x(free[0]), axis.x(free[1]), top, height))
     mine = np.array(bar["lane"]) == index
     key, start, end = (np.array(bar[c])[mine] for c in ("key", "start", "end"))
@@ -414,7 +409,7 @@ def lane_svg(
         x0, x1 = axis.spans(start[key == k], end[key == k])
         if info["kind"] != "wait" and len(x0):  # it is exposed communication, or idle
             out.append(draw(x0, x1, top, height, info["key"]))
-    return "".join(out)
+    return "".join(out) + spans(*axis.spans(*bare), top, height, "exposed")
 
 
 def _times(spent, index):

@@ -3,6 +3,7 @@
  * is the step shown, the rest how far what moves has come. A view gives `hint`, and `pace` or `length`.
  */
 import { Player } from "./player.js";
+import { reserve } from "./room.js";
 import { make, rendered } from "./view.js";
 
 const LEAD = 0.2, TRAVEL = 0.8; // parts of a step: the sentence stands first; then it moves until here
@@ -115,7 +116,7 @@ export class Film extends Player {
     const widthOf = (of) => width + of.width - scene.width, ratio = (of) => (of.height - of.top) / widthOf(of);
     const most = (of) => Math.floor(Math.max(widthOf(of), Math.min(GROWTH * widthOf(of), WIDE, limit / ratio(of))));
     svg.style = `width:100%;height:auto;min-width:${width}px;max-width:${most(scene)}px`;
-    this.reserve((of) => Math.max(Math.min(wide, most(of)), widthOf(of)) * ratio(of));
+    reserve(this, (of) => Math.max(Math.min(wide, most(of)), widthOf(of)) * ratio(of));
     this.metrics.style.minHeight = `${25 * Math.max(0, ...(scene.numbers ?? []).map((rows) => rows.length))}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     svg.replaceChildren(this.common);

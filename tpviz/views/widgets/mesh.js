@@ -2,6 +2,7 @@
  * The mesh view: the scene made by figures/mesh.py as a grid of ranks and the blocks of one parameter.
  * The reader chooses a rank (click, arrow keys) and a parameter; the kernel hears of both.
  */
+import { reserve } from "./room.js";
 import { View, amount, make, rendered } from "./view.js";
 
 const MATRIX = 220; // px of a parameter's longer side
@@ -48,7 +49,7 @@ class MeshView extends View {
     this.hint.textContent = `Click a rank, or use the arrow keys${shift}; Home and End jump.`;
     this.root.setAttribute("aria-label", `Mesh ${scene.title}`);
     this.resize(svg, scene.width, scene.height, scene.top);
-    this.reserve((of) => of.height - of.top);
+    reserve(this, (of) => of.height - of.top);
     svg.setAttribute("aria-activedescendant", `${this.uid}-${chosen}`);
     svg.replaceChildren(this.common);
     const { block, places, apart } = scene, mine = this.groups(chosen), first = chosen - chosen % block;

@@ -6,11 +6,13 @@ export default {
     el.classList.add("tpv-column");
     const root = make("div", { class: "tpv" }, el);
     const place = make("div", { class: "tpv-picture tpv-stage" }, root);
-    make("div", { class: "tpv-rail" }, root);
+    const rail = make("div", { class: "tpv-rail" }, root), now = make("div", { class: "tpv-now" });
     const tall = (svg) => Number(/viewBox='0 0 \S+ (\S+)'/.exec(svg)?.[1]) || 0; // px in the picture
     const draw = () => {
-      const { svg } = model.get("scene"), scale = () => place.querySelector("svg").clientHeight / tall(svg) || 0;
+      const { svg, says } = model.get("scene"), scale = () => place.querySelector("svg").clientHeight / tall(svg) || 0;
       place.innerHTML = svg;
+      now.textContent = says;
+      if (says) rail.prepend(now); // before the knobs
       const tallest = Math.max(0, ...model.states?.map(({ scene }) => tall(scene?.svg)) ?? []);
       place.style.minHeight = tallest && `${scale() * tallest}px`; // so that nothing below jumps
       const error = model.get("error");

@@ -1,24 +1,22 @@
 /**
- * The timeline view: zoom, pan, hover, stepping through events and the play-head.
- *
- * The scene comes once, and all here happens in the browser; the kernel hears of the rank and the event
- * chosen and, where it merged events, of the window, and sends its detail.
+ * The timeline view: zoom, pan, hover, stepping through events and the play-head. The kernel hears of the rank and
+ * the event chosen and, where it merged events, of the window, and sends its detail.
  */
-import { HINT, TimelineDrawing } from "./timeline_draw.js";
+import { TimelineDrawing } from "./timeline_draw.js";
 import { amount, make, rendered, seconds } from "./view.js";
 
 const SWEEP = 12; // seconds the play-head takes to cross the window
 
 class TimelineView extends TimelineDrawing {
   get unit() { return "event"; }
-  get help() { return HINT; }
 
   buildTools(tools) {
     super.buildTools(tools);
     this.button(tools, "step", "show one step (s)", () => this.showStep());
     const set = (act) => () => { act(); this.onChange(); };
     this.tabs = ["time", "memory"].map((name) =>
-      this.button(tools, name, `${name} below the lanes`, set(() => { this.tab = name; })));
+      this.button(tools, name, name, set(() => { this.tab = name; })));
+    this.axes = false;
     this.apart = this.button(tools, "axes", "a lane for each axis", set(() => { this.axes = !this.axes; }));
   }
 
@@ -61,25 +59,21 @@ class TimelineView extends TimelineDrawing {
   get span() { return [this.low, this.high]; }
   get speed() { return (this.high - this.low) / SWEEP; }
 
+  lasts(start, end, busy = end - start) { return `${seconds(busy)}, from ${seconds(start)} to ${seconds(end)}`; }
+
   facts(i) {
     const { bars, strings, keys } = this.scene, lane = this.lanes[bars.lane[i]], key = keys[bars.key[i]];
     const text = (column) => strings[bars[column][i]], number = (column) => bars[column][i];
     const source = this.place.get(number("waits_for")), many = bars.count?.[i] ?? 1;
-    const busy = many > 1 ? bars.busy[i] : bars.end[i] - bars.start[i];
     return [text("name") || key.label, [
       many > 1 ? `${many} events, merged` : "",
       [text("phase"), text("layer"), `rank ${lane.rank}`, lane.name].filter(Boolean).join(" · "),
-      `${seconds(busy)}, from ${seconds(bars.start[i])} to ${seconds(bars.end[i])}`,
+      this.lasts(bars.start[i], bars.end[i], bars.busy?.[i]),
       number("flops") ? amount(number("flops"), "FLOP") : "",
       number("bytes") > 0 ? `${amount(number("bytes"), "B")} payload` : number("bytes") < 0 ? "bytes unknown" : "",
       text("members") ? `axis ${lane.axis || lane.name}, ranks ${text("members")}` : "",
-      number("microbatch") >= 0 ? `microbatch ${number("microbatch")}` : "",
-      number("chunk") >= 0 ? `chunk ${number("chunk")}` : "",
+      ...["microbatch", "chunk"].map((column) => number(column) >= 0 ? `${column} ${number(column)}` : ""),
       source === undefined ? "" : `waits for ${strings[bars.name[source]]} on ${this.lanes[bars.lane[source]].name}`]];
-  }
-
-  select(rank) {
-    if (rank !== this.rank) this.publish({ rank });
   }
 
   /** Focus an event: move the head there, show and say its facts. */
@@ -119,13 +113,13 @@ class TimelineView extends TimelineDrawing {
       s: () => this.showStep(), Escape: () => { this.tip.hidden = true; } };
   }
 
-  /** x, and the event there: that of the lane under the pointer or, where it is empty, of another one of the rank. */
+  /** x, the event there (of the lane pointed at or, where that is empty, of its rank), and the rank. */
   hit(event) {
     const { x, y } = this.point(event), slack = 2 * (this.high - this.low) / (this.right - this.left);
-    const here = (l) => y >= l.y - 1 && y <= l.y + l.height + 1, rank = this.lanes.find(here)?.rank;
-    const lanes = this.lanes.filter((l) => here(l) || !this.axes && l.rank === rank).sort((a, b) => here(b) - here(a));
-    const found = x < this.left ? [] : lanes.map((l) => this.barAt(l, this.time(x), slack));
-    return [x, found.find((i) => i >= 0) ?? -1];
+    const here = (l) => y >= l.y - 1 && y <= l.y + l.height + 1, { rank } = x < this.left ? {} : this.lanes.find(here) ?? {};
+    const found = this.lanes.filter((l) => l.rank === rank && (here(l) || !this.axes)).sort((a, b) => here(b) - here(a))
+      .map((l) => this.barAt(l, this.time(x), slack));
+    return [x, found.find((i) => i >= 0) ?? -1, rank];
   }
 
   onClick(event) {
@@ -135,8 +129,10 @@ class TimelineView extends TimelineDrawing {
   }
 
   onMove(event) {
-    const [x, i] = this.hit(event), { top } = this.stage.getBoundingClientRect();
-    if (i >= 0 && !event.buttons) this.showTip(...this.facts(i), x, event.clientY - top);
+    const [x, i, rank] = this.hit(event), t = this.time(x), { lane, start, end } = this.scene.idle;
+    const k = lane.findIndex((l, j) => this.lanes[l].rank === rank && start[j] <= t && t < end[j]);
+    const tip = i >= 0 ? this.facts(i) : k >= 0 && ["idle", [`rank ${rank}`, this.lasts(start[k], end[k])]];
+    if (tip && !event.buttons) this.showTip(...tip, x, event.clientY - this.stage.getBoundingClientRect().top);
     else this.tip.hidden = true;
   }
 }

@@ -103,4 +103,4 @@ class Timeline(View):
     def _words(self):
         if not self.scene:
             return "empty"
-        return f"{len(self.scene['ranks'])} ranks, {figure.event_count(self.scene)} events"
+        return f"{len(self.scene['ranks'])} ranks, {self.scene['events']} events"

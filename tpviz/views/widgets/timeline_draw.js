@@ -1,14 +1,9 @@
-/**
- * Drawing the timeline: the scene of figures/timeline.py becomes SVG. All bars of one kind on one
- * lane are one path, so thousands of events stay a few dozen elements.
- */
+/** Drawing the timeline. All bars of one kind on one lane are one path: thousands stay a few dozen elements. */
 import { Player } from "./player.js";
 import { addRun, amount, make, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
 
 const RIGHT = 14, TOP = 24, BLOCK = 44, IDLE = 34;
-export const HINT = "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, s shows one step, 0 all, drag pans. "
-  + "The wheel zooms once the picture has the focus.";
 
 export class TimelineDrawing extends Zoomed(Player) {
   load() {
@@ -21,7 +16,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.autoplay();
   }
 
-  /** The scene with the bars of its finest level, or of one that the kernel sent, that has all of the window. */
+  /** The scene with the bars of the finest level, its own or the kernel's, that has all of the window. */
   pick() {
     const slack = 1e-9 * this.coarse.duration, level = [this.host.get("detail"), this.coarse.detail].find((l) =>
       l?.window && l.window[0] - slack <= this.low && this.high <= l.window[1] + slack) ?? this.coarse;
@@ -35,7 +30,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.focus = this.place.get(chosen) ?? -1;
   }
 
-  /** Where events are merged and the window is much narrower than what is sent, ask the kernel for its detail. */
+  /** Where events are merged and the window is narrow, ask the kernel for its detail. */
   ask() {
     const { scene, low, high } = this, asked = `${[low, high]}`;
     clearTimeout(this.asking);
@@ -48,26 +43,31 @@ export class TimelineDrawing extends Zoomed(Player) {
     super.destroy();
   }
 
+  get help() {
+    return "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, s shows one step, 0 all, drag pans. "
+      + "The wheel zooms once the picture has the focus.";
+  }
+
   get rank() { return this.host.get("rank"); }
   get memory() { return this.scene.memory[String(this.rank)]; }
   get right() { return this.width - RIGHT; }
-  get left() { return this.coarse.gutter[+!!this.axes]; }
+  get left() { return this.coarse.gutter[+this.axes]; }
   get whole() { return [0, this.scene.duration]; }
 
   draw() {
     this.pick();
     this.ask();
-    const { scene, svg } = this, events = this.coarse.bars.count?.reduce((a, b) => a + b, 0) ?? scene.bars.id.length;
+    const { scene, svg } = this;
     if (this.lanes[this.lane].rank !== this.rank) {
       [this.lane, this.focus] = [Math.max(this.lanes.findIndex((l) => l.rank === this.rank), 0), -1];
     }
     this.width = Math.max(this.stage.clientWidth, 300);
-    for (const lane of this.lanes) [lane.y, lane.height] = lane.at[+!!this.axes].map((px, i) => i ? px : px + TOP);
-    this.bottom = TOP + scene.high[+!!this.axes];
+    for (const lane of this.lanes) [lane.y, lane.height] = lane.at[+this.axes].map((px, i) => i ? px : px + TOP);
+    this.bottom = TOP + scene.high[+this.axes];
     const height = this.bottom + BLOCK + 28;
-    const label = `Timeline, ${scene.badge}: ${scene.ranks.length} ranks, ${events} events`;
+    const label = `Timeline, ${scene.badge}: ${scene.ranks.length} ranks, ${scene.events} events`;
     this.root.setAttribute("aria-label", label);
-    svg.setAttribute("aria-label", `${label}. ${HINT}`);
+    svg.setAttribute("aria-label", `${label}. ${this.help}`);
     this.resize(svg, this.width, height);
     svg.replaceChildren();
     make("rect", { x: this.left, y: 0, width: this.right - this.left, height },
@@ -103,7 +103,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     if (lane.lane === "compute") {
       this.write(4, lane.y + 15.5, `${chosen ? "▸ " : ""}rank ${lane.rank}`, "start", { "data-rank": lane.rank,
         "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" })
-        .addEventListener("click", () => this.select(lane.rank));
+        .addEventListener("click", () => this.publish({ rank: lane.rank }));
     } else if (this.axes) this.write(this.left - 6, lane.y + lane.height - 2.5, lane.name);
     const runs = keys.map(() => []), spans = ({ lane: of, start, end }, kind) => {
       const run = [];
@@ -129,18 +129,16 @@ export class TimelineDrawing extends Zoomed(Player) {
   /** Below the lanes, in the same place: where the step went, or the memory of a rank. */
   drawBlock() {
     const { memory, left, scene: { spent, memory_keys: kinds } } = this, shown = memory && this.tab === "memory";
-    const said = spent.parts.filter((p) => p.label);
+    this.apart.setAttribute("aria-pressed", this.axes);
     this.tabs.forEach((node, i) => {
       node.hidden = !memory;
       node.setAttribute("aria-pressed", !i === !shown);
     });
     this.write(4, this.bottom + 19, shown ? `memory of rank ${this.rank}, peak ${amount(memory.peak, "B")}${memory.note}`
       : spent.title, "start", { "font-weight": 600, class: "f-fg" });
-    this.drawLegend(shown ? kinds.map((k) => [k, k.label])
-      : said.map((p) => [p.share === p.under && p, p.label]), "", this.parts);
+    this.drawLegend((shown ? kinds : spent.parts.filter((p) => p.label)).map((k) => [k, k.label]), "", this.parts);
     this.parts.style.marginLeft = `${left}px`;
     if (shown) return this.drawMemory(memory);
-    said.forEach((p, i) => { this.parts.children[i].style.flexBasis = `${100 * p.under}%`; });
     spent.parts.reduce((x, p) => {
       const end = x + p.share * (this.right - left);
       this.drawRun([[x, end]], this.bottom + 26, BLOCK, p, this.svg);

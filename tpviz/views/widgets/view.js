@@ -138,20 +138,13 @@ export class View {
     svg.setAttribute("height", height - top);
   }
 
-  /** Room for the tallest picture that knobs bring. high : px of a scene's. */
-  reserve(high) {
-    const { stage } = this, scenes = (this.host.states ?? [this]).flatMap(({ scene }) => scene ?? []);
-    if (this.wide !== stage.clientWidth) [this.wide, this.tallest] = [stage.clientWidth, 0];
-    this.tallest = Math.max(this.tallest, ...scenes.map(high));
-    stage.style.minHeight = `${this.tallest}px`;
-  }
-
-  /** What colours mean: a chip and words of each [key as in drawRun, or none; words]. */
+  /** A chip, unless it is of several colours, and words of each [key as in drawRun, words]. */
   drawLegend(items, first = "", legend = this.legend) {
     legend.replaceChildren(first, ...items.map(([key, words]) => {
       const node = make("span");
       const [y, height] = key.kind === "memory" ? [6, 5] : [1, 10]; // as `mark` in figures/lanes.py
-      if (key) this.drawRun([[0, 14]], y, height, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
+      if (key.under) node.style.flexBasis = `${100 * key.under}%`;
+      if (key.share === key.under) this.drawRun([[0, 14]], y, height, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
       node.append(words);
       return node;
     }));
