@@ -40,7 +40,7 @@ def looks(page, view):
     """A click on a tile, through the kernel."""
     svg = view.locator("svg[role=application]")
     grown = svg.bounding_box()["width"] / figure.VIEW
-    cell = figure.HIGH / 8  # px: the map is 8 tiles high
+    cell = (figure.HIGH - figure.GPU) / 8  # px: the map is 8 tiles high
     x, y = figure.SIDE + 1.5 * cell, figure.HEAD + 2.5 * cell
     svg.click(position={"x": x * grown, "y": y * grown})
     view.locator(".tpv-live", has_text="tile (2, 1), chunk 1, 1st in its order").wait_for(

@@ -133,6 +133,16 @@ def test_the_chart_is_what_the_fullest_rank_holds_over_time(some):
             assert area / unit == pytest.approx(held, rel=0.03, abs=0.2)
 
 
+def test_a_legend_has_at_most_six_entries(some):
+    kinds = {"F": "forward", "R": "recompute", "B": "backward", "RB": "backward"}
+    for one in some:
+        scene = schedule_scene([one], "t")
+        named = {look["key"] for look, _ in scene["legend"]}
+        done = {a.kind for row in one.timeline.schedule.actions for a in row}
+        assert len(scene["legend"]) <= 6
+        assert named >= {kinds[kind] for kind in done & kinds.keys()} | {"idle", "activations"}
+
+
 @pytest.mark.parametrize("several", [1, 2])
 def test_a_picture_is_as_high_for_many_ranks_as_for_few(several):
     high = {

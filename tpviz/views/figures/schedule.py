@@ -127,7 +127,10 @@ def _inks(panels):
     if kinds & {"R", "RB"}:
         inks["recompute"] = "recompute"
     again = any(any(panel.timeline.schedule.recomputes) for panel in panels)
-    return inks | {"idle": "idle", "activations": "held" + " (pale: checkpoints)" * again}
+    return inks | {
+        "idle": "idle",
+        "activations": "activations held" + " (pale: checkpoints)" * again,
+    }
 
 
 # -- one row ---------------------------------------------------------------------------------------

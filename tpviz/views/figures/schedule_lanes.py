@@ -143,7 +143,7 @@ class Lanes:
         parts += [self._ran()] if self.panel.measured else []
         y, end = self.layout.heads[self.number] + 16, self.timeline.makespan
         name = text(0, y, self.panel.name, size=16, weight=650)
-        parts.append(text(self.x(end), y, say(end, self.unit), anchor="end", weight=650))
+        parts.append(text(self.x(end), y, f"step {say(end, self.unit)}", anchor="end", weight=650))
         return name + timed("".join(parts)) + "".join(self._labels())
 
     def _labels(self):
@@ -155,7 +155,7 @@ class Lanes:
             row = self.rows[0]
             yield text(LEFT - 10, row.y + row.lane + row.ran, "measured", "muted", anchor="end")
         y = self.layout.charts[self.number]
-        yield text(LEFT - 10, y - 15, "held", "muted", anchor="end")
+        yield text(LEFT - 10, y - 15, "held by", "muted", anchor="end")
         yield text(LEFT - 10, y, f"rank {self.panel.fullest}", "muted", anchor="end")
 
     def pieces(self, rank: int) -> Iterator[tuple[str, float, float, int, int]]:

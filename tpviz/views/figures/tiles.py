@@ -51,7 +51,7 @@ HEAD, LANE, GAP, BELOW, AXIS = 28, 34, 8, 18, 24
 LANES = {"computing": "computing", "memory": "memory", "tracker": "tracker", "link": "link"}
 """{lane: its name}."""
 HIGH = len(LANES) * (LANE + GAP) - GAP
-SIDE, MAPS, NAMES, GPU = 3, (170, 100), 92, 18
+SIDE, MAPS, NAMES, GPU = 3, (170, 100), 96, 18
 """px: left of tiles; of tiles, at most across beside lanes, or down above them; of lanes' names; of
 a GPU's."""
 SMALL = 6  # px of a part, at least, that a gap parts from the next
@@ -153,7 +153,7 @@ def lay_out(panels: Sequence[TilesPanel]) -> TilesLayout:
     several = max(len(panel.gpus) for panel in panels)
     if several == 1:
         each, above = VIEW, 0
-        cell = min(MAPS[0] / across, HIGH / down)
+        cell = min(MAPS[0] / across, (HIGH - GPU) / down)
         left = SIDE + across * cell + NAMES
     else:
         each, above, left = VIEW / several, GPU + MAPS[1] + 12, float(NAMES)
@@ -227,6 +227,8 @@ def _over(panel, map):
     yield f"<path d='{''.join(lines)}' class='s-muted' fill='none'/>"
     if len(panel.gpus) > 1:
         yield text(map.x, map.y - 4, f"GPU {map.gpu}", "muted")
+    else:
+        yield text(map.x, map.y + run.gemm.tiles[0] * cell + 15, "output tiles", "muted")
 
 
 # -- lanes: GPU 0's slots, memory queue, tracker and link over time --------------------------------
