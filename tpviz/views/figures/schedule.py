@@ -9,29 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from .lanes import play_head, window, zoomable
 from .legend import keyed, legend
-from .schedule_lanes import (
-    HEAD,
-    LEFT,
-    RIGHT,
-    Lanes,
-    axis,
-    in_lanes,
-    lay_out,
-    named,
-    stops,
-)
+from .schedule_lanes import HEAD, LEFT, RIGHT, Lanes, axis, in_lanes, lay_out, named, stops
 from .schedule_words import SchedulePanel, figures, say, spans, summary, to_table, words
-from .svg import (
-    LETTERS,
-    VIEW,
-    alone,
-    check_step,
-    pattern_defs,
-    table,
-    table_html,
-    text,
-    wrapped,
-)
+from .svg import LETTERS, VIEW, alone, check_step, pattern_defs, table, table_html, text, wrapped
 from .tokens import INKS
 
 if TYPE_CHECKING:
