@@ -176,9 +176,9 @@ export class TimelineDrawing extends Zoomed(Player) {
   }
 
   outline(i) {
-    const { bars } = this.scene, lane = this.lanes[bars.lane[i]];
-    const [a, b] = [this.x(bars.start[i]), Math.max(this.x(bars.end[i]), this.x(bars.start[i]) + 1.5)];
-    return `M${a.toFixed(1)},${lane.y}H${b.toFixed(1)}V${lane.y + lane.height}H${a.toFixed(1)}z`;
+    const { bars } = this.scene, { y, height } = this.lanes[bars.lane[i]], by = height < 9 ? 2 : 0; // around a strip
+    const [a, b] = [this.x(bars.start[i]) - by, Math.max(this.x(bars.end[i]), this.x(bars.start[i]) + 1.5) + by];
+    return `M${a.toFixed(1)},${y - by}H${b.toFixed(1)}V${y + height + by}H${a.toFixed(1)}z`;
   }
 
   /** What moves: the play-head, the bars under it, the chosen event and what it waited for. */
