@@ -31,12 +31,15 @@ export class Film extends Player {
   }
 
   load() {
-    this.scene = this.host.get("scene");
-    this.last = Math.max(this.scene.captions?.length ?? 0, 1) - 1;
+    const scene = this.scene = this.host.get("scene");
+    this.last = Math.max(scene.captions?.length ?? 0, 1) - 1;
     this.slider.max = this.last;
     this.head = this.host.get("step");
-    this.common = this.group(this.scene.common ?? "");
-    this.fresh = this.head === (this.scene.opens ?? 0);
+    this.common = this.group(scene.common ?? "");
+    this.drawLegend(scene.legend ?? []);
+    this.notes.textContent = (scene.notes ?? []).join("\n");
+    this.under.innerHTML = scene.under ?? "";
+    this.fresh = this.head === (scene.opens ?? 0);
     this.autoplay();
   }
 
@@ -105,9 +108,6 @@ export class Film extends Player {
       this.aside.setAttribute("viewBox", `0 0 ${scene.aside_size.join(" ")}`);
       this.aside.replaceChildren(this.group(scene.aside[step]));
     }
-    this.notes.textContent = (scene.notes ?? []).join("\n");
-    this.drawLegend(scene.legend ?? []);
-    this.under.innerHTML = scene.under ?? "";
     this.slider.value = step;
     this.write(this.now, scene.captions[step], "captions");
     this.root.dataset.step = step;
@@ -119,7 +119,8 @@ export class Film extends Player {
     reserve(this, (of) => Math.max(Math.min(wide, most(of)), widthOf(of)) * ratio(of));
     this.metrics.style.minHeight = `${25 * Math.max(0, ...(scene.numbers ?? []).map((rows) => rows.length))}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
-    svg.replaceChildren(this.common);
+    if (svg.firstChild !== this.common) svg.replaceChildren(this.common); // it is large
+    while (this.common.nextSibling) this.common.nextSibling.remove();
     const frame = this.group([frames?.[step] ?? ""].flat().map((part) => pieces?.[part] ?? part).join(""), svg);
     this.travelling = [...frame.querySelectorAll("[data-path]")].map((node) => (
       [node, JSON.parse(node.dataset.path), Number(node.dataset.lag), node.getAttribute("transform")]));

@@ -22,7 +22,7 @@ class ScheduleView extends TimedFilm {
 
   get row() { return this.host.get("row"); }
 
-  /** Of the row's moment up to a stop; nothing until Python has looked at that row. */
+  /** Of the row's moment up to a stop, once Python has looked at it. */
   mine(what, step) {
     const { row, stops, [what]: list } = this.host.get("detail");
     return row === this.row ? list[stops.findIndex((stop) => stop >= step)] ?? list.at(-1) ?? "" : "";

@@ -15,7 +15,7 @@ class TileView extends TimedFilm {
     this.common.append(this.group(this.scene.over));
   }
 
-  /** What Python said of the part looked at; nothing until it has. */
+  /** What Python said of the part looked at. */
   get detail() {
     const detail = this.host.get("detail");
     return detail.part === this.host.get("part") ? detail : {};

@@ -81,7 +81,6 @@ export class TimedFilm extends Zoomed(Film) {
     this.line.setAttribute("visibility", inside && (this.playing || this.step) ? "visible" : "hidden");
   }
 
-  /** Everything on the axis, where another window has it. */
   arrange() {
     this.placed = `${this.window},${this.right}`;
     this.common.querySelectorAll("[data-timed]").forEach((group) => this.stretch(group));
@@ -111,7 +110,7 @@ export class TimedFilm extends Zoomed(Film) {
     }
   }
 
-  /** A part of a path in the window, without bars outside of it: browsers draw those slowly. */
+  /** A part of a path in the window, without bars outside: browsers draw those slowly. */
   seenOf(part, k) {
     const [, x, wide] = part.match(/^M([\d.]+),[\d.]+h([\d.]+)/) ?? [];
     if (this.x(+x) > this.right + 4 || this.x(+x + +wide) < this.left - 4) return "";
