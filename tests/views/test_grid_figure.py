@@ -341,7 +341,7 @@ def test_table_and_words():
 def test_pieces_that_end_within_a_feature_are_counted_not_measured():
     odd = tv.GPT(layers=1, hidden=18, heads=3, seq=4, batch=4, vocab=252, mlp_ratio=3)
     scene = grid.grid_scene(story(axonn((3, 1, 4, 1)), odd))
-    assert "81 numbers each" in scene["frames"][0]  # 18 x 54 over x=3, then z=4
+    assert "81 numbers" in scene["frames"][0]  # 18 x 54 over x=3, then z=4
 
 
 def test_what_cannot_be_shown():

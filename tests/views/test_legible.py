@@ -24,9 +24,11 @@ from tpviz.schemes.ownership import ownership
 from tpviz.views.figures.comparison import comparison_scene, comparison_svg
 from tpviz.views.figures.losses import losses_svg
 from tpviz.views.figures.page import document, place
+from tpviz.views.figures.tokens import TYPE
 from tpviz.views.widgets.model import memory_svg, parts_svg
 
 SMALLEST = 13  # px
+WORDS = 120  # of a view, its controls among them; numbers are none
 BOX = tv.clusters.nvlink_pairs(pairs=2)
 
 
@@ -150,6 +152,30 @@ WIDER = """() => [...document.querySelectorAll(".tpv, .tpv-picture, .tpv-scroll"
 HIGHER = """() => [...document.querySelectorAll(".tpv-scroll")]
   .filter((node) => node.scrollHeight > node.clientHeight + 1)
   .map((node) => `${node.scrollHeight} px in ${node.clientHeight}`)"""
+LOOKS = """() => {
+  const frame = document.querySelector(".tpv").getBoundingClientRect(), sizes = new Set();
+  const shown = (node) => node.checkVisibility({ visibilityProperty: true })
+    && !node.closest("defs,option,.tpv-live,.tpv-tip");
+  const walk = document.createTreeWalker(document.querySelector(".tpv"), NodeFilter.SHOW_TEXT);
+  let words = 0, left = Infinity, right = 0, range = new Range();
+  while (walk.nextNode()) {
+    const node = walk.currentNode, within = node.parentElement, text = node.textContent;
+    range.selectNodeContents(node);
+    if (!text.trim() || !shown(within) || !range.getBoundingClientRect().width) continue;
+    words += text.split(/\\s+/).filter((word) => /\\p{L}/u.test(word)).length;
+    sizes.add(parseFloat(getComputedStyle(within).fontSize));
+  }
+  const drawn = ".tpv svg :is(path, rect:not(.f-bg), text), .tpv-rail *";
+  for (const node of document.querySelectorAll(drawn)) {
+    const box = node.getBoundingClientRect();
+    if (!shown(node) || !(box.width || box.height)) continue;
+    [left, right] = [Math.min(left, box.left), Math.max(right, box.right)];
+  }
+  const tall = [...document.querySelectorAll(".tpv-stage svg, .tpv-play")]
+    .map((node) => node.getBoundingClientRect());
+  return { words, sizes: [...sizes], ink: (right - left) / frame.width,
+    span: Math.max(...tall.map((box) => box.bottom)) - Math.min(...tall.map((box) => box.top)) };
+}"""
 PROBLEMS = """([smallest]) => [...document.querySelectorAll("svg")].flatMap((svg) => {
   const frame = svg.getBoundingClientRect(), grown = Math.max(1, svg.getScreenCTM().a);
   const drawn = (t) => t.getBoundingClientRect().width; // not in a group that is not displayed
@@ -197,6 +223,12 @@ def test_texts(name, tab, tmp_path):
         assert "\n".join(tab.evaluate(PROBLEMS, [SMALLEST])) == "", width
         assert tab.evaluate(WIDER) == [], width
         assert tab.evaluate(HIGHER) == [], width  # the legend shows without scrolling
+        looks = tab.evaluate(LOOKS)
+        assert set(looks["sizes"]) <= {*TYPE.values()}
+        assert looks["ink"] >= (0.85 if name in VIEWS else 0.75), width  # stills: narrow frames
+        if name in VIEWS and name not in CHARTS:
+            assert looks["words"] <= WORDS
+            assert looks["span"] <= 900, width  # the picture and its controls, in one window
 
 
 @pytest.mark.browser

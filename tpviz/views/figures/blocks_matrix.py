@@ -285,7 +285,7 @@ def _below(tensor, eyes):
     rows, cols = tensor.local(eyes.mesh.axes)
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
-    words = [f"{rows} x {cols} each" if even else f"{numbers:,} numbers each"]
+    words = [f"{rows} x {cols}" if even else f"{numbers:,} numbers"]
     if tensor.partial:
         terms = f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
         more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)

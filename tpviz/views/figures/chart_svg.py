@@ -130,7 +130,7 @@ def _panels(scene, y):
         for panel, title in zip(row, titles):
             named = not shared or panel is row[0]
             x += panel.margin * named
-            heading = lines(x, top - 9 - LINE * (len(title) - 1), title, LINE, "fg", 12.5)
+            heading = lines(x, top - 9 - LINE * (len(title) - 1), title, LINE, "fg")
             drawing, low = _panel(panel, x, top, unit * panel.share, named)
             out += f"<g class='tpv-panel'><g font-weight='700'>{heading}</g>{drawing}</g>"
             lows.append(low)

@@ -168,7 +168,7 @@ class _States:
 
 def _weights(frame, states, y):
     """The chosen rank's part of each weight and of its gradient; dashed while in flight."""
-    out = text(PANEL, y, f"weights of rank {states.eyes.rank}", weight=650)
+    out = text(PANEL, y, f"rank {states.eyes.rank}", weight=650)
     ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
     coming = {layer for flight in ahead for layer in flight.layers}
     for name, kind, of_layer, down in (
@@ -325,13 +325,13 @@ def _box(x, y, width, height):
 
 
 def _names(place, eyes):
-    """The axes with their arrows."""
+    """The axes of more than one rank with their arrows."""
     out, x = "", place.x
     for axis, n in place.sizes.items():
-        words = f"{axis} = {n} {ARROWS[axis]}" if n > 1 else f"{axis} = 1"
-        key, weight = (eyes.keys[axis], 700) if n > 1 else ("muted", "")
-        out += text(x, place.y - 23, words, key, weight=weight)
-        x += 8 * len(words) + 14
+        words = f"{axis} = {n} {ARROWS[axis]}"
+        if n > 1:
+            out += text(x, place.y - 23, words, eyes.keys[axis], weight=700)
+            x += 8 * len(words) + 14
     return out
 
 

@@ -57,7 +57,7 @@ def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
     """The step in large figures, throughput, and on a time axis the `Band` around the step."""
     step, words = p.step_time, " \N{MIDDLE DOT} ".join(figures(p))
     frame, width = badge(LEFT, 6, short_badge(p))
-    body = [frame, text(LEFT + width + 12, 23, f"{seconds(step)} a step", size=18, weight=700)]
+    body = [frame, text(LEFT + width + 12, 23, f"{seconds(step)} a step", size=20, weight=700)]
     body.append(text(LEFT, 48, words))
     told = UNKNOWN
     y = 66
