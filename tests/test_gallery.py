@@ -7,11 +7,13 @@ from base64 import b64decode
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from tpviz.views import gallery
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FIRST_MOTION = 2_000  # ms, from opening the file
+CONTROLS = ":is(button, input, select, a, [tabindex='0']):not([hidden] *, [hidden])"
 MOVES = "() => document.querySelector('.tpv-playing') && performance.now()"
 
 
@@ -43,6 +45,26 @@ def test_everything_plays_and_every_slider_changes_its_picture(tab):
             assert len(set(drawn)) == int(slider.get_attribute("max")) + 1
     ids = tab.evaluate("() => [...document.querySelectorAll('[id]')].map(node => node.id)")
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.browser
+def test_anybody_can_use_it(tab):
+    """axe-core finds nothing serious; at 200 % nothing is beside the window; Tab reaches all."""
+    tab.goto((DOCS / "gallery.html").as_uri())
+    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 7")
+    for scheme in ("light", "dark"):
+        tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        found = Axe().run(tab).response["violations"]
+        assert [v["id"] for v in found if v["impact"] in ("serious", "critical")] == []
+    tab.set_viewport_size({"width": 720, "height": 450})  # a window of 1,440 x 900
+    assert tab.evaluate("() => document.documentElement.scrollWidth") == 720
+    everything = tab.locator(CONTROLS)
+    reached = set()
+    for _ in range(everything.count() + 20):
+        tab.keyboard.press("Tab")
+        here = "(all) => all.indexOf(document.activeElement)"
+        reached.add(everything.evaluate_all(here))
+    assert reached >= {*range(everything.count())}
 
 
 def places(html):
