@@ -80,7 +80,7 @@ def test_a_run_is_drawn_under_the_simulated_lanes():
             if abs(float(bar[1]) - row.y - row.lane - 1) < 0.01
         )
         assert long / layout.scale == pytest.approx(line.busy[row.rank], rel=0.01)
-    assert ">measured<" in scene["common"]
+    assert ">run<" in scene["common"]
     assert [row[-1] for row in scene["table"]] == ["emulated", "30, idle 25.0 %"]
 
 

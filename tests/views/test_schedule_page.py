@@ -2,6 +2,7 @@
 
 import pytest
 
+from tpviz.core.schedules import Schedule
 from tpviz.views.widgets import ScheduleView
 
 pytestmark = pytest.mark.browser
@@ -232,6 +233,19 @@ def test_the_critical_path_is_a_switch(page_of):
     assert path.is_hidden()
     tab.get_by_text("critical path").click()
     assert path.is_visible()
+
+
+def test_a_schedule_that_cannot_run_bears_every_button(page_of):
+    mine = Schedule.parse("s0: F0 F1 B1 B0\ns1: F0 B0 F1 B1", name="mine")
+    tab = page_of("schedule", [ScheduleView(mine).picture.state()])
+    failed = []
+    tab.on("pageerror", lambda error: failed.append(str(error)))
+    tab.set_viewport_size({"width": 400, "height": 900})
+    for button in tab.locator(".tpv-tools button").all():
+        button.click()
+        tab.evaluate("() => new Promise(done => requestAnimationFrame(done))")
+    assert failed == []
+    assert "stage 0 runs backward" in tab.locator(".tpv-summary").text_content()
 
 
 def test_a_narrow_window_shows_all_of_it(page_of):

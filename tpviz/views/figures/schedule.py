@@ -184,7 +184,7 @@ def schedule_svg(
     marks, y = legend(scene.get("legend", ()), 0, scene["height"] + 6, VIEW)
     under, y = table(0, y + 32, scene.get("table", ()))
     whole = {**scene, "height": y + 8}
-    return alone(whole, said, common + marks + under, theme)
+    return alone(whole, said, common + marks + under, theme, side=12)
 
 
 def gathered(common: str) -> str:
@@ -210,7 +210,7 @@ def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
     for line in str(schedule).splitlines():
         for i, part in enumerate(wrapped(line, LETTERS)):
             y += 18
-            out.append(text(12 if i == 0 else 40, y, part, "muted"))
+            out.append(text(0 if i == 0 else 28, y, part, "muted"))
     return {
         "title": repr(schedule).strip("<>"),
         "badge": "cannot run",

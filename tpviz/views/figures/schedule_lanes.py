@@ -151,9 +151,8 @@ class Lanes:
         every = ceil(LABEL / self.layout.pitch)
         for row in self.rows[::every]:
             yield text(LEFT - 10, row.y + row.lane / 2 + 4.5, f"rank {row.rank}", anchor="end")
-        if self.rows[0].ran:
-            row = self.rows[0]
-            yield text(LEFT - 10, row.y + row.lane + row.ran, "measured", "muted", anchor="end")
+        if (first := self.rows[0]).ran:
+            yield text(LEFT - 10, first.y + first.lane + first.ran, "run", "muted", anchor="end")
         y = self.layout.charts[self.number]
         yield text(LEFT - 10, y - 15, "held by", "muted", anchor="end")
         yield text(LEFT - 10, y, f"rank {self.panel.fullest}", "muted", anchor="end")

@@ -285,10 +285,13 @@ def head(scene: dict[str, Any], title: str | None = None) -> str:
     return f"<g>{f'<title>{notes}</title>' if notes else ''}{frame}</g><g>{about}{words}</g>"
 
 
-def alone(scene: dict[str, Any], said: str, body: str, theme: str = "auto", label: str = "") -> str:
+def alone(
+    scene: dict[str, Any], said: str, body: str, theme: str = "auto", label: str = "", side: int = 0
+) -> str:
     """The picture of a film with what a page shows around it: badge and title, the sentence of the
-    step above, notes below. said : the sentence; body : SVG of the scene's size."""
-    width, top = scene["width"], scene.get("top", 0)
+    step above, notes below. said : the sentence; body : SVG of the scene's size; side : px left and
+    right of it."""
+    width, top = scene["width"] + 2 * side, scene.get("top", 0)
     letters = int(width / 7.2)
     rows = wrapped(said, letters)
     told = [*scene.get("notes", ()), *scene.get("help", ())]
@@ -298,7 +301,7 @@ def alone(scene: dict[str, Any], said: str, body: str, theme: str = "auto", labe
     parts = [
         head(scene),
         lines(12, 48, rows, LINE),
-        f"<g transform='translate(0 {start - top:g})'>{body}</g>",
+        f"<g transform='translate({side} {start - top:g})'>{body}</g>",
         lines(12, foot + 14, notes, LINE, "muted"),
     ]
     height = foot + (LINE * len(notes) + 8) * bool(notes)

@@ -328,7 +328,7 @@ def tiles_svg(
     under, y = table(0, y + 32, scene["table"])
     body += (detail["mark"] if detail else "") + marks + under
     whole = {**scene, "height": y + 8}
-    return alone(whole, f"{scene['captions'][step]}\n{summary}", body, theme)
+    return alone(whole, f"{scene['captions'][step]}\n{summary}", body, theme, side=12)
 
 
 def placed(scene: dict[str, Any], at: float) -> str:

@@ -29,7 +29,7 @@ class TileView extends TimedFilm {
     this.svg.append(this.group(this.detail.mark ?? ""));
   }
 
-  get mark() { return ""; } // the part looked at is no place in time
+  get mark() { return ""; }
 
   move() {
     super.move();

@@ -49,7 +49,7 @@ export class TimedFilm extends Zoomed(Film) {
     return this.length * (stops[this.step + 1] - stops[this.step]) / (this.high - this.low) || 1;
   }
 
-  /** Where the play-head is in the picture as Python drew it, in px. */
+  /** px of the play-head, in the picture as Python drew it. */
   get here() {
     const [from, to = from] = this.scene.stops.slice(this.step);
     return from + (to - from) * this.part;
@@ -118,6 +118,7 @@ export class TimedFilm extends Zoomed(Film) {
   }
 
   drawAxis(group) {
+    if (!group) return;
     const { duration, unit, y, right } = this.scene.axis, scale = duration / (right - this.left);
     group.replaceChildren();
     const most = Math.min(10, (this.right - this.left) / (unit ? 60 : 44));
