@@ -103,7 +103,7 @@ def large_mesh():
 
 
 VIEWS = {
-    "timeline": lambda: tv.Timeline(synthetic_trace()),
+    "timeline": lambda: tv.Timeline(synthetic_trace({"dp": 4, "tp": 2})),
     "simulated timeline": lambda: tv.Timeline(
         tv.simulate(tv.Merak(pp=2, tp=2, microbatches=4), tv.GPT(layers=4, batch=8), BOX)
     ),
