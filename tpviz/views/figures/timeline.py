@@ -246,8 +246,7 @@ def _memory(trace, zero):
 def _metrics(trace):
     """The measured numbers of the headline, of the median step, as [label, value] of text: its
     time, then what communication does."""
-    one = median_step(trace)
-    count = len(trace.steps)
+    one, count = median_step(trace), len(trace.steps)
     label = f"step time (median of {count})" if count > 1 else "step time"
     rows = [[label, seconds(one.step_time)]]
     if (one["kind"] == "comm").any():

@@ -19,7 +19,7 @@ AROUND = 0.25  # of the window on either side, so that little steps need no more
 
 
 class Timeline(View):
-    """Lanes of every rank over time, with memory of the selected rank underneath.
+    """A lane of every rank over time; below, where the step went, or the memory of a rank.
 
     Parameters
     ----------
@@ -31,8 +31,9 @@ class Timeline(View):
 
     Of several steps the median one is shown at first. Of a trace of many events the shortest are
     merged; the ``detail`` of the ``window`` (s) zoomed to is sent on request. ``selected`` is the
-    id of the event chosen, -1 for none; ``rank`` the rank chosen. Raises ValueError on a trace
-    without events, what `tpviz.load_trace` does, TypeError on an argument that does not exist.
+    id of the event chosen, -1 for none; ``rank`` the rank chosen. ``to_svg(axes=True)`` has a lane
+    for each axis and stream. Raises ValueError on a trace without events, what `tpviz.load_trace`
+    does, TypeError on an argument that does not exist.
     """
 
     kind = "timeline"
