@@ -10,14 +10,14 @@ class ScheduleView extends TimedFilm {
 
   buildTools(tools) {
     super.buildTools(tools);
-    this.bubble = this.switch(tools, "the bubble", "all idle time of a rank as one block (b)", "tpv-gathered");
+    this.bubble = this.switch(tools, "the bubble", "the bubble: a rank's idle time as one block (b)", "tpv-gathered");
     this.bubble.addEventListener("click", () => {
       const from = this.places;
       this.gathered = !this.gathered;
       this.arrange();
       this.glide(from);
     });
-    this.switch(tools, "critical path", "what the step waits for", "tpv-critical");
+    this.switch(tools, "critical path", "critical path: what the step waits for", "tpv-critical");
   }
 
   get row() { return this.host.get("row"); }

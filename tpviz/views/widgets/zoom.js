@@ -11,7 +11,7 @@ export const Zoomed = (Base) => class extends Base {
     super.buildTools(tools);
     this.button(tools, "+", "zoom in (+)", () => this.zoom(0.6));
     this.button(tools, "−", "zoom out (-)", () => this.zoom(1 / 0.6));
-    this.button(tools, "all", "show everything (0)", () => this.setWindow(...this.whole));
+    this.button(tools, "all", "all of it (0)", () => this.setWindow(...this.whole));
   }
 
   buildBody() {
