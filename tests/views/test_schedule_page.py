@@ -227,6 +227,16 @@ def test_a_knob_lets_bars_glide_and_changes_no_height(tab, tmp_path, motion):
         assert foot < 900  # the picture and its slider are seen together
 
 
+def test_other_bars_do_not_glide(tab, tmp_path):
+    view = ScheduleView("1f1b", p=2, m=4)
+    tab.goto(view.to_html(tmp_path / "a.html", {"m": [4, 6]}).as_uri())
+    tab.locator("[data-ready]").wait_for()
+    tab.get_by_label("m", exact=True).fill("1")
+    tab.evaluate("() => new Promise(done => requestAnimationFrame(done))")
+    assert tab.locator(".tpv-now").text_content() == "at 2 of 28"
+    assert tab.evaluate(GLIDES) == 0
+
+
 def test_the_critical_path_is_a_switch(page_of):
     tab = page_of("schedule", [ScheduleView("1f1b", p=2, m=4).picture.state()])
     path = tab.locator("[data-critical]")

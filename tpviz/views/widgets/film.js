@@ -84,7 +84,7 @@ export class Film extends Player {
   /** What the rail says of the step beside its caption. */
   get said() { return (this.scene.says ?? this.scene.words)?.[this.step] ?? ""; }
 
-  /** A text in the room of the longest of its kind, also of other knobs in a page. */
+  /** A text in the room of the longest of its kind. */
   write(node, text, name) {
     const all = (this.host.states ?? [this]).flatMap(({ scene }) => scene?.[name] ?? "");
     node.dataset.longest = all.reduce((a, b) => b.length > a.length ? b : a, "");

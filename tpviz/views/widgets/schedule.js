@@ -3,9 +3,9 @@ import { TimedFilm } from "./timed.js";
 import { rendered } from "./view.js";
 
 class ScheduleView extends TimedFilm {
-  get length() { return 14; } // seconds in all
+  get length() { return 14; } // seconds
   get hint() {
-    return "Click a lane, or press Up or Down: what its rank waits for. +/- and, with the focus, the wheel zoom; drag pans.";
+    return "Click a lane, or Up or Down: what its rank waits for. +/- and, with the focus, the wheel zoom; drag pans.";
   }
 
   buildTools(tools) {

@@ -3,9 +3,9 @@ import { TimedFilm } from "./timed.js";
 import { make, rendered } from "./view.js";
 
 class TileView extends TimedFilm {
-  get length() { return 16; } // seconds in all
+  get length() { return 16; } // seconds
   get hint() {
-    return "Click a tile for its story; Up, Down: the next one's; Page Up, Page Down: the same one's elsewhere. Escape: all.";
+    return "Click a tile for its story; Up, Down: the next; Page Up, Page Down: the same elsewhere; Escape: all.";
   }
 
   load() {

@@ -12,16 +12,17 @@ export class TimedFilm extends Zoomed(Film) {
   get finest() { return 1 / 400; }
   get left() { return this.scene.axis.left; }
   get right() { return this.scene.axis.right + this.width - this.scene.width; }
-  /** In px of the picture as Python drew it, as windows are; where there is less room, its axis is shorter. */
+  /** In px of the picture as Python drew it; in less room its axis is shorter. */
   get whole() { return [this.left, this.scene.axis.right]; }
   get width() { return Math.min(this.scene.width, Math.max(this.stage.clientWidth || Infinity, NARROW)); }
 
   get bars() { return [...this.common?.querySelectorAll("path[data-key]") ?? []]; }
-  get places() { return this.bars.map((path) => path.getAttribute("d")); }
-  /** Bars glide from where they were, where there are as many. */
-  glide(from) {
-    const to = this.places, shape = (d) => `path("${d}")`;
-    if (this.calm || from?.length !== to.length) return;
+  get places() { return this.bars.map((path) => path.dataset.key + path.getAttribute("d")); }
+  /** Bars glide from where they were, where there are as many of each ink. */
+  glide(from = []) {
+    const to = this.places, form = (all) => all.join().replace(/[^a-z]+/gi, "");
+    const shape = (place) => `path("${place.slice(place.indexOf("M"))}")`;
+    if (this.calm || form(from) !== form(to)) return;
     this.bars.forEach((path, i) => path.animate({ d: [shape(from[i]), shape(to[i])] }, 250));
   }
 
@@ -37,19 +38,19 @@ export class TimedFilm extends Zoomed(Film) {
 
   get window() { return `${this.low},${this.high}`; }
 
-  /** The steps in the window: those that it plays. */
+  /** The steps in the window: it plays those. */
   get span() {
     const { stops } = this.scene, inside = (x) => x > this.low - 0.1 && x < this.high + 0.1;
     return stops?.some(inside) ? [stops.findIndex(inside), stops.findLastIndex(inside)] : [0, this.last];
   }
 
-  /** Seconds of the step shown: its part of `length`, in which the play-head crosses the window. */
+  /** Seconds of the step: its part of `length`, in which the play-head crosses the window. */
   get pace() {
     const { stops } = this.scene;
     return this.length * (stops[this.step + 1] - stops[this.step]) / (this.high - this.low) || 1;
   }
 
-  /** px of the play-head, in the picture as Python drew it. */
+  /** px of the play-head, as Python drew it. */
   get here() {
     const [from, to = from] = this.scene.stops.slice(this.step);
     return from + (to - from) * this.part;
@@ -71,7 +72,7 @@ export class TimedFilm extends Zoomed(Film) {
       d: `M0,${head}V${foot}V${head}l-5,-6h10z` }, svg);
     if (!this.playing) this.say();
     this.glide(this.was);
-    this.was = null;
+    this.was = [];
   }
 
   move() {
