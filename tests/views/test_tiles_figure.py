@@ -176,6 +176,13 @@ def test_names_of_chunks_and_their_rules():
     ):
         assert words in scene["over"]
     assert ">T3, round robin: " in scene["common"]
+    for m, n, ranks in ((512, 256, 4), (256, 640, 4), (320, 192, 4), (448, 320, 5)):
+        panel = TilesPanel(run("t3", m=m, n=n, ranks=ranks, mode="full"))
+        over, [map] = tiles_scene([panel], "t")["over"], lay_out([panel]).maps
+        areas = re.findall(r"<path d='([^']*)' fill='transparent'>", over)
+        pieces = [re.findall(r"h([\d.]+)v([\d.]+)h-", area) for area in areas]
+        sizes = [sum(float(w) * float(h) for w, h in area) / map.cell**2 for area in pieces]
+        assert sizes == pytest.approx(np.bincount(panel.run.tiles.chunk).tolist(), rel=0.02)
     assert [ordinal(j) for j in (0, 1, 2, 3, 10, 20)] == [
         "1st",
         "2nd",

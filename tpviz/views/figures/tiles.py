@@ -196,12 +196,8 @@ def _tiles(panel, map, layout):
 
 def _look(state):
     """A path of all parts in a state; small ones have no gaps, so that patterns go on."""
-    return shape(
-        "@",
-        state.ink,
-        state.pattern,
-        f"fill-opacity='{state.opacity:g}' data-state='{state.key}'",
-    )
+    looks = f"fill-opacity='{state.opacity:g}' data-state='{state.key}'"
+    return shape("@", state.ink, state.pattern, looks)
 
 
 def _over(panel, map):

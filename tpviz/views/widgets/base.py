@@ -166,16 +166,18 @@ class View(Still, anywidget.AnyWidget):
 class Film(View):
     """A view whose pictures are made in Python, played by ``film.js``.
 
-    Its scene has ``badge``, ``title``, ``facts`` ([label, value]), ``notes`` (lines; may lack);
-    ``width``, ``height`` and ``top``, px of head that the page shows itself; ``common``, the SVG of
-    all steps; for each step its ``captions`` and ``words`` (may lack). Then either, or both, of
+    Its scene has ``badge``, ``title``, ``facts`` ([label, value]); ``width``, ``height`` and
+    ``top``, px of head that the page shows itself; ``common``, the SVG of all steps; for each step
+    its ``captions``. There may be ``words`` of each step, ``notes`` (lines), a ``legend`` (as
+    `figures.legend.keyed` gives), and ``under``, HTML below the picture. Then either, or both, of
 
     * ``frames``, for each step its SVG, or a list of places in ``pieces``, where much of it comes
       again. What has ``data-path`` [x0, y0, control x, y, x1, y1] travels along it while the step
       is played, ``data-lag`` (0..1 of the way) behind.
     * ``stops``, for each step the px on a time axis at which it ends, from ``head`` to ``foot``
       (px): there stands a play-head, which moves evenly in time. One zooms on ``axis`` ("left",
-      "right", "y": px; its "duration", "unit" "s" or ""): what `figures.lanes.timed` drew.
+      "right", "y": px; its "duration", "unit" "s" or ""): what `figures.lanes.timed` drew. Its bars
+      stand where their ``data-to`` says (px) while they are gathered; ``data-rest`` is pale then.
 
     A click on what has ``data-step`` goes to that step, one on ``data-rank`` chooses the rank. Ids
     and references in the SVG begin with ``tpv-``. ``step`` is the step shown, from 0; first it is
