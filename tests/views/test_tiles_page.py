@@ -88,6 +88,23 @@ def test_a_knob_changes_no_height_and_is_seen_with_its_picture(tab, tmp_path):
     assert len(titles) == 2 * 4 and "chunk 1, 1st: stored on GPU r - 1" in titles
 
 
+@pytest.mark.parametrize("shown", ["one", "all"])
+def test_in_a_narrow_window_all_tiles_are_seen(page_of, shown):
+    """The time axis gets shorter; a row of GPUs scrolls, since tiles keep their size."""
+    tiles = TileView((512, 512, 256), 4, tile=128, shown=shown).picture
+    tab = page_of("tiles", [tiles.state()])
+    tab.set_viewport_size({"width": 400, "height": 900})
+    tab.evaluate(
+        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    )
+    wide = tab.locator(".tpv-tiles svg[role=application]").evaluate(
+        "svg => svg.viewBox.baseVal.width"
+    )
+    assert max(x + tiles.scene["size"][0] for x, *_ in tiles.scene["tiles"]) < wide
+    scrolls = tab.locator(".tpv-scroll").evaluate("node => node.scrollWidth > node.clientWidth + 1")
+    assert scrolls == (shown == "all")
+
+
 def drawn_at(view, scene, step):
     """Every part is drawn once, in the state of that step."""
     found = {}

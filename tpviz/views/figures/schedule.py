@@ -56,6 +56,7 @@ def schedule_scene(
         "about": about,
         "badge": BADGE,
         "width": VIEW,
+        "least": 300,
         "top": 0,
         "height": round(layout.bottom) + AXIS,
         "common": "".join([*parts, named(names), axis(layout, unit)]),
@@ -124,10 +125,8 @@ def schedule_detail(panels: Sequence[SchedulePanel], row: int, unit: str = "") -
         return {"row": row, "stops": [], "words": [], "marks": []}
     layout = lay_out(panels)
     number, rank, *_ = layout.rows[row]
-    lanes, place = (
-        Lanes(panels, number, layout),
-        {at: i for i, at in enumerate(stops(panels, layout))},
-    )
+    lanes = Lanes(panels, number, layout)
+    place = {at: i for i, at in enumerate(stops(panels, layout))}
     moments = list(spans(panels[number].timeline, rank))
     return {
         "row": row,

@@ -126,11 +126,7 @@ class Lanes:
     `schedule.schedule_scene`."""
 
     def __init__(
-        self,
-        panels: Sequence[SchedulePanel],
-        number: int,
-        layout: ScheduleLayout,
-        unit: str = "",
+        self, panels: Sequence[SchedulePanel], number: int, layout: ScheduleLayout, unit: str = ""
     ):
         self.number, self.layout, self.unit, self.x = number, layout, unit, layout.x
         self.panel, self.rows = panels[number], layout.of(number)

@@ -78,6 +78,7 @@ def tiles_scene(panels: Sequence[TilesPanel], title: str) -> dict[str, Any]:
         "title": title,
         "badge": BADGE,
         "width": VIEW,
+        "least": VIEW if len(layout.maps) > len(panels) else layout.left + 60,
         "top": 0,
         "height": round(layout.bottom) + AXIS,
         "common": "".join([*drawn, axis]),

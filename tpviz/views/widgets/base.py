@@ -176,8 +176,9 @@ class Film(View):
       is played, ``data-lag`` (0..1 of the way) behind.
     * ``stops``, for each step the px on a time axis at which it ends, from ``head`` to ``foot``
       (px): there stands a play-head, which moves evenly in time. One zooms on ``axis`` ("left",
-      "right", "y": px; its "duration", "unit" "s" or ""): what `figures.lanes.timed` drew. Its bars
-      stand where their ``data-to`` says (px) while they are gathered; ``data-rest`` is pale then.
+      "right", "y": px; its "duration", "unit" "s" or ""): what `figures.lanes.timed` drew. It is
+      shorter where there is less room, down to a picture ``least`` px wide. Bars stand where their
+      ``data-to`` says (px) while they are gathered; ``data-rest`` is pale then.
 
     A click on what has ``data-step`` goes to that step, one on ``data-rank`` chooses the rank. Ids
     and references in the SVG begin with ``tpv-``. ``step`` is the step shown, from 0; first it is

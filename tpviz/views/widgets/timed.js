@@ -6,7 +6,7 @@ import { Film } from "./film.js";
 import { make, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
 
-const DIGIT = 8, NARROW = 300; // px: of a digit; of a picture, at least
+const DIGIT = 8; // px
 
 export class TimedFilm extends Zoomed(Film) {
   get finest() { return 1 / 400; }
@@ -14,7 +14,7 @@ export class TimedFilm extends Zoomed(Film) {
   get right() { return this.scene.axis.right + this.width - this.scene.width; }
   /** In px of the picture as Python drew it; in less room its axis is shorter. */
   get whole() { return [this.left, this.scene.axis.right]; }
-  get width() { return Math.min(this.scene.width, Math.max(this.stage.clientWidth || Infinity, NARROW)); }
+  get width() { return Math.min(this.scene.width, Math.max(this.stage.clientWidth || Infinity, this.scene.least ?? 0)); }
 
   get bars() { return [...this.common?.querySelectorAll("path[data-key]") ?? []]; }
   get places() { return this.bars.map((path) => path.dataset.key + path.getAttribute("d")); }
