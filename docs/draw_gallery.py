@@ -16,11 +16,11 @@ def main() -> None:
     """Draw all sections, and write the page."""
     hero, *others = SECTIONS.items()
     body = (
-        "<p class='facts'>Each sees a part of the data; then all agree on one gradient. "
-        "Nobody is in charge.</p>"
+        "<p class='facts'>Each GPU, a rank, sees a part of the data; then all agree on one "
+        "gradient. Nobody is in charge.</p>"
     )
-    title, (draw, words) = hero
-    body += draw() + section(title, words, "", draw.__name__) + thumbnails()
+    _, (draw, words) = hero
+    body += f"<section id='{draw.__name__}'>{draw()}<p>{words}</p></section>{thumbnails()}"
     for title, (draw, words) in others:
         body += section(title, words, draw(), draw.__name__)
     PATH.write_text(document("How one model trains on many GPUs", body), encoding="utf-8")

@@ -71,8 +71,11 @@ class LabPage:
         page.on("pageerror", self._hear_error)
 
     def _hear(self, message):
-        if message.type == "error":
-            self.problems.append(f"{message.text} ({message.location.get('url', '')})")
+        where = message.location.get("url", "")
+        if message.type == "error" and not where.startswith(
+            "attachment:"
+        ):  # JupyterLab finds it later
+            self.problems.append(f"{message.text} ({where})")
 
     def _hear_error(self, error):
         if str(error) != NO_KERNEL:

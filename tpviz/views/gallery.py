@@ -150,7 +150,7 @@ SECTIONS = {
     ),
     "Merak: the shifted critical path": (
         schedules,
-        "The last stages recompute nothing, so the pipeline's longest chain gets shorter than "
+        "The last stage recomputes nothing, so the pipeline's longest chain gets shorter than "
         "1F1B's.",
     ),
     "T3: a GEMM fused with its reduce-scatter": (
