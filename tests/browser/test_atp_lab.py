@@ -23,7 +23,7 @@ def test_block_and_explore(chromium, lab):
         block = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-blocks")).first
         keys_step(page, block)
-        block.look_from(2, "faint: not on rank 2")
+        block.look_from(2, "not on rank 2")
         block.click_step(8)
         block.plays(until=10)
         knobs(page, block, box)
@@ -77,9 +77,10 @@ def knobs(page, block, box):
     knob(box, "chunks").press("ArrowRight")
     block.wait_past(before)
     assert "chunks=2" in block.locator(".tpv-title").get_attribute("title")
-    tick = block.locator("[data-step='3']")
-    tick.click()
-    page.page.wait_for_selector(f"{VIEW}[data-step='3']")
+    layer = block.locator("g[data-step]").nth(2)
+    step = layer.get_attribute("data-step")
+    layer.click()
+    page.page.wait_for_selector(f"{VIEW}[data-step='{step}']")
     page.screenshot("blocks-chunks.png", block)
 
 

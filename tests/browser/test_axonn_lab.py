@@ -19,7 +19,7 @@ def test_cube(chromium, lab):
         view = page.view(VIEW)
         box = page.locator(".jp-OutputArea-output", has=page.locator(".tpv-blocks")).first
         keys_step(page, view)
-        view.look_from(2, "weights of rank 2")
+        view.look_from(2, "not on rank 2")
         view.click_step(18)
         view.plays(until=19, meanwhile=lambda: flowing(view))
         knobs(page, view, box)
