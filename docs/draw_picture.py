@@ -2,6 +2,7 @@
 ``make picture``."""
 
 import json
+import sys
 from base64 import b64encode
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import tpviz as tv
 from tpviz.views import gallery
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent / "tests"))
+
+from chromium import CHROMIUM, CHROMIUM_FLAGS  # noqa: E402
+
 NOTEBOOK = DOCS.parent / "notebooks" / "00_start.ipynb"
 NAME, WIDTH = "first.png", 840
 
@@ -42,9 +47,7 @@ def photograph(svg: str) -> bytes:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
-        )
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_FLAGS)
         page = browser.new_page(viewport={"width": WIDTH, "height": 900})
         page.set_content(f"<body style='margin:0'>{svg}</body>")
         png = page.locator("svg").first.screenshot(type="png")

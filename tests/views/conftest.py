@@ -28,3 +28,24 @@ def page_of(tab, tmp_path):
         return tab
 
     return opened
+
+
+@pytest.fixture
+def one_height(tab):
+    """Moves an exported view's slider at two widths: nothing changes its height, and the picture
+    and its slider are seen together. moved : called at each stop."""
+
+    def check(knob, stops, moved=lambda: None):
+        for width in (1440, 900):
+            tab.set_viewport_size({"width": width, "height": 900})
+            high = set()
+            for at in stops:
+                tab.get_by_label(knob, exact=True).fill(str(at))
+                tab.evaluate("() => new Promise(done => requestAnimationFrame(done))")
+                moved()
+                boxes = [tab.locator(name).bounding_box() for name in (".tpv", ".tpv-knobs")]
+                high.add((boxes[0]["height"], boxes[1]["y"] + boxes[1]["height"] - boxes[0]["y"]))
+            [(_, foot)] = high
+            assert foot < 900
+
+    return check

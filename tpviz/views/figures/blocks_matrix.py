@@ -47,9 +47,9 @@ def side(dim: "Dim") -> float:
     return HIDDEN * float(dim.letters.rstrip("H") or 1) ** 0.5
 
 
-def size(tensor: "Tensor") -> tuple[float, float]:
+def size(tensor: "Tensor", scale: float = 1.0) -> tuple[float, float]:
     """(width, height) in px, without sheets and words."""
-    return side(tensor.cols), side(tensor.rows)
+    return scale * side(tensor.cols), scale * side(tensor.rows)
 
 
 def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
@@ -81,7 +81,7 @@ def matrix(
     chunk : (k, count, parts): these rows are marked, others pale; with ``future`` only those after.
     falls : whether the sheets of a partial sum fall together while a film plays.
     """
-    width, height = (scale * side for side in size(tensor))
+    width, height = size(tensor, scale)
     rows, cols = parts(tensor.rows, eyes.mesh), parts(tensor.cols, eyes.mesh)
     w, h = width / len(cols), height / len(rows)
     blocks = [
@@ -190,7 +190,7 @@ def _bands(x, y, width, height, chunk, future):
 
 def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str:
     """A rank's own block in a small outline of the matrix."""
-    width, height = (scale * s for s in size(tensor))
+    width, height = size(tensor, scale)
     out = outline(x, y, width, height, "muted", 0.8)
     box = own(tensor, x, y, eyes, scale)
     return out + rect(*box, tensor.kind, SHEER * bool(tensor.partial))
@@ -198,7 +198,7 @@ def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str
 
 def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
     """(x, y, width, height) of a rank's own block of a matrix whose top left corner is (x, y)."""
-    box = [x, y, *(scale * s for s in size(tensor))]
+    box = [x, y, *size(tensor, scale)]
     for index, dim in ((0, tensor.cols), (1, tensor.rows)):
         number, count = 0, 1
         for axis in dim.axes:
@@ -246,7 +246,7 @@ def _marks(place, chunks):
 def _room(tensor, eyes, scale):
     """px across that a matrix and its words need."""
     words = max(6.5 * _title_length(tensor), 6.6 * max(map(len, _below(tensor, eyes))))
-    return max(scale * size(tensor)[0], words) + (LIFT if tensor.partial else 0)
+    return max(size(tensor, scale)[0], words) + (LIFT if tensor.partial else 0)
 
 
 def _row_width(tensors, eyes, scale):
@@ -260,7 +260,7 @@ def _row(shown, signs, x, eyes, scale, falls=False):
         if i:
             out += text(x + SIGN / 2 - 3, MIDDLE + 7, signs[i - 1], size=20, anchor="middle")
             x += SIGN - 3
-        width, height = (scale * side for side in size(tensor))
+        width, height = size(tensor, scale)
         lift = LIFT if tensor.partial else 0
         room = _room(tensor, eyes, scale) - lift
         left, top, middle = x + (room - width) / 2, MIDDLE - height / 2, x + room / 2

@@ -163,7 +163,7 @@ class _States:
         return out + outline(*block)
 
     def size(self, tensor):
-        return tuple(SCALE * side for side in size(tensor))
+        return size(tensor, SCALE)
 
 
 def _weights(frame, states, y):
@@ -298,7 +298,7 @@ def holdings(frame: "Frame", place: Cube) -> str:
     for there are many."""
     outlines, filled = "", {}
     for tensor, x, y, scale in spread(frame.product or frame.moving, *place.inside):
-        width, height = (scale * side for side in size(tensor))
+        width, height = size(tensor, scale)
         for (left, top), eyes in zip(place.corners, place.eyes):
             outlines += _box(left + x, top + y, width, height)
             block = _box(*own(tensor, left + x, top + y, eyes, scale))

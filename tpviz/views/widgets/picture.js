@@ -1,4 +1,5 @@
 /** A picture made in Python, as it is; with an error, why there is none for other knobs. */
+import { reserve } from "./room.js";
 import { make } from "./view.js";
 
 export default {
@@ -7,14 +8,15 @@ export default {
     const root = make("div", { class: "tpv" }, el);
     const place = make("div", { class: "tpv-picture tpv-stage" }, root);
     const rail = make("div", { class: "tpv-rail" }, root), now = make("div", { class: "tpv-now" });
+    const sized = { stage: place, host: { states: model.states ?? [] } };
     const tall = (svg) => Number(/viewBox='0 0 \S+ (\S+)'/.exec(svg)?.[1]) || 0; // px in the picture
     const draw = () => {
-      const { svg, says } = model.get("scene"), scale = () => place.querySelector("svg").clientHeight / tall(svg) || 0;
+      const { svg, says } = model.get("scene");
       place.innerHTML = svg;
       now.textContent = says;
       if (says) rail.prepend(now); // before the knobs
-      const tallest = Math.max(0, ...model.states?.map(({ scene }) => tall(scene?.svg)) ?? []);
-      place.style.minHeight = tallest && `${scale() * tallest}px`; // so that nothing below jumps
+      const scale = place.querySelector("svg").clientHeight / tall(svg) || 0;
+      reserve(sized, (scene) => scale * tall(scene.svg));
       const error = model.get("error");
       if (error) place.prepend(make("div", { class: "tpv-error", role: "alert" }, null, error));
       place.dataset.ready = "true";
