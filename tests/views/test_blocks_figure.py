@@ -199,7 +199,7 @@ def test_every_frame_is_well_formed_and_inside(strategy):
         ElementTree.fromstring(blocks_svg(scene, 0, theme))
 
 
-def test_groups_are_ringed_partial_sums_are_sheets_and_owners_lettered():
+def test_groups_are_ringed_partial_sums_are_sheets_and_ranks_of_blocks_named():
     found = story(tv.ATP(mesh=(4, 2)), W)
     scene = figure.blocks_scene(found, 3)
     for number, frame in enumerate(found.frames):
@@ -208,8 +208,10 @@ def test_groups_are_ringed_partial_sums_are_sheets_and_owners_lettered():
         tensors = frame.product + frame.moving
         sheer = "data-partial" in scene["frames"][number]
         assert sheer == any(t.partial for t in tensors)
-    texts = set(re.findall(r">(\d,\d|\*,\d|\d,\*)<", scene["frames"][1]))
-    assert {f"{i},{j}" for i in range(4) for j in range(2)} | {"*,0", "*,1"} <= texts
+    texts = set(re.findall(r">(\d(?:,\d)*)<", scene["frames"][1]))
+    assert {*map(str, range(8)), "0,2,4,6", "1,3,5,7"} <= texts
+    many = figure.blocks_scene(story(tv.ATP(mesh=(8, 2)), tv.GPT(hidden=64, heads=16)), 0)
+    assert ">8 ranks<" in many["frames"][1]
 
 
 def test_the_chosen_rank_has_its_own_blocks():
@@ -252,5 +254,5 @@ def test_sheets_fall_together_where_they_are_reduced():
     film = story(tv.ATP(mesh=(2, 2)), W)
     scene = figure.blocks_scene(film)
     for frame, picture in zip(film.frames, scene["frames"]):
-        falls = picture.count("data-path='[0, 0, -2.5, 2.5, -5, 5]'")
+        falls = picture.count("data-path='[0, 0, -4.5, 4.5, -9, 9]'")
         assert falls == sum(bool(t.partial) for t in frame.moving)

@@ -270,10 +270,16 @@ def test_badges_stand_in_every_picture_text_and_table(made):
         assert shown.replace("<", "&lt;").replace(">", "&gt;") in comparison_svg(scene)
 
 
-def test_labels_of_equal_step_times_do_not_cover_each_other(scene):
+def test_equal_step_times_have_one_label(scene):
     same = {**scene, "marks": [[badge, 9e-3] for badge, _ in scene["marks"]]}
+    assert ">predicted = simulated = emulated 9 ms<" in comparison_svg(same)
+
+
+def test_labels_of_near_step_times_do_not_cover_each_other(scene):
+    near = [[badge, (9 + 0.01 * i) / 1e3] for i, (badge, _) in enumerate(scene["marks"])]
     found = re.findall(
-        r"y='([\d.]+)'[^>]*>(?:predicted|simulated|emulated) 9 ms<", comparison_svg(same)
+        r"y='([\d.]+)'[^>]*>(?:predicted|simulated|emulated) 9[.\d]* ms<",
+        comparison_svg({**scene, "marks": near}),
     )
     heights = sorted(float(y) for y in found)
     assert len(heights) == 3

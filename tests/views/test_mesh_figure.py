@@ -147,7 +147,7 @@ def test_a_tiny_block_of_the_chosen_rank_is_still_seen():
     flat = {"axis": "dp", "ranges": [[0, 4095], [4095, 4096]]}
     row = {"name": "w", "shape": [64, 64], "splits": [], "notation": "flat(W)_dp", "flat": flat}
     svg = mesh_svg(mesh_scene(Mesh({"dp": 2}), [row]), rank=1, theme="light")
-    assert "height='3.00' class='f-axis1'" in svg
+    assert "height='3.00' class='f-fg'" in svg
 
 
 def test_an_empty_share_is_no_block():
@@ -158,7 +158,7 @@ def test_an_empty_share_is_no_block():
     )
     assert share(scene["parameters"][0], 0) == 0
     assert (
-        "class='f-axis1' />"
+        "class='f-fg' />"
         not in mesh_svg(scene, rank=0).split("flat(W)_dp")[1].split("rank 0 is")[0]
     )
 

@@ -3,6 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from html import unescape
 
 import pytest
 
@@ -44,6 +45,16 @@ def test_what_is_new_is_framed_and_slices_end_there(ring):
         for x, y in ((x0, y0), (x1, y1)):
             away = ((x - SIDE / 2) ** 2 + (y - SIDE / 2) ** 2) ** 0.5
             assert abs(away - RADIUS) < outer(3)
+
+
+def test_slices_say_how_many_gradients_are_in_their_sum(ring):
+    scene = microscope_scene(ring)
+    for step, cells, drawn in zip(scene["steps"], frames(ring), scene["frames"]):
+        terms = [len(cells[x["sender"]][x["place"]]["ranks"]) for x in step]
+        sums = ["1 rank's" if n == 1 else f"sum of {n}" for n in terms]
+        added = step[0]["phase"] == "reduce"
+        found = re.findall(r">(sum of \d+|1 rank's|copy)</text>", unescape(drawn))
+        assert found == (sums if added else ["copy"] * len(step))
 
 
 def test_the_curve_ends_at_what_each_rank_has_sent(ring):

@@ -214,6 +214,12 @@ class Study(Report):
         gain = self.speedup(label, over, source)
         return f"{100 * gain:+.{digits}f} %" if round(100 * gain, digits) or digits else "0 %"
 
+    def _times(self, label, source):
+        """ "2.67x", above a stack: how many times as fast as the first."""
+        first = self.rows[0].label
+        known = first in self.times[source] and label != first
+        return f"{1 + self.speedup(label, first, source):.3g}x" if known else ""
+
     def __repr__(self):
         source = self.sources[0]
         best = self.best(source)
@@ -275,7 +281,7 @@ class Study(Report):
         `Outcome` -> {part: seconds}. styles : as `tpviz.core.charts.stacks` takes them."""
         steps = {
             source: {
-                self.tick(label): (one.step, self.percent(label, source, digits=0), parts(one))
+                self.tick(label): (one.step, self._times(label, source), parts(one))
                 for label, one in times.items()
             }
             for source, times in self.times.items()

@@ -283,7 +283,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         "height": round(bottom + 18),
         "frames": frames,
         "common": pattern_defs() + track + marks,
-        "help": [_letters_of(eyes.mesh.names), f"T = b s tokens (b batch, s sequence), {HIDDEN}"],
+        "help": [f"{OWNERS} T = b s tokens (b batch, s sequence), {HIDDEN}"],
     }
 
 
@@ -389,17 +389,8 @@ def _bar(axis, so_far, total, x, y, key, width):
     return out + text(left + 8 + width, y, words)
 
 
+OWNERS = "The numbers on a block are the ranks that hold it."
 HIDDEN = "H = h hidden size."
-
-
-def _letters_of(names):
-    """What the letters on blocks say."""
-    where = (
-        f"0,1 is on the rank at {names[0]} 0, {names[-1]} 1"
-        if len(names) > 1
-        else (f"1 is on the rank at {names[0]} 1")
-    )
-    return f"A block with {where}; with *, on every rank along that axis."
 
 
 def explained(eyes: Eyes, y: float) -> tuple[str, float]:

@@ -1,9 +1,8 @@
 """The matrices of the blocks view, each with its blocks by owner and the rows in flight; and its
 ranks, each a cell with its blocks, and the groups that communicate.
 
-Blocks are lettered with the coordinates of the ranks that hold them, * for every rank along an
-axis. Cuts have the colour of their axis. The blocks of the chosen rank are filled; partial sums are
-translucent sheets, one behind the other.
+A block has the numbers of the ranks that hold it. Cuts have the colour of their axis. The chosen
+rank's blocks are filled; partial sums are translucent sheets, one behind the other.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,8 +21,9 @@ Box = tuple[float, float, float, float]
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 160.0}
 HIDDEN = 64.0
 MIDDLE, TALL = 192, 200  # px: the middle of the matrices, and their greatest height
-LIFT, SIGN = 15, 22  # px for the sheets of a sum, and for a sign between two matrices
-SHEET, SHEETS = 5, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
+SIGN = 22  # px for a sign between two matrices
+FEW = 4  # ranks of a block that are named
+SHEET, SHEETS = 9, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
 SHEER = "fill-opacity='.45' data-partial=''"
 """How a partial sum is filled."""
 
@@ -60,10 +60,11 @@ def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
 
 
 def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
-    """ "0,1", "*,1": coordinates of a block's ranks; of a partial sum, of the front sheet."""
+    """ "3", "0,2", "8 ranks": those that hold a block; of a partial sum, of the front sheet."""
     front = {axis: eyes.coords[axis] for axis in (tensor.partial, *tensor.later) if axis}
-    where = {**held, **front}
-    return ",".join(str(where.get(axis, "*")) for axis in eyes.mesh.names)
+    where = {**held, **front}.items()
+    ranks = [r for r in range(eyes.mesh.size) if where <= eyes.mesh.coords(r).items()]
+    return ",".join(map(str, ranks)) if len(ranks) <= FEW else f"{len(ranks)} ranks"
 
 
 def matrix(
@@ -243,10 +244,15 @@ def _marks(place, chunks):
     return (chunks[0], place == 2) if chunks and place != 1 else ((), False)
 
 
+def _lift(tensor, eyes):
+    """px for the sheets of a sum."""
+    return SHEET * min(eyes.mesh.axes[tensor.partial] - 1, SHEETS) if tensor.partial else 0
+
+
 def _room(tensor, eyes, scale):
     """px across that a matrix and its words need."""
     words = max(6.5 * _title_length(tensor), 6.6 * max(map(len, _below(tensor, eyes))))
-    return max(size(tensor, scale)[0], words) + (LIFT if tensor.partial else 0)
+    return max(size(tensor, scale)[0], words) + _lift(tensor, eyes)
 
 
 def _row_width(tensors, eyes, scale):
@@ -261,7 +267,7 @@ def _row(shown, signs, x, eyes, scale, falls=False):
             out += text(x + SIGN / 2 - 3, MIDDLE + 7, signs[i - 1], size=20, anchor="middle")
             x += SIGN - 3
         width, height = size(tensor, scale)
-        lift = LIFT if tensor.partial else 0
+        lift = _lift(tensor, eyes)
         room = _room(tensor, eyes, scale) - lift
         left, top, middle = x + (room - width) / 2, MIDDLE - height / 2, x + room / 2
         out += (

@@ -9,6 +9,8 @@ turned off.
 import re
 from collections.abc import Callable, Iterable
 from html import escape
+from itertools import groupby
+from operator import itemgetter
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -250,7 +252,7 @@ def to_html(scene: dict[str, Any], to_svg: Callable[..., str]) -> str:
 DRAWN = "lanes", "keys", "bars", "exposed", "idle"
 GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 114, 192
 BETWEEN, COLUMN = 14, 110
-PART, PARTS_HEAD, LINE = 21, 34, 16
+PART, PARTS_HEAD, LINE = 21, 48, 16
 DASHES = ("2 3", "7 4", "")
 """How the step's end is marked: dotted as predicted, dashed as simulated, solid as measured."""
 
@@ -334,20 +336,28 @@ def _cut(words, room, each):
 
 
 def _ends(scene, axis, lanes_end, bottom):
-    """Where each step ends: three lines, their labels in three rows so that none covers another,
-    and no line crosses one, or a time of the axis."""
-    out = labels = ""
-    for i, ((name, t), dash) in enumerate(zip(scene["marks"], _dashes(scene))):
-        x, y = float(axis.x(t)), HEAD - 38 + 12.5 * i
-        out += (
-            f"<path d='M{x:.1f},{y - 8}V{lanes_end + 2}m0,14V{bottom}' class='s-fg' fill='none'"
-            f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
-        )
-        words = f"{name} {seconds(t)}"
-        wide = 1.1 * width_of(words)
+    """Where each step ends: three lines, their labels in rows so that none covers another, and no
+    line crosses one, or a time of the axis; steps that say the same time share one."""
+    out, labels, dashes = "", "", iter(_dashes(scene))
+    ends = [(seconds(t), name, t) for name, t in scene["marks"]]
+    rows = [list(same) for _, same in groupby(ends, itemgetter(0))]
+    for i, row in enumerate(rows, 3 - len(rows)):
+        y = HEAD - 38 + 12.5 * i
+        for _, _, t in row:
+            out += _end(float(axis.x(t)), y, lanes_end, bottom, next(dashes))
+        words = f"{' = '.join(name for _, name, _ in row)} {row[0][0]}"
+        x, wide = min(float(axis.x(t)) for *_, t in row), 1.1 * width_of(words)
         labels += rect(x - 5 - wide, y - 10, wide + 2, 13, "bg")
         labels += text(x - 5, y, words, anchor="end", weight=600)
     return out + labels
+
+
+def _end(x, y, lanes_end, bottom, dash):
+    """A line from a label down, which leaves the times of the axis free."""
+    return (
+        f"<path d='M{x:.1f},{y - 8}V{lanes_end + 2}m0,14V{bottom}' class='s-fg' fill='none'"
+        f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
+    )
 
 
 def _waterfall(scene, top, axis):

@@ -18,6 +18,7 @@ from tpviz.core.mesh import Mesh
 from . import blocks
 from .blocks import (
     HIDDEN,
+    OWNERS,
     PANEL,
     Story,
     check,
@@ -109,7 +110,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         "height": round(bottom + 18),
         "frames": frames,
         "common": f"{pattern_defs()}{track}{cube(place, eyes)}{known}{legend}",
-        "help": _letters(story, eyes),
+        "help": _letters(story),
     }
 
 
@@ -187,12 +188,11 @@ def _weights(frame, states, y):
     return out
 
 
-def _letters(story, eyes):
+def _letters(story):
     """What the letters of the picture say."""
     micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
     return [
-        f"{','.join(eyes.mesh.names)}: coordinates of the ranks that hold a block, * for every "
-        f"rank along an axis. T = b s tokens{micro} (b batch, s sequence), {HIDDEN}",
+        f"{OWNERS} T = b s tokens{micro} (b batch, s sequence), {HIDDEN}",
         "A[I_z, J_x]: rows of A cut over z, columns over x.",
     ]
 

@@ -304,7 +304,7 @@ def mesh_svg(
         body.append(_rank(scene, x, y, range(each, each + 1), (), rank, mine))
     if scene["parameters"] or parameter is not None:
         chosen = find_parameter(scene, parameter)
-        body.append(_matrix(chosen, rank, axes, width + 30, TOP - 16))
+        body.append(_matrix(chosen, rank, width + 30, TOP - 16))
         width, height = width + 60 + MATRIX, max(height, TOP + MATRIX + 40)
     width = max(width, 420)
     items = [(a["key"], f"{a['name']}: ranks {listed(mine[a['name']])}") for a in axes]
@@ -413,7 +413,7 @@ def matrix_size(shape: Sequence[int]) -> tuple[float, float]:
     return max(across * scale, 36), max(down * scale, 36)
 
 
-def _matrix(parameter, rank, axes, x, y):
+def _matrix(parameter, rank, x, y):
     width, height = matrix_size(parameter["shape"])
     shape = " x ".join(map(str, parameter["shape"]))
     out = [
@@ -422,25 +422,24 @@ def _matrix(parameter, rank, axes, x, y):
     ]
     top = y + 10
     own = parameter["blocks"][parameter["block_of"][rank]]
-    key = next((a["key"] for a in axes if a["name"] in parameter["axes"][-1:]), "muted")
     for block in [*(b for b in parameter["blocks"] if b is not own), own]:
         bx, by, bw, bh = block["box"]
         if bw * bh == 0:
             continue
         box = [x + bx * width, top + by * height, bw * width, bh * height]
-        out.append(_frame(box, block["ranks"], key if block is own else ""))
+        out.append(_frame(box, block["ranks"], block is own))
     return "".join(out)
 
 
-def _frame(box, ranks, key):
-    """One block with its owners; the chosen rank's (it has a key) is filled, never a hairline."""
-    least = 3 if key else 0
+def _frame(box, ranks, mine):
+    """One block with its owners; the chosen rank's is filled, never a hairline."""
+    least = 3 if mine else 0
     box[2:] = [max(side, least) for side in box[2:]]
     x, y, width, height = box
-    out = rect(x, y, width, height, key, "" if key else "fill='none'")
+    out = rect(x, y, width, height, "fg" * mine, "fill='none'" * (not mine))
     out += outline(x, y, width, height)
     names = ",".join(map(str, ranks))
     if height >= 12 and width >= 6.5 * len(names):
-        ink = "muted" if not key else "bg" if key == "muted" else f"on-{key}"
+        ink = "bg" if mine else "muted"
         out += text(x + width / 2, y + height / 2 + 4, names, ink, anchor="middle")
     return out

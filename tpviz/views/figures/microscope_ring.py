@@ -70,12 +70,15 @@ def pictures(
     them, as SVG; aside : the curve at each step. frames, steps : as of `microscope.pictures`;
     sent : `microscope.sent_before`."""
     n = m.world_size
-    circle = f"<circle cx='{SIDE / 2}' cy='{SIDE / 2}' r='{RADIUS}' class='s-rule' fill='none'/>"
+    circle = (
+        f"<circle cx='{SIDE / 2}' cy='{SIDE / 2}' r='{RADIUS}' class='s-muted' fill='none'/>"
+        + "".join(_arrow(rank, n) for rank in range(n))
+    )
     drawn = []
     for number, frame in enumerate(frames):
         messages = steps[number] if number < len(steps) else []
         flowers = "".join(_flower(rank, n, cells) for rank, cells in enumerate(frame))
-        tokens = "".join(_token(message, n) for message in messages)
+        tokens = "".join(_token(message, n, number + 1) for message in messages)
         drawn.append(flowers + _middle(m, number) + tokens)
     return {
         "width": SIDE,
@@ -92,6 +95,15 @@ def _at(rank: float, n: int, radius: float = RADIUS) -> tuple[float, float]:
     """px of a place on the ring; rank 0 on top, clockwise."""
     angle = 2 * pi * rank / n - pi / 2
     return SIDE / 2 + radius * cos(angle), SIDE / 2 + radius * sin(angle)
+
+
+def _arrow(rank, n) -> str:
+    """On the circle, from where a slice arrives at the next rank."""
+    edge = (outer(n) + EDGE + 7) / RADIUS * n / (2 * pi)
+    x, y = _at(rank + 1 - edge, n)
+    turn = 360 * (rank + 1 - edge) / n
+    place = f"translate({x:.1f},{y:.1f})rotate({turn:.1f})"
+    return f"<path d='M-7,-5l9,5l-9,5z' class='f-muted' transform='{place}'/>"
 
 
 def _petal(x, y, n, place, length):
@@ -151,16 +163,16 @@ def _ends(message: Any, n: int) -> Iterator[tuple[float, float]]:
         yield x + far * cos(angle), y + far * sin(angle)
 
 
-def _token(message, n) -> str:
-    """A slice on its way: drawn around (0, 0), placed on its path, along which a page moves it."""
+def _token(message, n, step) -> str:
+    """A slice on its way, with how many ranks' gradients are in its sum: drawn around (0, 0),
+    placed on its path, along which a page moves it."""
     (x0, y0), (x1, y1) = _ends(message, n)
     by = _at(message["sender"] + 0.5, n, (2 - cos(pi / n)) * RADIUS)  # over the circle
     path = [round(v, 1) for v in (x0, y0, *by, x1, y1)]
     x, y = (0.25 * a + 0.5 * c + 0.25 * b for a, c, b in zip((x0, y0), by, (x1, y1)))
-    sign = "+" * (message["phase"] == "reduce")
+    words = "copy" if message["phase"] != "reduce" else f"sum of {step}" if step > 1 else "1 rank's"
     name = "-".join(str(message[what]) for what in ("sender", "receiver", "chunk"))
-    words = sign + message["value"]
-    wide = 12 + 8 * len(words)
+    wide = 14 + 7.4 * len(words)
     return (
         f"<g data-message='{name}' data-path='{path}' data-lag='0' "
         f"transform='translate({x:.1f},{y:.1f})'><title>{escape(message['words'])}</title>"
@@ -182,14 +194,15 @@ def _curve(m: "Microscope", done: float) -> str:
         )
 
     line = "L".join(" ".join(px(n, wire_bytes(m.collective, 1, n))) for n in range(2, FAR + 1))
-    x, y = px(m.world_size, done)
+    (x, y), (_, now) = (px(m.world_size, sent) for sent in (m.bus_factor, done))
     limit = f"{total} gradient{'s' * (total > 1)}: the limit"
     return (
         f"<path d='M{LEFT} {TOP}H{RIGHT}' class='s-muted' stroke-dasharray='3 4'/>"
         f"<path d='M{LEFT} {FOOT}H{RIGHT}' class='s-rule'/>"
         f"<path d='M{line}' class='s-axis0' fill='none' stroke-width='3'/>"
-        f"<path d='M{x} {FOOT}V{y}' class='s-axis0' stroke-width='2'/>"
+        f"<path d='M{x} {FOOT}V{now}' class='s-axis0' stroke-width='6'/>"
         f"<circle cx='{x}' cy='{y}' r='6' class='f-axis0'/>"
+        + text(float(x) + 11, float(y) + 17, f"{m.bus_factor:.4g}", weight=650)
         + text(LEFT, 14, "sent by each rank, in gradients", "muted")
         + text(RIGHT, TOP - 7, limit, "muted", anchor="end")
         + text(max(float(x), LEFT + 4), FOOT + 18, m.world_size, anchor="middle", weight=650)

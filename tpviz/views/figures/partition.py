@@ -115,7 +115,7 @@ def message(m: dict[str, Any], to: int) -> str:
 
 LEFT, RIGHT = 246, 12  # of the columns
 HEAD = 12
-SIZE = 27  # height of a bar of a stage, with its number
+SIZE = 34  # height of a bar of a stage, with its number
 NAME = 38  # letters of a piece's name
 LOOK = Look(letter=7, space=19, down=9, token="muted")
 FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at a cut
@@ -192,7 +192,7 @@ def _head(plan, part):
         at = f"M{x + room * mean / most:.1f},{y - 2}v14"
         out += _bar(x, y, room * part[key] / most, 10, ink)
         out += f"<path d='{at}' class='s-fg' stroke-width='1.2'/>"
-        out += text(x, y + 20, number, "muted")
+        out += text(x, y + 23, number, "muted")
     return clickable(f"step='{stage}'", out)
 
 

@@ -110,7 +110,7 @@ def _inks(panels):
     again = any(any(panel.timeline.schedule.recomputes) for panel in panels)
     return inks | {
         "idle": "idle",
-        "activations": "activations held" + " (pale: checkpoints)" * again,
+        "activations": "activations held" + " (faint: checkpoints)" * again,
     }
 
 

@@ -41,7 +41,7 @@ STATES = (
     TileState("p", "stored", "optimizer_state", "zigzag", "stored"),
     TileState("s", "stored: one update", "optimizer_state", "zigzag"),
     TileState("t", "updated twice: triggered", "axis1", "back", "updated twice: triggered"),
-    TileState("l", "on the link", "axis0", "lines", "on the link (pale: sent)"),
+    TileState("l", "on the link", "axis0", "lines", "on the link (faint: sent)"),
     TileState("x", "sent", "axis0", "cross", "", 0.3),
     TileState("d", "done: the reduced result is here", "backward", "diagonal", "done"),
 )

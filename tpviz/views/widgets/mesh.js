@@ -118,20 +118,19 @@ class MeshView extends View {
     matrix.setAttribute("aria-label", `${parameter.name} ${parameter.notation}: the block of rank ${rank}`);
     matrix.replaceChildren();
     for (const block of [...blocks.filter((b) => b !== own), own]) { // own last: no neighbour's edge hides it
-      if (block.box[2] * block.box[3] > 0) this.drawBlock(block, block === own, width, height, parameter.axes);
+      if (block.box[2] * block.box[3] > 0) this.drawBlock(block, block === own, width, height);
     }
   }
 
-  drawBlock({ box, ranks }, mine, width, height, axes) {
+  drawBlock({ box, ranks }, mine, width, height) {
     const least = mine ? 3 : 0, [x, y] = [2 + box[0] * width, 2 + box[1] * height];
     const [w, h] = [Math.max(box[2] * width, least), Math.max(box[3] * height, least)];
-    const key = this.scene.axes.find((a) => a.name === axes.at(-1))?.key;
     make("rect", { x, y, width: w, height: h, "data-owners": ranks.join(","), fill: "none",
-      class: `s-fg ${mine ? `f-${key ?? "muted"}` : ""}` }, this.matrix);
+      class: `s-fg ${mine ? "f-fg" : ""}` }, this.matrix);
     const words = ranks.join(",");
     if (h < 12 || w < 6.5 * words.length) return;
     make("text", { x: x + w / 2, y: y + h / 2 + 4, "text-anchor": "middle", "font-size": 13,
-      class: `f-${mine ? (key ? `on-${key}` : "bg") : "muted"}` }, this.matrix, words);
+      class: `f-${mine ? "bg" : "muted"}` }, this.matrix, words);
   }
 
   choose(rank) {
