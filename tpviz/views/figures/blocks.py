@@ -158,12 +158,6 @@ def symbols(frame: "Frame") -> str:
     return f"{factor}/{below}" if under else factor
 
 
-def elements(story: Story, frame: "Frame") -> int:
-    """Numbers in the payload of the frame's collective, from the layout of its tensor."""
-    count = frame.moved_chunk[1] if frame.moved_chunk else 1
-    return prod(payload_of(frame).local(story.mesh.axes)) // count
-
-
 # -- words -----------------------------------------------------------------------------------------
 def does(frame: "Frame") -> str:
     """A frame in a few words."""

@@ -24,8 +24,7 @@ MIDDLE, TALL = 192, 200  # px: the middle of the matrices, and their greatest he
 SIGN = 22  # px for a sign between two matrices
 FEW = 4  # ranks of a block that are named
 SHEET, SHEETS = 9, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
-SHEER = "fill-opacity='.45' data-partial=''"
-"""How a partial sum is filled."""
+SHEER = "fill-opacity='.45' data-partial=''"  # of a partial sum
 
 
 class Eyes:
@@ -162,12 +161,8 @@ def _sheets(tensor, front: Box, eyes, falls):
     if not tensor.partial:
         return ""
     x, y, width, height = front
-    behind, key, out = (
-        min(eyes.mesh.axes[tensor.partial] - 1, SHEETS),
-        eyes.keys[tensor.partial],
-        "",
-    )
-    for k in range(behind, 0, -1):
+    key, out = eyes.keys[tensor.partial], ""
+    for k in range(_lift(tensor, eyes) // SHEET, 0, -1):
         by = SHEET * k
         box = x + by, y - by, width, height
         sheet = rect(*box, "bg") + rect(*box, tensor.kind, SHEER) + outline(*box, key, 1.4)
@@ -223,8 +218,8 @@ def matrices(frame: "Frame", eyes: Eyes) -> str:
     signs = {3: ("·", "="), 2: ("→",)}
     out, x = "", 12 + max(0.0, (room - _row_width(tensors, eyes, scale)) / 2)
     if frame.product:
-        chunks = [frame.chunk] * (len(frame.product) == 3 and bool(frame.chunk))
-        shown = [(t, *_marks(i, chunks)) for i, t in enumerate(frame.product)]
+        chunk = frame.chunk * (len(frame.product) == 3)  # rows of input and result are marked
+        shown = [(t, chunk * (i != 1), i == 2) for i, t in enumerate(frame.product)]
         out, x = _row(shown, signs[len(shown)], x, eyes, scale)
     if frame.move:
         if frame.product:
@@ -239,11 +234,6 @@ def matrices(frame: "Frame", eyes: Eyes) -> str:
     return out
 
 
-def _marks(place, chunks):
-    """Which rows of a product's tensor are marked: those of input and result, not of the weight."""
-    return (chunks[0], place == 2) if chunks and place != 1 else ((), False)
-
-
 def _lift(tensor, eyes):
     """px for the sheets of a sum."""
     return SHEET * min(eyes.mesh.axes[tensor.partial] - 1, SHEETS) if tensor.partial else 0
@@ -251,7 +241,9 @@ def _lift(tensor, eyes):
 
 def _room(tensor, eyes, scale):
     """px across that a matrix and its words need."""
-    words = max(6.5 * _title_length(tensor), 6.6 * max(map(len, _below(tensor, eyes))))
+    dims = tensor.rows, tensor.cols
+    title = len(tensor.name) + 4 + sum(len(d.letters) + len("".join(d.axes)) for d in dims)
+    words = max(6.5 * title, 6.6 * max(map(len, _below(tensor, eyes))))
     return max(size(tensor, scale)[0], words) + _lift(tensor, eyes)
 
 
@@ -279,11 +271,6 @@ def _row(shown, signs, x, eyes, scale, falls=False):
         out += lines(middle, top + height + 16, _below(tensor, eyes), 15, "muted", anchor="middle")
         x += room + 3 + lift
     return out, x
-
-
-def _title_length(tensor):
-    dims = (tensor.rows, tensor.cols)
-    return len(tensor.name) + 4 + sum(len(d.letters) + len("".join(d.axes)) for d in dims)
 
 
 def _below(tensor, eyes):

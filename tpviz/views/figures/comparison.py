@@ -344,20 +344,15 @@ def _ends(scene, axis, lanes_end, bottom):
     for i, row in enumerate(rows, 3 - len(rows)):
         y = HEAD - 38 + 12.5 * i
         for _, _, t in row:
-            out += _end(float(axis.x(t)), y, lanes_end, bottom, next(dashes))
+            out += (
+                f"<path d='M{float(axis.x(t)):.1f},{y - 8}V{lanes_end + 2}m0,14V{bottom}' "
+                f"fill='none' class='s-fg' stroke-width='1.1' stroke-dasharray='{next(dashes)}'/>"
+            )
         words = f"{' = '.join(name for _, name, _ in row)} {row[0][0]}"
         x, wide = min(float(axis.x(t)) for *_, t in row), 1.1 * width_of(words)
         labels += rect(x - 5 - wide, y - 10, wide + 2, 13, "bg")
         labels += text(x - 5, y, words, anchor="end", weight=600)
     return out + labels
-
-
-def _end(x, y, lanes_end, bottom, dash):
-    """A line from a label down, which leaves the times of the axis free."""
-    return (
-        f"<path d='M{x:.1f},{y - 8}V{lanes_end + 2}m0,14V{bottom}' class='s-fg' fill='none'"
-        f" stroke-width='1.1' stroke-dasharray='{dash}'/>"
-    )
 
 
 def _waterfall(scene, top, axis):

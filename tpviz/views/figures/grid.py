@@ -190,11 +190,9 @@ def _weights(frame, states, y):
 
 def _letters(story):
     """What the letters of the picture say."""
-    micro = " of a microbatch" if story.strategy.accumulation > 1 else ""
-    return [
-        f"{OWNERS} T = b s tokens{micro} (b batch, s sequence), {HIDDEN}",
-        "A[I_z, J_x]: rows of A cut over z, columns over x.",
-    ]
+    micro = " of a microbatch" * (story.strategy.accumulation > 1)
+    cuts = "A[I_z, J_x]: rows of A cut over z, columns over x."
+    return [f"{OWNERS} T = b s tokens{micro} (b batch, s sequence), {HIDDEN}", cuts]
 
 
 # -- the cube of ranks ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ drawn apart.
 """
 
 from collections.abc import Sequence
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from tpviz.core import checks
@@ -276,7 +276,8 @@ def check_rank(scene: dict[str, Any], rank: int) -> None:
 
 
 LEFT, TOP, GAP, SLICE_GAP = 60, 78, 12, 40
-SMALL = 9  # px between the squares of many ranks
+SMALL = 6  # px between the squares of many ranks
+CELL, HIGH = 46, 440  # px of a square, at least, and to which the squares of few ranks grow
 MANY = 32  # ranks that are drawn smaller, without their coordinates
 LISTED = 16  # ranks of a group that are all named
 APART = 64  # ranks of a block that are drawn apart
@@ -334,10 +335,10 @@ def arranged(scene: dict[str, Any]) -> dict[str, Any]:
     with its margins, px of head that a page shows itself, and the SVG that does not depend on the
     choice. Slices stand side by side, four in a row, or as many as fit into a view."""
     block, digits = scene["block"], len(str(size(scene) - 1))
-    cell, gap = 46, GAP
+    cell, gap, last = _cell(scene), GAP, len(scene["slices"]) - 1
     if len(scene["ranks"]) > MANY:
         cell, gap = 30 + 7 * max(digits - 3, 0), SMALL
-    step, last = cell + gap, len(scene["slices"]) - 1
+    step = cell + gap
     wide, high = (scene[many] * step + SLICE_GAP for many in ("columns", "rows"))
     row = max(1, min(4, VIEW // wide))
     corner = lambda i: (LEFT + i % row * wide, TOP + i // row * high)  # of a slice
@@ -368,6 +369,14 @@ def arranged(scene: dict[str, Any]) -> dict[str, Any]:
         "height": height,
         "common": pattern_defs() + captions + _axis_names(scene, cell),
     }
+
+
+def _cell(scene):
+    """px of a square of few ranks: as large as there is room."""
+    beside = min(slices := len(scene["slices"]), 4)
+    across = ((VIEW - LEFT) / beside - SLICE_GAP) / scene["columns"] - GAP
+    down = (HIGH / ceil(slices / beside) - SLICE_GAP) / scene["rows"] - GAP
+    return max(CELL, min(2 * CELL, int(across), int(down)))
 
 
 def _axis_names(scene, cell):
@@ -401,8 +410,8 @@ def _rank(scene, x, y, ranks, coords, chosen, mine):
     below = ",".join(map(str, coords)) if len(axes) > 1 else f"{axes[0]['name']} {ranks[0]}"
     return (
         face
-        + text(x, y + 21, ranks[0], ink, 16, "middle", 700)
-        + text(x, y + 36, below, under, anchor="middle")
+        + text(x, y + cell / 2 - 2, ranks[0], ink, 16, "middle", 700)
+        + text(x, y + cell / 2 + 13, below, under, anchor="middle")
     )
 
 
@@ -440,6 +449,7 @@ def _frame(box, ranks, mine):
     out += outline(x, y, width, height)
     names = ",".join(map(str, ranks))
     if height >= 12 and width >= 6.5 * len(names):
-        ink = "bg" if mine else "muted"
-        out += text(x + width / 2, y + height / 2 + 4, names, ink, anchor="middle")
+        out += text(
+            x + width / 2, y + height / 2 + 4, names, "bg" if mine else "muted", anchor="middle"
+        )
     return out

@@ -24,6 +24,7 @@ MOST = 12
 """Ranks on a ring; of more, petals would be too small."""
 INNER, EDGE, GAP = 15, 5, 0.14
 """px within the petals, and around them; part of a petal's angle that stays free."""
+BOW = 1.3  # how far out a slice's way bends, in `RADIUS`
 CURVE = 300, 190
 """px of the curve beside the ring."""
 LEFT, RIGHT, TOP, FOOT, FAR = 8, 292, 40, 160, 64
@@ -101,8 +102,7 @@ def _arrow(rank, n) -> str:
     """On the circle, from where a slice arrives at the next rank."""
     edge = (outer(n) + EDGE + 7) / RADIUS * n / (2 * pi)
     x, y = _at(rank + 1 - edge, n)
-    turn = 360 * (rank + 1 - edge) / n
-    place = f"translate({x:.1f},{y:.1f})rotate({turn:.1f})"
+    place = f"translate({x:.1f},{y:.1f})rotate({360 * (rank + 1 - edge) / n:.1f})"
     return f"<path d='M-7,-5l9,5l-9,5z' class='f-muted' transform='{place}'/>"
 
 
@@ -121,10 +121,6 @@ def _petal(x, y, n, place, length):
     )
 
 
-def _length(n, full):
-    return INNER + (outer(n) - INNER) * full
-
-
 def _flower(rank, n, cells) -> str:
     """A rank and its petals."""
     x, y = _at(rank, n)
@@ -135,7 +131,7 @@ def _flower(rank, n, cells) -> str:
 
 
 def _slice(x, y, n, place, cell):
-    path = _petal(x, y, n, place, _length(n, cell["full"]))
+    path = _petal(x, y, n, place, INNER + (outer(n) - INNER) * cell["full"])
     new = " s-fg' stroke-width='2" if cell["new"] else ""
     sum_of = f" = {cell['terms']}" if "+" in cell["terms"] else ""
     ranks = ", ".join(map(str, cell["ranks"]))
@@ -167,7 +163,7 @@ def _token(message, n, step) -> str:
     """A slice on its way, with how many ranks' gradients are in its sum: drawn around (0, 0),
     placed on its path, along which a page moves it."""
     (x0, y0), (x1, y1) = _ends(message, n)
-    by = _at(message["sender"] + 0.5, n, (2 - cos(pi / n)) * RADIUS)  # over the circle
+    by = _at(message["sender"] + 0.5, n, BOW * RADIUS)  # outside of the circle
     path = [round(v, 1) for v in (x0, y0, *by, x1, y1)]
     x, y = (0.25 * a + 0.5 * c + 0.25 * b for a, c, b in zip((x0, y0), by, (x1, y1)))
     words = "copy" if message["phase"] != "reduce" else f"sum of {step}" if step > 1 else "1 rank's"

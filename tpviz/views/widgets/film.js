@@ -3,7 +3,7 @@
  * is the step shown, the rest how far what moves has come. A view gives `hint`, and `pace` or `length`.
  */
 import { Player } from "./player.js";
-import { least, reserve } from "./room.js";
+import { reserve } from "./room.js";
 import { make, rendered } from "./view.js";
 
 const LEAD = 0.2, TRAVEL = 0.8; // parts of a step: the sentence stands first; then it moves until here
@@ -84,10 +84,8 @@ export class Film extends Player {
   /** What the rail says of the step beside its caption. */
   get said() { return (this.scene.says ?? this.scene.words)?.[this.step] ?? ""; }
 
-  /** A text in the room of the longest of its kind. */
   write(node, text, name) {
-    const all = (this.host.states ?? [this]).flatMap(({ scene }) => scene?.[name] ?? "");
-    node.dataset.longest = all.reduce((a, b) => b.length > a.length ? b : a, "");
+    this.keep(node, name);
     node.textContent = text;
   }
 
@@ -115,9 +113,8 @@ export class Film extends Player {
     const wide = this.stage.clientWidth, limit = wide + 60 > this.root.clientWidth ? STACKED : HIGH;
     const widthOf = (of) => width + of.width - scene.width, ratio = (of) => (of.height - of.top) / widthOf(of);
     const most = (of) => Math.floor(Math.max(widthOf(of), Math.min(GROWTH * widthOf(of), WIDE, limit / ratio(of))));
-    const low = least(this, width);
-    svg.style = `width:100%;height:auto;min-width:${low}px;max-width:${most(scene)}px`;
-    reserve(this, (of) => Math.max(Math.min(wide, most(of)), low && widthOf(of)) * ratio(of));
+    svg.style = `width:100%;height:auto;max-width:${most(scene)}px`;
+    reserve(this, (of) => Math.min(wide, most(of)) * ratio(of));
     this.metrics.style.minHeight = `${25 * Math.max(0, ...(scene.numbers ?? []).map((rows) => rows.length))}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     if (svg.firstChild !== this.common) svg.replaceChildren(this.common); // it is large

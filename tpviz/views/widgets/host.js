@@ -3,7 +3,7 @@
  * sliders for knobs, whose pictures are all in the page. Views on one page share the chosen rank.
  */
 import { unpacked } from "./pack.js";
-import { make } from "./view.js";
+import { make, roomy } from "./view.js";
 
 class Host {
   constructor(states, first) {
@@ -47,6 +47,7 @@ class Host {
       const values = knobs[name], label = make("label", {}, row, name);
       const input = make("input", { type: "range", min: 0, max: values.length - 1, value: at[i], "aria-label": name }, label);
       const shown = make("b", {}, label), unit = words[name] ?? "";
+      roomy(shown, values);
       if (unit) make("span", { class: "tpv-title" }, label, unit);
       const say = () => {
         shown.textContent = values[at[i]];

@@ -15,9 +15,10 @@ class MeshView extends View {
     this.menu = make("select", { "aria-label": "parameter" }, label);
     this.menu.addEventListener("change", () => this.publish({ parameter: this.menu.value }));
     this.facts = make("div", {}, this.side);
-    this.matrix = make("svg", { role: "img" }, make("div", { style: `min-height:${MATRIX}px` }, this.side));
+    this.matrix = make("svg", { role: "img" }, make("div", {}, this.side));
     this.legend = make("div", { class: "tpv-legend" }, this.below);
-    this.hint = make("div", { class: "tpv-hint" }, this.below);
+    make("div", { class: "tpv-hint" }, this.below,
+      "Click a rank, or use arrow keys (Shift: within a block), Home, End.");
     this.svg.addEventListener("keydown", (e) => this.onKey(e));
   }
 
@@ -42,14 +43,14 @@ class MeshView extends View {
     return found;
   }
 
+  inWords(rank) { return Object.entries(this.groups(rank)).map(([a, all]) => `${a} group: ranks ${listed(all)}`); }
   draw() {
     const { scene, svg } = this, { chosen } = this;
     this.drawHead(scene);
-    const shift = scene.block > 1 ? ", with Shift within a block" : "";
-    this.hint.textContent = `Click a rank, or use the arrow keys${shift}; Home and End jump.`;
     this.root.setAttribute("aria-label", `Mesh ${scene.title}`);
     this.resize(svg, scene.width, scene.height, scene.top);
-    reserve(this, (of) => of.height - of.top);
+    svg.style = `width:100%;height:auto;max-width:${scene.width}px`;
+    reserve(this, (of) => Math.min(1, this.stage.clientWidth / of.width) * (of.height - of.top));
     svg.setAttribute("aria-activedescendant", `${this.uid}-${chosen}`);
     svg.replaceChildren(this.common);
     const { block, places, apart } = scene, mine = this.groups(chosen), first = chosen - chosen % block;
@@ -92,12 +93,12 @@ class MeshView extends View {
       fill: "none", "stroke-width": 2 }, group);
     const roomy = size > 40, text = (up, look, words) => make("text", { x: x + size / 2, y: y + up, ...look,
       "text-anchor": "middle", class: mine ? "f-bg" : axis ? `f-halo-${axis.key}` : "f-fg" }, group, words);
-    text(size / 2 + (roomy ? -1 : 4), { "font-size": roomy ? 16 : 13, "font-weight": 700 }, rank);
-    if (roomy) text(size - 9, { "font-size": 13 }, axes.length > 1 ? coords.join(",") : `${axes[0].name} ${rank}`);
+    text(size / 2 + (roomy ? -2 : 4), { "font-size": roomy ? 16 : 13, "font-weight": 700 }, rank);
+    if (roomy) text(size / 2 + 13, { "font-size": 13 }, axes.length > 1 ? coords.join(",") : `${axes[0].name} ${rank}`);
     const to = rank + chosen % block; // the same place in another block
     group.addEventListener("click", () => { this.svg.focus({ preventScroll: true }); this.choose(to); });
     group.addEventListener("pointerenter", () => this.showTip(name, [where, block > 1 ? `of rank ${to}:` : "",
-      ...Object.entries(this.groups(to)).map(([a, ranks]) => `${a} group: ranks ${listed(ranks)}`)], x + size, y + size - top));
+      ...this.inWords(to)], x + size, y + size - top));
     group.addEventListener("pointerleave", () => { this.tip.hidden = true; });
   }
 
@@ -117,7 +118,7 @@ class MeshView extends View {
     this.resize(matrix, width + 4, height + 4);
     matrix.setAttribute("aria-label", `${parameter.name} ${parameter.notation}: the block of rank ${rank}`);
     matrix.replaceChildren();
-    for (const block of [...blocks.filter((b) => b !== own), own]) { // own last: no neighbour's edge hides it
+    for (const block of [...blocks.filter((b) => b !== own), own]) { // own last: above its neighbours
       if (block.box[2] * block.box[3] > 0) this.drawBlock(block, block === own, width, height);
     }
   }
@@ -136,8 +137,7 @@ class MeshView extends View {
   choose(rank) {
     if (rank === this.chosen || rank < 0 || rank >= this.size) return;
     this.publish({ rank });
-    this.live.textContent = `rank ${rank}: `
-      + Object.entries(this.groups(rank)).map(([a, ranks]) => `${a} with ${listed(ranks)}`).join("; ");
+    this.live.textContent = `rank ${rank}; ${this.inWords(rank).join("; ")}`;
   }
 
   keys({ shiftKey }) {

@@ -12,6 +12,11 @@ export function make(tag, attrs = {}, parent = null, text = null) {
   return node;
 }
 
+/** A node has the room of its longest text. */
+export const roomy = (node, texts) => {
+  node.dataset.longest = texts.map(String).sort((a, b) => b.length - a.length)[0];
+};
+
 function scaled(value, units, digits = 3) {
   const [unit, scale] = units.find(([, s]) => Math.abs(value) >= s * 0.9995) ?? units.at(-1);
   return `${+(value / scale).toPrecision(digits)} ${unit}`;
@@ -150,10 +155,14 @@ export class View {
     }));
   }
 
+  /** The room of the longest that scenes have of a name. */
+  keep(node, name) { roomy(node, (this.host.states ?? [this]).flatMap(({ scene }) => scene?.[name] ?? "")); }
+
   /** Badge, title (`about` is more of it, where one points), and facts as [label, value]. */
   drawHead({ badge, title, about = "", notes = [] }, facts = []) {
     Object.assign(this.badge, { textContent: badge, title: notes.join("\n") });
     Object.assign(this.title, { textContent: title, title: about });
+    this.keep(this.title, "title");
     this.metrics.replaceChildren(...facts.flatMap(([label, value]) => [
       make("dt", {}, null, label), make("dd", {}, null, value)]));
   }
