@@ -155,7 +155,7 @@ export class View {
     }));
   }
 
-  /** The room of the longest that scenes have of a name. */
+  /** The room of the longest of a name. */
   keep(node, name) { roomy(node, (this.host.states ?? [this]).flatMap(({ scene }) => scene?.[name] ?? "")); }
 
   /** Badge, title (`about` is more of it, where one points), and facts as [label, value]. */
