@@ -100,7 +100,7 @@ def matrix(
     if chunk:
         out.append(_bands(x, y, width, height, chunk, future))
     for held, box in blocks:
-        ink = f"halo-{tensor.kind}" if _mine(held, eyes) else "fg s-bg"
+        ink = "fg s-bg" if tensor.partial or not _mine(held, eyes) else f"halo-{tensor.kind}"
         out.append(_letters(owner(tensor, held, eyes), _seen(box, y, height, chunk), ink))
     return "".join(out)
 

@@ -317,16 +317,12 @@ def _outlined(x0, x1, top, height, ink):
 def _header(scene, width):
     """The badges, the title, and the cluster."""
     out, x = "", 10.0
-    for words, dash in zip(scene["badges"], _dashes(scene)):
+    for words, dash in zip(scene["badges"], DASHES[not scene["foreseen"] :]):
         frame, size = badge(x, 8, words.partition(" (")[0], dash)
         out, x = out + frame, x + size + 8
     about = f"<title>{escape(scene['about'])}</title>"
     out += f"<g>{about}{text(10, 44, _cut(scene['title'], width - 20, 7.1))}</g>"
     return out + text(10, 60, _cut(f"on {scene['caption']}", width - 20, 7.1), "muted")
-
-
-def _dashes(scene):
-    return DASHES if scene["foreseen"] else DASHES[1:]
 
 
 def _cut(words, room, each):
@@ -338,7 +334,7 @@ def _cut(words, room, each):
 def _ends(scene, axis, lanes_end, bottom):
     """Where each step ends: three lines, their labels in rows so that none covers another, and no
     line crosses one, or a time of the axis; steps that say the same time share one."""
-    out, labels, dashes = "", "", iter(_dashes(scene))
+    out, labels, dashes = "", "", iter(DASHES[not scene["foreseen"] :])
     ends = [(seconds(t), name, t) for name, t in scene["marks"]]
     rows = [list(same) for _, same in groupby(ends, itemgetter(0))]
     for i, row in enumerate(rows, 3 - len(rows)):

@@ -139,7 +139,7 @@ class Lanes:
         parts += [self._ran()] if self.panel.measured else []
         y, end = self.layout.heads[self.number] + 16, self.timeline.makespan
         name = text(0, y, self.panel.name, size=16, weight=650)
-        parts.append(text(self.x(end), y, f"step {say(end, self.unit)}", anchor="end", weight=650))
+        parts.append(text(self.x(end), y, f"takes {say(end, self.unit)}", anchor="end", weight=650))
         return name + timed("".join(parts)) + "".join(self._labels())
 
     def _labels(self):

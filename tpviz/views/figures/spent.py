@@ -6,9 +6,11 @@
 ['computing 75.0 %', 'exposed communication 25.0 %']
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import accumulate
 from typing import Any
+
+import numpy as np
 
 from tpviz.core.inks import phase_key
 from tpviz.core.trace import Trace
@@ -33,9 +35,12 @@ def spent(step: Trace) -> dict[str, Any]:
     """
     mean, compute = step.breakdown().mean, step["kind"] == "compute"
     phases: dict[str, float] = defaultdict(float)
-    for phase in codes(step["phase"][compute])[0].tolist():
-        mine = step.where(compute & (step["phase"] == phase) | (step["kind"] == "step"))
-        phases[phase_key(phase)] += sum(b.compute for b in mine.breakdown().values())
+    alike = Counter(map(step.model_of, step.ranks))  # how many ranks share a rank's rows
+    taken = (step["end"] - step["start"]) * [alike[rank] for rank in step["rank"].tolist()]
+    names, code = codes(step["phase"][compute])
+    busy = np.bincount(code, taken[compute], len(names))
+    for phase, length in zip(names.tolist(), busy.tolist()):
+        phases[phase_key(phase)] += length
     computing = mean.parts["computing"] / (sum(phases.values()) or 1.0)
     lengths = {ink: computing * phases[ink] for ink in INKS if ink in phases}
     lengths |= {ink: mean.parts[name] for ink, name in NAMES.items()}
