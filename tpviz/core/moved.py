@@ -8,7 +8,6 @@ True
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -48,13 +47,16 @@ def new_name(name: str) -> str | None:
     return None
 
 
-class _Moved(MetaPathFinder, Loader):
-    """Imports the new module under its old name: one module, so that its classes are the same."""
+class _Moved:
+    """Imports the new module under its old name: one module, so that its classes are the same.
+    Without the base classes of `importlib.abc`, whose import takes as long as all of ours."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if new_name(fullname) else None
+        return ModuleSpec(fullname, self) if new_name(fullname) else None  # pyright: ignore[reportArgumentType]
+
+    create_module = staticmethod(lambda spec: None)  # as Python does
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = import_module(str(new_name(module.__name__)))

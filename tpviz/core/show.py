@@ -11,13 +11,14 @@ from collections.abc import Collection, Iterable, Mapping
 from html import escape
 from importlib import import_module
 from os import PathLike
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .tables import html_table, text_table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from plotly.graph_objects import Figure
 
 _drawn_by: dict[str, str] = {}
@@ -148,7 +149,7 @@ class Charted(Drawn):
         sweep: Mapping[str, Iterable[Any]] | None = None,
         *,
         title: str = "",
-    ) -> Path:
+    ) -> "Path":
         """Write the chart as one HTML file that needs no network; returns the path.
 
         sweep : {option of ``scene``: values}, a slider for each. title : above the chart, which
