@@ -269,10 +269,6 @@ class Staged(Strategy):
         """The index along pp of a rank."""
         return Mesh(self.axes).coords(rank)["pp"]
 
-    def rank_at(self, place: int) -> int:
-        """The first rank whose index along pp is ``place``."""
-        return Mesh(self.axes).group(0, "pp")[place]
-
     def cost(self, workload: GPT, cluster: "Cluster", mesh: Mesh | None = None) -> "list[Segment]":
         from .step import cost
 

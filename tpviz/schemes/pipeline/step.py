@@ -125,8 +125,7 @@ def stage_segments(
     s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh"
 ) -> dict[tuple[str, int], list[Segment]]:
     """{(kind of action, stage): `Segment`s} of one microbatch."""
-    places = range(s.pp)
-    devices = [s.device(w, cluster, s.rank_at(place)) for place in places]
+    devices = [s.device(w, cluster, rank) for rank in mesh.group(0, "pp")]
     clocks = {d: clock_of(s, w, cluster, mesh, d) for d in dict.fromkeys(devices)}
     of_stage = [clocks[devices[place]] for place in s.schedule_of(w).rank_of]
     parts, found = stage_parts(s, w), {}
@@ -215,7 +214,6 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
     weight), over the axes of the factor inside, and over dp; then the optimizer's update."""
     schedule, item, dp = s.schedule_of(w), w.itemsize, s.dp
     stages = schedule.stages_of(place)
-    tied = prod(s.inside.flat_shapes(w.one_layer)[TOKENS])
     once = {
         axis: sum(numbers[stage] for stage in stages)
         for axis, numbers in num_summed_parameters(s, w).items()
@@ -223,11 +221,12 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
     of_stage = [numels(s, w, stage) for stage in stages]
     buckets = [numel for units in of_stage for _, numel in units]
     if s.zero_stage > 1:  # shares are added up
-        tied = padded(tied, dp) // dp
         shares = sum(n for units in of_stage for kind, n in units if kind == "summed") // dp
         once = dict.fromkeys(once, shares)
     summed = []
     if w.tied and shares_ends(schedule, place):
+        tied = prod(s.inside.flat_shapes(w.one_layer)[TOKENS])
+        tied = padded(tied, dp) // dp if s.zero_stage > 1 else tied
         summed.append(Collective("ends", "all_reduce", tied * item))
     summed += [Collective(axis, "all_reduce", n * item) for axis, n in once.items() if n]
     if not buckets:  # stages without blocks
@@ -280,5 +279,5 @@ def end_segments(
         latency, sending = cluster.collective_parts(first.collective, first.payload, 2, link)
         found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
         sync = sync._replace(operations=tuple(rest))
-    device = s.device(w, cluster, s.rank_at(place))
+    device = s.device(w, cluster, mesh.group(0, "pp")[place])
     return found + clock_of(s, w, cluster, mesh, device).run([sync, update_part])
