@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tpviz.core.trace import Event, Trace
 from tpviz.core.trace.columns import COLUMNS
+from tpviz.core.trace.meta import META
 
 
 def compute(rank: int, start: float, end: float, name: str = "mm", **more: Any) -> Event:
@@ -142,5 +143,5 @@ _json = st.recursive(
 traces = st.builds(
     Trace.from_events,
     st.lists(_events(), max_size=12),
-    st.dictionaries(_text.filter(lambda key: key != "memory"), _json, max_size=3),
+    st.dictionaries(_text.filter(lambda key: key not in META), _json, max_size=3),
 )

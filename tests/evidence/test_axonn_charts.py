@@ -58,9 +58,8 @@ def test_bars_are_the_parts_of_the_step():
         assert stacks[f"waiting for {axis}"] == pytest.approx([t.exposed[axis] for t in times])
     shapes = [trace.marker.pattern.shape for trace in figure.data]
     assert len(set(shapes)) == 4 and figure.layout.barmode == "stack"
-    gains = [a.text for a in figure.layout.annotations if a.text.endswith(" %")]
-    percents = [round(100 * found.gain(s)) for s in found.subsets]
-    assert gains == [f"{p:+d} %" if p else "0 %" for p in percents]
+    said = [a.text for a in figure.layout.annotations[1:]]
+    assert said == [f"{1 + found.gain(s):.3g}x" for s in found.subsets]
 
 
 def points(figure, column):

@@ -311,7 +311,7 @@ def test_terms_of_two_sums_are_said():
         n for n, f in enumerate(found.frames) if f.product[2:] and f.product[2].name == "dW"
     )
     picture = grid.grid_scene(found)["frames"][number]
-    assert "4 terms, over z, 2 over data<" in picture
+    assert "4 sheets, over z, 2 over data<" in picture
 
 
 def test_known_schemes_are_lit():

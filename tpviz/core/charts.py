@@ -191,7 +191,7 @@ def stacks(
             seconds = [parts.get(part, 0.0) / scale for *_, parts in variants.values()]
             traces.append(bar(words, variants, seconds, ink, shape))
         marks = [label(words, at, step / scale) for at, (step, words, _) in variants.items()]
-        title = f"{words_of(source)} step ({unit}), x: times as fast as the first"
+        title = f"{words_of(source)} step ({unit}), speedup over first"
         panels.append(panel(title, traces, marks=marks))
     return {"panels": panels, "stack": True, "shared_y": True}
 

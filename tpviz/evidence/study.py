@@ -217,7 +217,7 @@ class Study(Report):
     def _times(self, label, source):
         """ "2.67x", above a stack: how many times as fast as the first."""
         first = self.rows[0].label
-        known = first in self.times[source] and label != first
+        known = first in self.times[source]
         return f"{1 + self.speedup(label, first, source):.3g}x" if known else ""
 
     def __repr__(self):

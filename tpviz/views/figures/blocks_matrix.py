@@ -274,13 +274,13 @@ def _row(shown, signs, x, eyes, scale, falls=False):
 
 
 def _below(tensor, eyes):
-    """A rank's part of it, and of how many such terms it is a sum."""
+    """A rank's part of it, and of how many such sheets it is the sum."""
     rows, cols = tensor.local(eyes.mesh.axes)
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
     words = [f"{rows} x {cols}" if even else f"{numbers:,} numbers"]
     if tensor.partial:
-        terms = f"{eyes.mesh.axes[tensor.partial]} terms, over {tensor.partial}"
+        terms = f"{eyes.mesh.axes[tensor.partial]} sheets, over {tensor.partial}"
         more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
         words.append(terms + "".join(more))
     return words

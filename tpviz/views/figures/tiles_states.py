@@ -191,7 +191,7 @@ def figures(panels: Sequence[TilesPanel]) -> list[list[str]]:
         ends = [seconds(time) for time in (run.seconds, run.gemm_end, run.rs_end)]
         rows.append([panel.name, *ends, amount(sum(run.dram.values()))])
         used = f"{run.tracker.peak} of {run.tracker.capacity}" if fused(run) else "not used"
-        rows[-1] += [used, f"1, for all {run.ranks}" if run.mode == "mirror" else f"{run.ranks}"]
+        rows[-1] += [used, f"1, all {run.ranks} alike" if run.mode == "mirror" else f"{run.ranks}"]
     return rows
 
 
