@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("predicted", "simulated", "measured")
 KINDS = ("bars", "exposed", "curve")
-GAIN = "Gain in speed: the first's time over its own, minus 1; +50 % takes a third less time."
+GAIN = "Gain in speed: the first's time over its own, minus 1; +50 %, 1.5x, takes a third less time."
 FAR = 20  # times between the least and the largest value of a knob: its axis is logarithmic then
 IN_TABLE = GAIN.replace("Gain", "The table's gain", 1)
 SHAPES = {"axis0": "/", "axis1": ".", "axis2": "\\", "axis3": "x", "axis4": "+"}

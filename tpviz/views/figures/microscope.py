@@ -42,11 +42,11 @@ CHUNK_INKS = (
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
 SIGNS = (
     "A cell c0 is chunk 0: filled where it is complete, else its bar says how many ranks are in "
-    "its sum; framed where it is new in this step. A message with + is added, without it copied."
+    "its sum; framed: it came in the step before. A message with + is added, without it copied."
 )
 PETALS = (
     "A petal is a slice of a rank's gradients, as long as the part of the ranks that is in its "
-    "sum; framed where it is new in this step. Point at one for its numbers."
+    "sum; framed: it came in the step before. Point at one for its numbers."
 )
 TERMS = 6  # letters that fit under the number of a cell
 
