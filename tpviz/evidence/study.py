@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("predicted", "simulated", "measured")
 KINDS = ("bars", "exposed", "curve")
-GAIN = "Gain in speed: the first's time over its own, minus 1; +50 %, 1.5x, takes a third less time."
+GAIN = "Gain in speed: the first's time over its own, minus 1; +50 % or 1.5x: a third less time."
 FAR = 20  # times between the least and the largest value of a knob: its axis is logarithmic then
 IN_TABLE = GAIN.replace("Gain", "The table's gain", 1)
 SHAPES = {"axis0": "/", "axis1": ".", "axis2": "\\", "axis3": "x", "axis4": "+"}
@@ -208,17 +208,20 @@ class Study(Report):
 
     def percent(self, label: Any, source: str, over: Any = None, digits: int = 1) -> str:
         """The speedup in percent; "" where the other has no such times."""
-        over = self.rows[0].label if over is None else over
-        if over not in self.times[source]:
+        gain = self._gain(label, source, over)
+        if gain is None:
             return ""
-        gain = self.speedup(label, over, source)
         return f"{100 * gain:+.{digits}f} %" if round(100 * gain, digits) or digits else "0 %"
 
     def _times(self, label, source):
         """ "2.67x", above a stack: how many times as fast as the first."""
-        first = self.rows[0].label
-        known = first in self.times[source]
-        return f"{1 + self.speedup(label, first, source):.3g}x" if known else ""
+        gain = self._gain(label, source)
+        return "" if gain is None else f"{1 + gain:.3g}x"
+
+    def _gain(self, label, source, over=None):
+        """The speedup over another, by default the first; None where that has no such times."""
+        over = self.rows[0].label if over is None else over
+        return self.speedup(label, over, source) if over in self.times[source] else None
 
     def __repr__(self):
         source = self.sources[0]

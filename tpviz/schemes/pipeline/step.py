@@ -269,8 +269,9 @@ def end_segments(
     """`end_parts` on the cluster; a rank that shares a weight waits for the other end first."""
     sync, update_part = end_parts(s, w, place)
     found, (first, *rest) = [], sync.operations or (None,)
+    members = mesh.group(0, "pp")
     if first and first.axis == "ends":
-        rank_of, members = s.schedule_of(w).rank_of, mesh.group(0, "pp")
+        rank_of = s.schedule_of(w).rank_of
         ends = rank_of[0], rank_of[-1]
         late = max(line.end[end][-1] for end in ends) - line.end[place][-1]
         if late > 0:
@@ -279,5 +280,5 @@ def end_segments(
         latency, sending = cluster.collective_parts(first.collective, first.payload, 2, link)
         found.append(Segment("sync", "", exposed={"ends": latency + sending}, latency=latency))
         sync = sync._replace(operations=tuple(rest))
-    device = s.device(w, cluster, mesh.group(0, "pp")[place])
+    device = s.device(w, cluster, members[place])
     return found + clock_of(s, w, cluster, mesh, device).run([sync, update_part])

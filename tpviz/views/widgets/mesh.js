@@ -15,7 +15,7 @@ class MeshView extends View {
     this.menu = make("select", { "aria-label": "parameter" }, label);
     this.menu.addEventListener("change", () => this.publish({ parameter: this.menu.value }));
     this.facts = make("div", {}, this.side);
-    this.matrix = make("svg", { role: "img" }, make("div", {}, this.side));
+    this.matrix = make("svg", { role: "img" }, make("div", { style: `min-height:${MATRIX}px` }, this.side));
     this.legend = make("div", { class: "tpv-legend" }, this.below);
     make("div", { class: "tpv-hint" }, this.below,
       "Click a rank, or use arrow keys (Shift: within a block), Home, End.");
@@ -44,8 +44,9 @@ class MeshView extends View {
   }
 
   inWords(rank) { return Object.entries(this.groups(rank)).map(([a, all]) => `${a} group: ranks ${listed(all)}`); }
+
   draw() {
-    const { scene, svg } = this, { chosen } = this;
+    const { scene, svg, chosen } = this;
     this.drawHead(scene);
     this.root.setAttribute("aria-label", `Mesh ${scene.title}`);
     this.resize(svg, scene.width, scene.height, scene.top);
@@ -91,10 +92,10 @@ class MeshView extends View {
     if (axis && axis.pattern !== "solid") box({ fill: this.tile(axis.pattern), class: "tpv-mark" });
     if (mine) make("rect", { x: x - 3.5, y: y - 3.5, width: size + 7, height: size + 7, rx: 10, class: "s-fg",
       fill: "none", "stroke-width": 2 }, group);
-    const roomy = size > 40, text = (up, look, words) => make("text", { x: x + size / 2, y: y + up, ...look,
+    const large = size > 40, text = (up, look, words) => make("text", { x: x + size / 2, y: y + up, ...look,
       "text-anchor": "middle", class: mine ? "f-bg" : axis ? `f-halo-${axis.key}` : "f-fg" }, group, words);
-    text(size / 2 + (roomy ? -2 : 4), { "font-size": roomy ? 16 : 13, "font-weight": 700 }, rank);
-    if (roomy) text(size / 2 + 13, { "font-size": 13 }, axes.length > 1 ? coords.join(",") : `${axes[0].name} ${rank}`);
+    text(size / 2 + (large ? -2 : 4), { "font-size": large ? 16 : 13, "font-weight": 700 }, rank);
+    if (large) text(size / 2 + 13, { "font-size": 13 }, axes.length > 1 ? coords.join(",") : `${axes[0].name} ${rank}`);
     const to = rank + chosen % block; // the same place in another block
     group.addEventListener("click", () => { this.svg.focus({ preventScroll: true }); this.choose(to); });
     group.addEventListener("pointerenter", () => this.showTip(name, [where, block > 1 ? `of rank ${to}:` : "",
@@ -110,9 +111,7 @@ class MeshView extends View {
     const scale = MATRIX / Math.max(across, down), width = Math.max(across * scale, 36);
     const height = Math.max(down * scale, 30), own = blocks[parameter.block_of[rank]];
     const share = own.box[2] * own.box[3];
-    this.facts.replaceChildren();
-    make("b", {}, this.facts, parameter.notation);
-    this.facts.append(`   ${shape.join(" × ")}`);
+    this.facts.replaceChildren(make("b", {}, null, parameter.notation), `   ${shape.join(" × ")}`);
     make("div", {}, this.facts, `rank ${rank} owns ${+(100 * share).toPrecision(4)} %: `
       + amount(Math.round(share * parameter.elements), "").trim() + " elements");
     this.resize(matrix, width + 4, height + 4);
