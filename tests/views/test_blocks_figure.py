@@ -244,18 +244,37 @@ def test_what_cannot_be_shown():
         blocks_svg(scene, 24)
 
 
-def test_the_scrubber_leads_to_each_layer_and_names_the_wide_ones():
+def test_the_scrubber_leads_to_each_layer_and_names_all():
     film = story(tv.ATP(mesh=(2, 2)), W)
     scene = figure.blocks_scene(film)
     firsts = [i for i, f in enumerate(film.frames) if not i or film.frames[i - 1][:2] != f[:2]]
     assert re.findall(r"data-step='(\d+)'", scene["common"]) == [str(i) for i in firsts]
-    for name in ("qkv", "out", "up", "down"):
+    for name in ("LN1", "qkv", "core", "out", "LN2", "up", "down"):
         assert scene["common"].count(f">{name}<") == 2  # forward and backward
+    assert "<title>forward, queries, keys and values: from step 2</title>" in scene["common"]
+    assert re.findall(r"role='group' aria-label='(\w+)'", scene["common"]) == [
+        "forward",
+        "backward",
+    ]
+
+
+@pytest.mark.parametrize("strategy", [tv.ATP(mesh=(2, 2)), tv.ATP(mesh=(2, 4))], ids=short)
+def test_every_sheet_of_a_sum_names_its_ranks(strategy):
+    """And what stands under a matrix that is cut is a block's size, not the matrix's."""
+    found = story(strategy, W)
+    number = next(i for i, f in enumerate(found.frames) if f.product and f.product[-1].partial)
+    drawn = figure.blocks_scene(found)["frames"][number]
+    sheets = re.findall(r"<g transform='translate\(0,0\)'>(.*?)</g>", drawn)
+    assert len(sheets) == strategy.axes[found.frames[number].product[-1].partial] - 1
+    behind = [set(re.findall(r">(\d)</text>", sheet)) for sheet in sheets]
+    front = {"0", str(strategy.axes["d2"])}
+    assert set().union(*behind) == {str(rank) for rank in range(strategy.world_size)} - front
+    assert f">block 256 × {64 // strategy.axes['d2']}</text>" in drawn
 
 
 def test_sheets_fall_together_where_they_are_reduced():
     film = story(tv.ATP(mesh=(2, 2)), W)
     scene = figure.blocks_scene(film)
     for frame, picture in zip(film.frames, scene["frames"]):
-        falls = picture.count("data-path='[0, 0, -4.5, 4.5, -9, 9]'")
+        falls = picture.count("data-path='[0, 0, -8.0, 8.0, -16, 16]'")
         assert falls == sum(bool(t.partial) for t in frame.moving)

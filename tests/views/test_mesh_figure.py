@@ -1,4 +1,5 @@
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -15,6 +16,7 @@ from tpviz.views.figures.mesh import (
     share,
     to_table,
 )
+from tpviz.views.figures.svg import VIEW, width_of
 
 OWNERSHIP = [
     {
@@ -134,8 +136,8 @@ def test_svg_lights_the_groups_of_the_chosen_rank(scene):
         ]
 
     # rank 0 itself, 1 shares tp (axis0), 2 shares dp (axis1), 3 nothing
-    assert lit(0) == ["f-fg", "f-axis0", "f-axis1", "s-muted"]
-    assert lit(3) == ["s-muted", "f-axis1", "f-axis0", "f-fg"]
+    assert lit(0) == ["f-fg", "f-axis0", "f-axis1", "f-bg s-muted"]
+    assert lit(3) == ["f-bg s-muted", "f-axis1", "f-axis0", "f-fg"]
 
 
 def test_the_parameter_shown_first_is_one_that_is_cut(scene):
@@ -147,7 +149,7 @@ def test_a_tiny_block_of_the_chosen_rank_is_still_seen():
     flat = {"axis": "dp", "ranges": [[0, 4095], [4095, 4096]]}
     row = {"name": "w", "shape": [64, 64], "splits": [], "notation": "flat(W)_dp", "flat": flat}
     svg = mesh_svg(mesh_scene(Mesh({"dp": 2}), [row]), rank=1, theme="light")
-    assert "height='3.00' class='f-fg'" in svg
+    assert "class='f-fg s-fg' stroke-width='3'" in svg
 
 
 def test_an_empty_share_is_no_block():
@@ -157,10 +159,30 @@ def test_an_empty_share_is_no_block():
         [{"name": "w", "shape": [4, 4], "splits": [], "notation": "flat(W)_dp", "flat": flat}],
     )
     assert share(scene["parameters"][0], 0) == 0
-    assert (
-        "class='f-fg' />"
-        not in mesh_svg(scene, rank=0).split("flat(W)_dp")[1].split("rank 0 is")[0]
-    )
+    assert ["stroke-width='3'" in mesh_svg(scene, rank) for rank in (0, 1)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "axes", [{"dp": 128, "tp": 8}, {"dp": 1024}, {"dp": 8, "tp": 8}, {"tp": 8}]
+)
+def test_numbers_have_room_in_their_squares(axes):
+    """Longer ones are named by the row."""
+    scene = mesh_scene(Mesh(axes))
+    names = re.findall(r"<text [^>]*>([^<]*)</text>", scene["squares"])
+    assert names and max(map(width_of, names)) + 4 <= scene["cell"][0]
+    if Mesh(axes).size == 1024:
+        for here in scene["ranks"]:
+            assert (f">{here['rank']}</text>" in scene["ground"]) == (here["column"] == 0)
+
+
+def test_the_matrix_is_beside_the_ranks_and_fills_the_view(scene):
+    """So no half of it is empty; in a narrow window it stands below them."""
+    right = max(x for x, _ in scene["places"]) + scene["cell"][0]
+    [xs] = {re.search(r"d='M([\d.]+)", p["drawn"])[1] for p in scene["parameters"]}
+    assert right < float(xs) and scene["width"] == VIEW
+    right, down, width, height = scene["stack"]
+    assert float(xs) + right == scene["places"][0][0] and width < VIEW
+    assert down > scene["rows"] * scene["cell"][1] and height > scene["height"]
 
 
 def test_table_and_words(scene):
@@ -168,7 +190,7 @@ def test_table_and_words(scene):
     assert to_table(scene)[4][4] == "25 % to 75 %"
     assert describe(scene, 3) == (
         "Mesh of 4 ranks, axes dp of 2, tp of 2. Rank 3 is at dp 1, tp 1; "
-        "its groups: dp with ranks 1, 3; tp with ranks 2, 3."
+        "its groups: dp: ranks 1, 3; tp: ranks 2, 3."
     )
 
 

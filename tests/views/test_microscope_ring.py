@@ -9,7 +9,16 @@ import pytest
 
 import tpviz as tv
 from tpviz.views.figures.microscope import frames, microscope_scene, microscope_svg
-from tpviz.views.figures.microscope_ring import INNER, MOST, RADIUS, SIDE, is_ring, outer
+from tpviz.views.figures.microscope_ring import (
+    EDGE,
+    INNER,
+    MOST,
+    SIDE,
+    WIDE,
+    is_ring,
+    outer,
+    radius,
+)
 
 PETAL = r"A([\d.]+) [\d.]+ 0 [01] 1 "
 RINGS = "all_reduce", "all_gather", "reduce_scatter"
@@ -25,14 +34,15 @@ def test_rings_are_drawn_so_and_others_are_not(ring):
     assert not is_ring(tv.microscope("all_reduce", "recursive_doubling", world_size=2))
 
 
-def test_a_petal_is_as_long_as_the_part_of_the_ranks_in_its_sum(ring):
+def test_a_petal_is_as_large_as_the_part_of_the_ranks_in_its_sum(ring):
     scene = microscope_scene(ring)
     assert json.loads(json.dumps(scene)) == scene
     for cells, drawn in zip(frames(ring), scene["frames"]):
         lengths = [float(length) for length in re.findall(PETAL, drawn)]
         full = [cell["full"] for row in cells for cell in row if cell]
-        expected = [INNER + (outer(3) - INNER) * part for part in full]
-        assert lengths == pytest.approx(expected, abs=0.06)
+        areas = [length**2 - INNER**2 for length in lengths]
+        whole = outer(3) ** 2 - INNER**2
+        assert areas == pytest.approx([whole * part for part in full], rel=0.01)
 
 
 def test_what_is_new_is_framed_and_slices_end_there(ring):
@@ -43,8 +53,8 @@ def test_what_is_new_is_framed_and_slices_end_there(ring):
     for path in re.findall(r"data-path='(\[.*?\])'", "".join(scene["frames"])):
         x0, y0, *_, x1, y1 = json.loads(path)
         for x, y in ((x0, y0), (x1, y1)):
-            away = ((x - SIDE / 2) ** 2 + (y - SIDE / 2) ** 2) ** 0.5
-            assert abs(away - RADIUS) < outer(3)
+            away = ((x - WIDE / 2) ** 2 + (y - SIDE / 2) ** 2) ** 0.5
+            assert abs(away - radius(3)) < outer(3)
 
 
 def test_slices_say_how_many_gradients_are_in_their_sum(ring):
@@ -77,5 +87,30 @@ def test_flowers_do_not_touch():
     from math import pi, sin
 
     for n in range(2, MOST + 1):
-        assert 2 * RADIUS * sin(pi / n) > 2 * outer(n) + 20
-        assert outer(n) > INNER + 8
+        assert 2 * radius(n) * sin(pi / n) > 2 * outer(n) + 20
+        assert outer(n) > INNER + 25
+        free = SIDE / 2 - (radius(n) + outer(n) + EDGE)
+        assert 0 < free < (10 if n <= 8 else 25)  # they fill the picture
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 8, 12])
+def test_slices_halfway_cover_neither_petals_nor_arrows(n):
+    scene = microscope_scene(tv.microscope("all_reduce", "ring", world_size=n, elements=48))
+    arrows = re.findall(
+        r"M-7,-5l9,5l-9,5z' class='f-muted' transform='translate\(([\d.,]+)\)", scene["common"]
+    )
+    flowers = re.findall(
+        r"<circle cx='([\d.]+)' cy='([\d.]+)' r='([\d.]+)' class='f-ground", scene["frames"][0]
+    )
+    assert len(arrows) == len(flowers) == n
+    points = [(*map(float, at.split(",")), 10) for at in arrows]
+    points += [(float(x), float(y), float(r) - EDGE) for x, y, r in flowers]
+    box = r"translate\(([\d.]+),([\d.]+)\)'><title>.*?<rect x='-([\d.]+)' y='-(\d+)"
+    for frame in scene["frames"][:-1]:
+        pills = [[*map(float, found)] for found in re.findall(box, frame)]
+        assert len(pills) == n
+        for cx, cy, wide, high in pills:
+            assert 0 <= cx - wide and cx + wide <= WIDE and high <= cy <= SIDE - high
+            for x, y, r in points:
+                apart = max(abs(x - cx) - wide, 0), max(abs(y - cy) - high, 0)
+                assert apart[0] ** 2 + apart[1] ** 2 > r**2

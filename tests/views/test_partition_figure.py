@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from tpviz.views.figures.partition import (
+    GAP,
     HEAD,
     LEFT,
     RIGHT,
@@ -117,11 +118,11 @@ def test_bars_are_as_long_as_sizes_are_and_in_their_stages_column(stages, each):
             ("activation_bytes", "activations"),
         ):
             most = max(p[key] for p in data["stages"])
-            assert mine[ink] == pytest.approx((wide - 8) * part[key] / most, abs=0.01)
+            assert mine[ink] == pytest.approx((wide - GAP - 8) * part[key] / most, abs=0.01)
     for number, piece in enumerate(re.findall(r"data-piece='\d+'.*?</g>", common)):
         shard = data["shards"][number]
         [held] = [size for *_, size, ink in rects(piece) if ink == "parameters"]
-        assert held == pytest.approx((wide - 8) * (shard["stage"] + 1) / stages, abs=0.01)
+        assert held == pytest.approx((wide - GAP - 8) * (shard["stage"] + 1) / stages, abs=0.01)
         assert f"<title>layer.{shard['stage']}.part" in piece
 
 

@@ -161,8 +161,7 @@ class Charted(Drawn):
 
     def _in_page(self, **options):
         """What a page shows of the chart: an SVG that grows with its column."""
-        figure = figure_of(self)
-        return figure.fitted(self.to_svg("page", **options), figure.LEGIBLE)
+        return figure_of(self).fitted(self.to_svg("page", **options))
 
     def _table(self) -> str:
         """The table as HTML, folded."""

@@ -44,41 +44,34 @@ NAMED = {"T": "bs", "n": "n"}
 
 class Story(NamedTuple):
     """The content of the picture: title, mesh, workload and frames; of a grid also the strategy,
-    and (case, is it reached?) pairs."""
+    and the known schemes that it is."""
 
     title: str
     mesh: Mesh
     workload: "GPT"
     frames: "tuple[Frame, ...]"
     strategy: "AxoNN | None" = None
-    cases: "tuple[tuple[GridCase, bool], ...]" = ()
-
-    @property
-    def reached(self) -> "list[GridCase]":
-        """The known schemes that the grid equals."""
-        return [case for case, yes in self.cases if yes]
+    cases: "tuple[GridCase, ...]" = ()
 
     @property
     def sends(self) -> list[str]:
         """Bytes that a rank sends per block and axis; on a grid, of the axes that send."""
         total = running(self)[-1].items()
-        return [f"{amount(n)} over {axis}" for axis, n in total if n or not self.cases]
+        return [f"{amount(n)} over {axis}" for axis, n in total if n or not self.strategy]
 
 
 def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     """The scene of a `Story`, ready for JSON: ``title``, ``badge``, ``width``, ``height``,
     ``style``, ``common`` and ``frames`` (SVG), ``captions``, ``words``, ``says`` (of each frame,
-    its explanation alone), ``numbers`` (of each frame, [label, value]), ``facts``, ``rank``.
+    its explanation alone), ``numbers`` (of each frame, [label, value]), ``rank``.
 
     Raises ValueError for a rank that does not exist, and above 16 ranks.
     """
     check(story.mesh, rank)
-    return scene_of(story, rank, facts(story), pictures(story, rank))
+    return scene_of(story, rank, pictures(story, rank))
 
 
-def scene_of(
-    story: Story, rank: int, facts: list[list[str]], drawn: dict[str, Any]
-) -> dict[str, Any]:
+def scene_of(story: Story, rank: int, drawn: dict[str, Any]) -> dict[str, Any]:
     """The scene of a `Story`. drawn : what `pictures` gives."""
     name = story.title.partition("(")[0]
     return {
@@ -90,7 +83,6 @@ def scene_of(
         "words": [words(frame) for frame in story.frames],
         "says": [" ".join([frame.words, *in_flight(frame)]) for frame in story.frames],
         "numbers": [numbers(story, frame) for frame in story.frames],
-        "facts": facts,
         "opens": opening(story),
         "top": 0,
         **drawn,
@@ -203,12 +195,6 @@ def in_flight(frame: "Frame") -> list[str]:
     return [f"Prefetched: {f.name}." for f in ahead] + waits
 
 
-def facts(story: Story) -> list[list[str]]:
-    """(label, text) pairs for the line above the picture."""
-    mesh = " x ".join(f"{a} {n}" for a, n in story.mesh.axes.items())
-    return [["mesh", mesh], ["sent per rank and block", ", ".join(story.sends)]]
-
-
 def to_table(story: Story) -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
     names = [f"sent over {axis}" for axis in story.mesh.names]
@@ -225,7 +211,7 @@ def describe(story: Story, rank: int, number: int) -> str:
     """The block, the known schemes that the grid equals, and one frame, in words."""
     w, s = story.workload, story.strategy
     where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
-    names = " and ".join(case.name for case in story.reached)
+    names = " and ".join(case.name for case in story.cases)
     known = f"As a known scheme: {names}. " if names else ""
     micro = f", in microbatches of {w.batch // s.accumulation}" if s and s.accumulation > 1 else ""
     return (
@@ -237,7 +223,16 @@ def describe(story: Story, rank: int, number: int) -> str:
 
 
 SCRUB, SEGMENT, GRID, PANEL = 8, 22, (84, 370), 500
-SHORT = {"norm1": "LN1", "norm2": "LN2"}
+LAYERS = {
+    "norm1": ("LN1", "first norm"),
+    "qkv": ("qkv", "queries, keys and values"),
+    "core": ("core", "attention"),
+    "out": ("out", "output of attention"),
+    "norm2": ("LN2", "second norm"),
+    "up": ("up", "first layer of the MLP"),
+    "down": ("down", "second layer of the MLP"),
+}
+"""{layer: its name in a cell of the scrubber, and where one points at that}."""
 APART = 14  # px between the phases of the scrubber
 PHASES = {"forward": "forward", "backward": "backward", "recompute": "again", "sync": "end"}
 MARKED: list[tuple[Mark, str]] = [
@@ -295,30 +290,32 @@ def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str
 
 # -- the way through the block ---------------------------------------------------------------------
 def scrubber(story: Story) -> tuple[str, list[tuple[float, ...]]]:
-    """(the way through the block: a segment for each layer, named where its name fits, which leads
-    to its first frame; of each frame the px of its segment, left and width, and of its own part of
-    that)."""
+    """(the way through the block: for each phase a cell for each layer, with room for its name if
+    all names have it, which leads to its first frame; of each frame the px of its cell, left and
+    width, and of its own part of that)."""
     runs = [list(run) for _, run in groupby(enumerate(story.frames), lambda at: at[1][:2])]
-    phases = list(dict.fromkeys(frame.phase for frame in story.frames))
-    labels = sum(width_of(PHASES[phase]) + 8 for phase in phases)
-    each = (FILM - 24 - labels - APART * (len(phases) - 1)) / len(story.frames)
-    out, places, x, before = [], [], 12.0, ""
-    for run in runs:
-        first, frame = run[0]
-        if frame.phase != before:
-            x += APART if before else 0
-            out.append(text(x, SCRUB + 15, PHASES[frame.phase], "muted"))
-            x, before = x + width_of(PHASES[frame.phase]) + 8, frame.phase
-        wide, name = each * len(run), SHORT.get(frame.layer, frame.layer)
-        name = name if width_of(name) + 4 <= wide else ""
-        drawn = rect(x, SCRUB, wide - 2, SEGMENT, "rule", "rx='4'")
-        drawn += text(x + wide / 2 - 1, SCRUB + 15.5, name, anchor="middle")
-        said = f"step {first + 1}, {frame.phase}, {frame.layer}"
-        out.append(clickable(f"step='{first}'", drawn, said))
-        part = (wide - 2) / len(run)
-        places += [(x, wide - 2, x + part * i, part) for i in range(len(run))]
-        x += wide
-    return "".join(out), places
+    phases = [(p, list(those)) for p, those in groupby(runs, lambda run: run[0][1].phase)]
+    names = [LAYERS.get(run[0][1].layer, (run[0][1].layer,))[0] for run in runs]
+    labels = sum(width_of(PHASES[phase]) + 8 for phase, _ in phases)
+    room, count = FILM - 24 - labels - APART * (len(phases) - 1), len(story.frames)
+    needs = [width_of(name) + 6 for name in names]
+    needs = needs if sum(needs) <= room else [0] * len(needs)
+    cells = zip(names, (n + (room - sum(needs)) * len(run) / count for n, run in zip(needs, runs)))
+    out, places, x = "", [], 12.0
+    for phase, those in phases:
+        drawn, x = text(x, SCRUB + 15, PHASES[phase], "muted"), x + width_of(PHASES[phase]) + 8
+        for run, (name, wide) in zip(those, cells):
+            first, layer = run[0][0], run[0][1].layer
+            cell = rect(x, SCRUB, wide - 2, SEGMENT, "rule", "rx='4'")
+            if width_of(name) + 4 <= wide:
+                cell += text(x + wide / 2 - 1, SCRUB + 15.5, name, anchor="middle")
+            said = f"{phase}, {LAYERS.get(layer, (0, layer))[1]}: from step {first + 1}"
+            drawn += clickable(f"step='{first}' role='img'", cell, said)
+            part = (wide - 2) / len(run)
+            places += [(x, wide - 2, x + part * i, part) for i in range(len(run))]
+            x += wide
+        out, x = out + f"<g role='group' aria-label='{phase}'>{drawn}</g>", x + APART
+    return out, places
 
 
 def here(frame: "Frame", place: tuple[float, ...]) -> str:
@@ -336,11 +333,11 @@ def here(frame: "Frame", place: tuple[float, ...]) -> str:
 # -- numbers ---------------------------------------------------------------------------------------
 def numbers(story: Story, frame: "Frame") -> list[list[str]]:
     """(label, text) pairs of a frame, of every rank: its FLOPs, or the bytes that its kernels read
-    and write where it has no collective; its payload; what a ring sends of it."""
+    and write where it has no collective; its payload; what it sends of that on a ring."""
     rows = []
     if frame.kernels:
         flops, moved = work(frame)
-        rows.append(["compute", amount(flops, "FLOP")])
+        rows.append(["compute per rank", amount(flops, "FLOP")])
         if not frame.move:
             rows.append(["memory traffic", amount(moved)])
     return rows + (_payload(story, frame) if frame.move else [])
@@ -353,7 +350,7 @@ def _payload(story, frame):
     part = "2(n-1)/n" if move.collective == "all_reduce" else "(n-1)/n"
     return [
         [f"payload{each}", f"{symbols(frame)} = {amount(move.payload)}"],
-        ["a ring sends", f"{amount(total)}, {part}"],
+        ["each rank sends", f"{amount(total)}, {part}"],
     ]
 
 
@@ -379,7 +376,12 @@ def _bar(axis, so_far, total, x, y, key, width):
     out += outline(left, y - 10, width, 12, "muted", rx=2)
     if total:
         out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")
-    words = f"{amount(so_far)} of {amount(total)}" if total else "nothing"
+    done, unit = (amount(size).split() for size in (so_far, total))
+    words = (
+        " ".join([*done[: 1 + (so_far > 0 and done[1:] != unit[1:])], "of", *unit])
+        if total
+        else "nothing"
+    )
     return out + text(left + 8 + width, y, words)
 
 
@@ -390,4 +392,4 @@ HIDDEN = "H = h hidden size."
 def explained(eyes: Eyes, y: float) -> tuple[str, float]:
     """(the legend of the matrices; y of its last line). y : where it begins."""
     marks = [*MARKED, ("pale", f"not on rank {eyes.rank}")]
-    return legend([*marks, ("partial", "a partial sum")], 12.0, y, FILM, LOOK)
+    return legend([*marks, ("partial", "partial sum")], 12.0, y, FILM, LOOK)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Box = tuple[float, float, float, float]
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 160.0}
 HIDDEN = 64.0
-MIDDLE, TALL = 192, 200  # px: the middle of the matrices, and their greatest height
+MIDDLE, TALL = 204, 190  # px: the middle of the matrices, and their greatest height
 SIGN = 22  # px for a sign between two matrices
 FEW = 4  # ranks of a block that are named
-SHEET, SHEETS = 9, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
-SHEER = "fill-opacity='.45' data-partial=''"  # of a partial sum
+SHEET, SHEETS = 16, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
+SHEER = "fill-opacity='.75' data-partial=''"  # of a partial sum
 
 
 class Eyes:
@@ -90,7 +90,7 @@ def matrix(
         for c, col in enumerate(cols)
     ]
     out = [
-        _sheets(tensor, (x, y, width, height), eyes, falls),
+        _sheets(tensor, blocks, (x, y, width, height), eyes, falls),
         *(_block(tensor, *block, eyes) for block in blocks),
         _cuts(tensor.rows, x, y, width, height, eyes, down=True),
         _cuts(tensor.cols, x, y, width, height, eyes, down=False),
@@ -156,16 +156,26 @@ def _cuts(dim, x, y, width, height, eyes, down):
     return "".join(out)
 
 
-def _sheets(tensor, front: Box, eyes, falls):
-    """The other ranks' partial sums, as sheets behind."""
+def _sheets(tensor, blocks, front: Box, eyes, falls):
+    """The other ranks' partial sums, as sheets behind: their ranks where a sheet is seen, over the
+    blocks of the first row and beside those of others."""
     if not tensor.partial:
         return ""
     x, y, width, height = front
-    key, out = eyes.keys[tensor.partial], ""
+    key, out, group = eyes.keys[tensor.partial], "", eyes.mesh.group(eyes.rank, tensor.partial)
     for k in range(_lift(tensor, eyes) // SHEET, 0, -1):
         by = SHEET * k
         box = x + by, y - by, width, height
         sheet = rect(*box, "bg") + rect(*box, tensor.kind, SHEER) + outline(*box, key, 1.4)
+        fellow = eyes.at([r for r in group if r != eyes.rank][k - 1])
+        for held, (left, top, wide, high) in blocks:
+            if top == y:
+                box = left + by, y - by, wide, SHEET
+            elif left + wide > x + width - 1:
+                box = x + width + by - SHEET, top - by, SHEET, high
+            else:
+                continue
+            sheet += _letters(owner(tensor, held, fellow), box, "fg s-bg")
         path = f"data-path='{[0, 0, -by / 2, by / 2, -by, by]}' data-lag='0' " * falls
         out += f"<g {path}transform='translate(0,0)'>{sheet}</g>"
     return out + rect(*front, "bg")
@@ -212,8 +222,9 @@ def matrices(frame: "Frame", eyes: Eyes) -> str:
     large as there is room."""
     tensors = frame.product + frame.moving
     room = FILM - 24 - 40 * bool(frame.product and frame.moving)
-    scale = min(2.0, TALL / max(size(tensor)[1] for tensor in tensors))
-    while scale > 1 and _row_width(tensors, eyes, scale) > room:
+    tall = TALL - 24 * bool(frame.product and frame.moving)  # what is meanwhile has a name above
+    scale = min(2.0, tall / max(size(tensor)[1] for tensor in tensors))
+    while scale > 0.6 and _row_width(tensors, eyes, scale) > room:
         scale *= 0.96
     signs = {3: ("·", "="), 2: ("→",)}
     out, x = "", 12 + max(0.0, (room - _row_width(tensors, eyes, scale)) / 2)
@@ -227,7 +238,7 @@ def matrices(frame: "Frame", eyes: Eyes) -> str:
             looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
             out += f"<path d='M{x:.1f},{MIDDLE - 116}v232' {looks}/>"
             words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
-            out += text(x + 8, MIDDLE - 140, words, key, weight=700)
+            out += text(x + 8, MIDDLE - 154, words, key, weight=700)
             x += 9
         shown = [(t, frame.moved_chunk, False) for t in frame.moving]
         out += _row(shown, ("→",), x, eyes, scale, falls=True)[0]
@@ -265,7 +276,7 @@ def _row(shown, signs, x, eyes, scale, falls=False):
         out += (
             f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='13' "
             "text-anchor='middle' font-weight='600'>"
-            f"{notation(tensor._replace(partial=''), eyes.keys)}</text>"
+            f"{notation(tensor, eyes.keys)}</text>"
         )
         out += matrix(tensor, left, top, eyes, chunk, future, scale, falls)
         out += lines(middle, top + height + 16, _below(tensor, eyes), 15, "muted", anchor="middle")
@@ -278,7 +289,7 @@ def _below(tensor, eyes):
     rows, cols = tensor.local(eyes.mesh.axes)
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
-    words = [f"{rows} x {cols}" if even else f"{numbers:,} numbers"]
+    words = [f"{'block ' * bool(tensor.axes)}{rows} × {cols}" if even else f"{numbers:,} numbers"]
     if tensor.partial:
         terms = f"{eyes.mesh.axes[tensor.partial]} sheets, over {tensor.partial}"
         more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
@@ -402,7 +413,7 @@ def _cell(rank, frame, grid, eyes):
             out += text(x + grid.width - 6, y + 14, where, "muted", anchor="end")
         elif 7 * len(where) + 8 <= grid.width:
             out += text(x + left, y + 27, where, "muted", anchor=anchor)
-    left, top, width, height = 50, 3, grid.width - 84, grid.height - 6
+    left, top, width, height = 58, 3, grid.width - 92, grid.height - 6
     if tall:
         top = 19 if wide else 31
         left, width, height = 4, grid.width - 8, grid.height - top - 3
@@ -434,14 +445,10 @@ def spread(
 
 
 # -- notation --------------------------------------------------------------------------------------
-def notation(tensor: "Tensor", keys: dict[str, str], name: bool = True) -> str:
+def notation(tensor: "Tensor", keys: dict[str, str]) -> str:
     """X[T, H_d2] as SVG tspans, axes small and in their ink."""
     dims = ", ".join(_dim(dim, keys) for dim in (tensor.rows, tensor.cols))
-    words = f"{escape(tensor.name) if name else ''}[{dims}]"
-    if tensor.partial:
-        axes = (_axis(axis, keys) for axis in (tensor.partial, *tensor.later))
-        words += " partial over " + " and ".join(axes)
-    return words
+    return f"{escape(tensor.name)}[{dims}]"
 
 
 def plain(tensor: "Tensor") -> str:

@@ -346,14 +346,16 @@ class _Levels(_Picture):
         self.inner = [1]
         for level in self.levels:
             self.inner.append(self.inner[-1] * level["units"])
-        self.shapes = [self._shape(number) for number in range(len(self.levels))]
+        self.shapes = []
+        for number in range(len(self.levels)):
+            self.shapes.append(self._shape(number))
         self._box(len(self.levels) - 1, 0, x, y)
         return self.shapes[-1][2:]
 
     def _shape(self, number):
         """(columns, rows, width, height) of a box of this level."""
         level = self.levels[number]
-        wide, high = (CELL, CELL) if number == 0 else self.size(number - 1)
+        wide, high = (CELL, CELL) if number == 0 else self.shapes[number - 1][2:]
         shown, gap = level["shown"], STEP - CELL if number == 0 else 14
         columns = min(shown, 8 if number == 0 else max(1, WIDEST // (wide + gap)))
         rows = -(-shown // columns)
@@ -362,9 +364,6 @@ class _Levels(_Picture):
         width = columns * (wide + gap) - gap + 2 * PAD
         height = HEAD + rows * (high + STALK + 8) + PAD + more
         return columns, rows, max(width, 8 + 7 * len(level["name"])), height
-
-    def size(self, number):
-        return self.shapes[number][2:] if hasattr(self, "shapes") else self._shape(number)[2:]
 
     def _box(self, number, unit, x, y):
         """A unit of level ``number``: its name, the units below it, and the bars they hang on."""

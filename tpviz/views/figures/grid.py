@@ -31,6 +31,7 @@ from .blocks import (
     scrubber,
 )
 from .blocks_matrix import SHEER, Eyes, own, size, spread, travelling
+from .lanes import box
 from .svg import FILM, clickable, outline, pattern_defs, rect, text, width_of
 
 if TYPE_CHECKING:
@@ -45,24 +46,12 @@ def grid_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     Raises ValueError for a rank that does not exist, and above 16 ranks.
     """
     check(story.mesh, rank)
-    return scene_of(story, rank, facts(story), pictures(story, rank))
+    return scene_of(story, rank, pictures(story, rank))
 
 
 def mesh_of(strategy: "AxoNN") -> Mesh:
     """The axes of more than one rank; x where there is none."""
     return Mesh({axis: n for axis, n in strategy.axes.items() if n > 1} or {"x": 1})
-
-
-# -- words -----------------------------------------------------------------------------------------
-def facts(story: Story) -> list[list[str]]:
-    """(label, text) pairs for the line above the picture."""
-    s = story.strategy
-    pairs = [["grid", ", ".join(f"{a} = {n}" for a, n in grid(s).items())]]  # pyright: ignore[reportArgumentType]
-    pairs.append(["sent per rank and block", ", ".join(story.sends) or "nothing"])
-    if s.accumulation > 1:  # pyright: ignore[reportOptionalMemberAccess]
-        words = f"{s.accumulation}, the last is shown, each sends as much before the end"  # pyright: ignore[reportOptionalMemberAccess]
-        pairs.append(["microbatches", words])
-    return pairs
 
 
 def grid(strategy: "AxoNN") -> dict[str, int]:
@@ -117,8 +106,8 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
 # -- known schemes ---------------------------------------------------------------------------------
 def _known(story, y):
     """(the known schemes that the grid equals, why where one points; y of the last one)."""
-    out, cases = "", story.reached
-    for case in cases:
+    out = ""
+    for case in story.cases:
         words = f"✓ {case.name}"
         about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
         width = width_of(words) + 16
@@ -298,8 +287,8 @@ def holdings(frame: "Frame", place: Cube) -> str:
     for tensor, x, y, scale in spread(frame.product or frame.moving, *place.inside):
         width, height = size(tensor, scale)
         for (left, top), eyes in zip(place.corners, place.eyes):
-            outlines += _box(left + x, top + y, width, height)
-            block = _box(*own(tensor, left + x, top + y, eyes, scale))
+            outlines += box(left + x, top + y, width, height)
+            block = box(*own(tensor, left + x, top + y, eyes, scale))
             looks = f"class='f-{tensor.kind}' {SHEER * bool(tensor.partial)}"
             filled[looks] = filled.get(looks, "") + block
     blocks = "".join(f"<path d='{path}' {looks}/>" for looks, path in filled.items())
@@ -316,10 +305,6 @@ def _ring(rank, place):
         f"M{x + 5:.1f},{y:.1f}h{wide:.1f}a5,5 0 0 1 5,5v{high:.1f}a5,5 0 0 1 -5,5"
         f"h{-wide:.1f}a5,5 0 0 1 -5,-5v{-high:.1f}a5,5 0 0 1 5,-5z"
     )
-
-
-def _box(x, y, width, height):
-    return f"M{x:.1f},{y:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
 
 
 def _names(place, eyes):

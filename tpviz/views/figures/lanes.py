@@ -167,7 +167,7 @@ MARKS: dict[str, Callable[[float, float, float, float], str]] = {
     ),
     "partial": lambda x, y, width, height: (
         outline(x + 4, y - 3, width - 4, height - 1, "activations", 1.2)
-        + rect(x, y + 1, width - 4, height - 1, "activations", "fill-opacity='.45'")
+        + rect(x, y + 1, width - 4, height - 1, "activations", "fill-opacity='.75'")
         + outline(x, y + 1, width - 4, height - 1, "fg", 0.8)
     ),
 }

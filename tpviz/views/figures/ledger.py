@@ -49,14 +49,9 @@ def ledger_html(expected: "Ledger", measured: "Ledger | None" = None, hint: str 
         line = "Ledger of one step of rank 0: formula and measurement differ ✗. " + "; ".join(
             expected.diff(measured, ("the formula", "the measurement"))
         )
-    table = html_table(
-        [head, *(map(grouped, row) for row in rows)],
-        "style='border-collapse:collapse'",
-        map(_side, range(len(head))),
-    )
+    sides = ["left"] * len(KEY) + ["right"] * (len(head) - len(KEY))
+    styles = [f"padding:1px 7px;text-align:{side}" for side in sides]
+    rows = [head, *(map(grouped, row) for row in rows)]
+    table = html_table(rows, "style='border-collapse:collapse'", styles)
     above = f"<p style='margin:6px 0'><b>{escape(line)}</b></p>"
     return f"<div class='tpv-ledger'>{above}{scrolled(table)}</div>"
-
-
-def _side(column):
-    return f"padding:1px 7px;text-align:{'left' if column < 3 else 'right'}"

@@ -13,6 +13,7 @@ drawn apart.
 '1,024 ranks in 128 squares: each is a block x 8, all of tp, named by its first rank.'
 """
 
+import re
 from collections.abc import Sequence
 from math import ceil, prod
 from typing import Any
@@ -23,8 +24,9 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.trace.meta import META
 from tpviz.core.trace.shapes import fitting, short
 
+from .lanes import box
 from .legend import Look, legend
-from .svg import VIEW, document, head, lines, outline, pattern_defs, rect, swatch, text, wrapped
+from .svg import LINE, VIEW, document, head, lines, pattern_defs, swatch, text, width_of, wrapped
 from .tokens import INKS
 
 WRAP = 16
@@ -38,12 +40,12 @@ def mesh_scene(
 
     ownership: rows {"name", "shape", "notation", "splits": [{"dim", "axis"}]} and, for a flat
     shard, "flat": {"axis", "ranges": [[start, stop] per index]}, of a pipeline "at": {"axis",
-    "indices" that have it}. Returns a dict: ``axes`` (name, size, key, and how many of it a square
-    has "within"), ``ranks``, which are squares (first rank, coords, where, slice, row, column),
-    ``block`` (ranks in a square: 1 up to 256 ranks), ``note`` (what is collapsed), ``slices``
-    (captions), ``rows``, ``columns``, ``parameters`` (blocks in units of the matrix, and the block
-    of each rank), and what `arranged` gives. Raises ValueError above 16,384 ranks or where a
-    parameter names an axis that the mesh does not have.
+    "indices" that have it}. Returns a dict: ``axes`` (name, size, key, how many of it a square has
+    "within", and the "stride" from rank to rank), ``ranks``, which are squares (first rank, coords,
+    where, slice, row, column), ``block`` (ranks in a square: 1 up to 256 ranks), ``note`` (what is
+    collapsed), ``slices`` (captions), ``rows``, ``columns``, ``parameters`` (blocks in units of the
+    matrix, and the block of each rank), and what `arrange` adds. Raises ValueError above 16,384
+    ranks or where a parameter names an axis that the mesh does not have.
     """
     if not isinstance(mesh, Mesh):
         raise ValueError(f'a mesh view needs a Mesh such as Mesh({{"tp": 4}}), not {mesh!r}')
@@ -63,8 +65,8 @@ def mesh_scene(
         "badge": badge or "counted, not run",
         "axes": [
             {"name": n, "size": s, "key": keys[n], "pattern": INKS[keys[n]].pattern}
-            | {"within": within.get(n, 1)}
-            for n, s in mesh.axes.items()
+            | {"within": within.get(n, 1), "stride": prod(mesh.shape[i + 1 :])}
+            for i, (n, s) in enumerate(mesh.axes.items())
         ],
         "block": block,
         "note": _note(mesh, squares, within),
@@ -83,7 +85,8 @@ def mesh_scene(
         "columns": 1 + max(p[2] for p in places),
         "parameters": [_parameter(mesh, row, coords) for row in ownership],
     }
-    return scene | arranged(scene)
+    arrange(scene)
+    return scene
 
 
 def collapsed(mesh: Mesh) -> tuple[dict[str, int], dict[str, int]]:
@@ -126,13 +129,12 @@ def _where(coords, within):
 
 def groups(scene: dict[str, Any], rank: int) -> dict[str, list[int]]:
     """{axis: the ranks of the group of a rank}, in order."""
-    found, stride = {}, 1
-    for axis in reversed(scene["axes"]):
-        name, size = axis["name"], axis["size"]
+    found = {}
+    for axis in scene["axes"]:
+        size, stride = axis["size"], axis["stride"]
         first = rank - rank // stride % size * stride
-        found[name] = list(range(first, first + size * stride, stride))
-        stride *= size
-    return {axis["name"]: found[axis["name"]] for axis in scene["axes"]}
+        found[axis["name"]] = list(range(first, first + size * stride, stride))
+    return found
 
 
 def listed(ranks: Sequence[int]) -> str:
@@ -249,16 +251,22 @@ def to_table(scene: dict[str, Any]) -> list[list[str]]:
     return table
 
 
+def said(scene: dict[str, Any], rank: int) -> tuple[str, list[str]]:
+    """(where a rank is, its group along each axis) in words, as mesh.js says them."""
+    mine = groups(scene, rank)
+    where = ", ".join(f"{name} {group.index(rank)}" for name, group in mine.items())
+    words = [f"{name}: ranks {listed(group)}" for name, group in mine.items()]
+    return f"rank {rank} is at {where}", words
+
+
 def describe(scene: dict[str, Any], rank: int = 0) -> str:
     """The mesh and the groups of one rank in words. Raises ValueError for an unknown rank."""
     check_rank(scene, rank)
     axes = ", ".join(f"{a['name']} of {a['size']}" for a in scene["axes"])
-    mine = groups(scene, rank)
-    where = ", ".join(f"{name} {group.index(rank)}" for name, group in mine.items())
-    words = "; ".join(f"{name} with ranks {listed(group)}" for name, group in mine.items())
+    where, words = said(scene, rank)
     return (
-        f"Mesh of {size(scene):,} ranks, axes {axes}. Rank {rank} is at {where}; its "
-        f"groups: {words}.{' Drawn: ' * bool(scene['note'])}{scene['note']}"
+        f"Mesh of {size(scene):,} ranks, axes {axes}. R{where[1:]}; its groups: "
+        f"{'; '.join(words)}.{' Drawn: ' * bool(scene['note'])}{scene['note']}"
     )
 
 
@@ -275,13 +283,15 @@ def check_rank(scene: dict[str, Any], rank: int) -> None:
         )
 
 
-LEFT, TOP, GAP, SLICE_GAP = 60, 78, 12, 40
-SMALL = 6  # px between the squares of many ranks
-CELL, HIGH = 46, 440  # px of a square, at least, and to which the squares of few ranks grow
-MANY = 32  # ranks that are drawn smaller, without their coordinates
+LEFT, TOP, GAP, SLICE_GAP = 10, 78, 12, 40
+SMALL = 30, 6  # px of a square of many ranks, and between two
+CELL, WIDE, HIGH = 46, 180, 92  # px of a square of few ranks: at least, and at most
+FIELD = 440  # px down, to which those grow
+MANY = 32  # ranks that are drawn small, without their coordinates
+DIGITS = 3  # of a rank's number in a small square; longer ones are named by rows
 LISTED = 16  # ranks of a group that are all named
 APART = 64  # ranks of a block that are drawn apart
-MATRIX = 200
+BESIDE, BELOW = 250, 200  # px of a matrix: beside the ranks, at least; below them, at most
 LOOK = Look(letter=7)
 
 
@@ -294,27 +304,17 @@ def mesh_svg(
     or "auto". Raises ValueError for an unknown rank or parameter.
     """
     check_rank(scene, rank)
-    width, height, axes = scene["width"], scene["height"], scene["axes"]
-    mine, block = groups(scene, rank), scene["block"]
-    body = [scene["common"], head(scene)]
-    for here, (x, y) in zip(scene["ranks"], scene["places"]):
-        ranks = range(here["rank"], here["rank"] + block)
-        body.append(_rank(scene, x, y, ranks, here["coords"], rank, mine))
-    for j, (x, y) in enumerate(scene["apart"]):
-        each = rank // block * block + j
-        body.append(_rank(scene, x, y, range(each, each + 1), (), rank, mine))
+    body = [scene["ground"], head(scene), *_squares(scene, rank)]
     if scene["parameters"] or parameter is not None:
-        chosen = find_parameter(scene, parameter)
-        body.append(_matrix(chosen, rank, width + 30, TOP - 16))
-        width, height = width + 60 + MATRIX, max(height, TOP + MATRIX + 40)
-    width = max(width, 420)
-    items = [(a["key"], f"{a['name']}: ranks {listed(mine[a['name']])}") for a in axes]
-    here = ", ".join(f"{name} {group.index(rank)}" for name, group in mine.items())
-    body.append(text(10, height + 13.5, f"rank {rank} is at {here}; its groups:"))
-    drawn, bottom = legend(items, 10.0, height + 22, width, LOOK)
-    body.append(drawn)
-    label = f"Mesh {scene['title']}, rank {rank}"
-    return document(width, bottom + 22, body, label, theme)
+        body.append(_owned(find_parameter(scene, parameter), rank))
+    where, words = said(scene, rank)
+    body.append(text(10, scene["height"] + 13.5, f"{where}; its groups:"))
+    items = [(axis["key"], group) for axis, group in zip(scene["axes"], words)]
+    width = max(scene["width"], 420)
+    drawn, bottom = legend(items, 10.0, scene["height"] + 22, width, LOOK)
+    return document(
+        width, bottom + 22, [*body, drawn], f"Mesh {scene['title']}, rank {rank}", theme
+    )
 
 
 def find_parameter(scene: dict[str, Any], name: str | None = None) -> dict[str, Any]:
@@ -329,127 +329,164 @@ def find_parameter(scene: dict[str, Any], name: str | None = None) -> dict[str, 
     return next((p for p in scene["parameters"] if p["name"] == name), default)
 
 
-def arranged(scene: dict[str, Any]) -> dict[str, Any]:
-    """{"cell", "places", "apart", "width", "height", "top", "common"}: px of a rank's square, the
-    corner of each, and of each rank of one block where squares are blocks; the size of the grid
-    with its margins, px of head that a page shows itself, and the SVG that does not depend on the
-    choice. Slices stand side by side, four in a row, or as many as fit into a view."""
-    block, digits = scene["block"], len(str(size(scene) - 1))
-    cell, gap, last = _cell(scene), GAP, len(scene["slices"]) - 1
-    if len(scene["ranks"]) > MANY:
-        cell, gap = 30 + 7 * max(digits - 3, 0), SMALL
-    step = cell + gap
-    wide, high = (scene[many] * step + SLICE_GAP for many in ("columns", "rows"))
+def arrange(scene: dict[str, Any]) -> None:
+    """Add to a scene where everything is, in px, and what does not depend on the choice.
+
+    ``cell`` (width and height of a rank's square), ``places`` (the corner of each), ``apart``
+    (those of the ranks of one block where squares are blocks), ``width``, ``height``, ``top`` (of
+    head, which a page shows itself); as SVG ``ground``, ``squares``, and of each parameter
+    ``drawn``, its matrix: beside the ranks, or below where there is no room; ``stack`` moves it
+    from beside to below in a narrow window (px right, down; width and height then). Slices stand
+    side by side, four in a row, or as many as fit into a view.
+    """
+    block, left, last = scene["block"], _left(scene), len(scene["slices"]) - 1
+    scene["cell"], gap = _cell(scene)
+    steps = across, down = [side + gap for side in scene["cell"]]
+    wide, high = (scene[n] * step + SLICE_GAP for n, step in zip(("columns", "rows"), steps))
     row = max(1, min(4, VIEW // wide))
-    corner = lambda i: (LEFT + i % row * wide, TOP + i // row * high)  # of a slice
-    places = []
-    for here in scene["ranks"]:
-        x, y = corner(here["slice"])
-        places.append([x + here["column"] * step, y + here["row"] * step])
-    captions = "".join(
-        text(x, y - 10, caption, "muted")
-        for (x, y), caption in zip(map(corner, range(last + 1)), scene["slices"])
+    corners = [(left + i % row * wide, TOP + i // row * high) for i in range(last + 1)]
+    scene["places"] = [
+        [x + here["column"] * across, y + here["row"] * down]
+        for here in scene["ranks"]
+        for x, y in [corners[here["slice"]]]
+    ]
+    ground = "".join(
+        text(x, y - 10, caption, "muted") for (x, y), caption in zip(corners, scene["slices"])
     )
-    width, height = (max(place[i] for place in places) + step for i in (0, 1))
-    apart = []
+    width, height = (max(place[i] for place in scene["places"]) + steps[i] for i in (0, 1))
+    under, scene["apart"] = left, []
     if block > 1:
-        words = [*wrapped(scene["note"], 60), "The block of the chosen rank:" * (block <= APART)]
-        captions += lines(LEFT, height + 10, words, 15, "muted")
-        width, height = max(width, LEFT + 400), height + 10 + 15 * len(words)
+        words = [*wrapped(scene["note"], 92), "The block of the chosen rank:" * (block <= APART)]
+        ground += lines(left, height + 12, words, LINE, "muted")
+        width, height = max(width, left + 540), height + LINE * len(words) + 8
     if 1 < block <= APART:
         many = next(n for n in range(min(block, WRAP), 0, -1) if block % n == 0)
-        apart = [[LEFT + j % many * step, height + j // many * step] for j in range(block)]
-        width, height = max(width, LEFT + many * step), apart[-1][1] + step
-    return {
-        "cell": cell,
-        "places": places,
-        "apart": apart,
-        "top": TOP - 42,
-        "width": width,
-        "height": height,
-        "common": pattern_defs() + captions + _axis_names(scene, cell),
-    }
+        places = [[left + j % many * across, height + j // many * down] for j in range(block)]
+        scene["apart"], under = places, left + many * across + 30
+        width, below = max(width, under), places[-1][1] + down
+        under, height = (under, height) if VIEW - under >= BESIDE else (left, below)
+    if scene["parameters"]:
+        room, place = (VIEW - width - 20, height - TOP), (width + 20, TOP)
+        scene["stack"] = [left - place[0], height + 44 - TOP, max(width, left + room[0])]
+        if room[0] < BESIDE:
+            room, place, scene["stack"] = (VIEW - under, BELOW), (under, height + 44), []
+        tallest = max(_draw_matrix(p, *place, room) for p in scene["parameters"]) + GAP
+        scene["stack"] += [height + 44 + tallest] * bool(scene["stack"])
+        width, height = max(VIEW, width), max(height, place[1] + tallest)
+    scene |= {"top": TOP - 42, "width": width, "height": height}
+    scene["ground"] = pattern_defs() + ground + _axis_names(scene)
+    scene["squares"] = "".join(_squares(scene))
+
+
+def _left(scene):
+    """px of the first square: rows have a number before them where squares have none."""
+    return LEFT if _named(scene) else LEFT + 40
 
 
 def _cell(scene):
-    """px of a square of few ranks: as large as there is room."""
-    beside = min(slices := len(scene["slices"]), 4)
-    across = ((VIEW - LEFT) / beside - SLICE_GAP) / scene["columns"] - GAP
-    down = (HIGH / ceil(slices / beside) - SLICE_GAP) / scene["rows"] - GAP
-    return max(CELL, min(2 * CELL, int(across), int(down)))
-
-
-def _axis_names(scene, cell):
-    """Arrows along the last axis (across) and the one before it (down), of those of squares."""
-    shown = [a for a in scene["axes"] if a["within"] < a["size"] or a["size"] == 1]
-    out = ""
-    for across in shown[-1:]:
-        out += text(LEFT, TOP - 26, f"{across['name']} →", across["key"], weight=700)
-    for down in shown[-2:-1]:
-        words, y = f"{down['name']} ↓", TOP + cell / 2 + 4
-        out += text(LEFT - 12, y, words, down["key"], anchor="end", weight=700)
-    return out
-
-
-def _rank(scene, x, y, ranks, coords, chosen, mine):
-    """A square of one rank or of a block: the chosen one filled, others in the ink of the axis
-    whose group joins them with it."""
-    cell, axes = scene["cell"], scene["axes"]
-    axis = next((a for a in axes if any(rank in ranks for rank in mine[a["name"]])), None)
-    if chosen in ranks:
-        face, ink, under, axis = rect(x, y, cell, cell, "fg", "rx='7'"), "bg", "bg", None
-    elif axis:
-        face = swatch(x, y, cell, cell, axis["key"], extra="rx='7'")
-        ink = under = f"halo-{axis['key']}"
-    else:
-        face = outline(x, y, cell, cell, "muted", rx=7)
-        ink, under = "fg", "muted"
-    x += cell / 2
+    """([width, height] of a square, px between two): few ranks as large as there is room."""
     if len(scene["ranks"]) > MANY:
-        return face + text(x, y + cell / 2 + 4, ranks[0], ink, anchor="middle", weight=700)
-    below = ",".join(map(str, coords)) if len(axes) > 1 else f"{axes[0]['name']} {ranks[0]}"
-    return (
-        face
-        + text(x, y + cell / 2 - 2, ranks[0], ink, 16, "middle", 700)
-        + text(x, y + cell / 2 + 13, below, under, anchor="middle")
-    )
-
-
-def matrix_size(shape: Sequence[int]) -> tuple[float, float]:
-    """(width, height) px of a matrix drawn to scale within MATRIX, never thinner than 36."""
-    across, down = (shape[0], 1) if len(shape) == 1 else (shape[1], shape[0])
-    scale = MATRIX / max(across, down)
-    return max(across * scale, 36), max(down * scale, 36)
-
-
-def _matrix(parameter, rank, x, y):
-    width, height = matrix_size(parameter["shape"])
-    shape = " x ".join(map(str, parameter["shape"]))
-    out = [
-        text(x, y - 16, parameter["name"], weight=700),
-        text(x, y, f"{parameter['notation']}   {shape}", "muted", extra="xml:space='preserve'"),
+        return [SMALL[0]] * 2, SMALL[1]
+    beside = min(slices := len(scene["slices"]), 4)
+    wides = [
+        ((VIEW - _left(scene) - aside) / beside - SLICE_GAP * (slices > 1)) / scene["columns"] - GAP
+        for aside in ((BESIDE + 20) * bool(scene["parameters"]), 0)
     ]
-    top = y + 10
-    own = parameter["blocks"][parameter["block_of"][rank]]
-    for block in [*(b for b in parameter["blocks"] if b is not own), own]:
-        bx, by, bw, bh = block["box"]
-        if bw * bh == 0:
-            continue
-        box = [x + bx * width, top + by * height, bw * width, bh * height]
-        out.append(_frame(box, block["ranks"], block is own))
-    return "".join(out)
+    across = next((wide for wide in wides if wide >= CELL), CELL)
+    down = (FIELD / ceil(slices / beside) - SLICE_GAP) / scene["rows"] - GAP
+    return [min(WIDE, int(across)), max(CELL, min(HIGH, int(down)))], GAP
 
 
-def _frame(box, ranks, mine):
-    """One block with its owners; the chosen rank's is filled, never a hairline."""
-    least = 3 if mine else 0
-    box[2:] = [max(side, least) for side in box[2:]]
-    x, y, width, height = box
-    out = rect(x, y, width, height, "fg" * mine, "fill='none'" * (not mine))
-    out += outline(x, y, width, height)
-    names = ",".join(map(str, ranks))
-    if height >= 12 and width >= 6.5 * len(names):
-        out += text(
-            x + width / 2, y + height / 2 + 4, names, "bg" if mine else "muted", anchor="middle"
-        )
+def _axis_names(scene):
+    """Arrows along the last axis (across) and the one before it (down), of those of squares; of
+    many ranks with long numbers the first one of each row."""
+    shown = [a for a in scene["axes"] if a["within"] < a["size"] or a["size"] == 1]
+    out, x = "", _left(scene)
+    for axis, arrow in [*zip(shown[-2:-1], "↓"), *zip(shown[-1:], "→")]:
+        words = f"{axis['name']} {arrow}"
+        out += text(x, TOP - 26, words, axis["key"], weight=700)
+        x += width_of(words) + 18
+    if not _named(scene):
+        for here, (x, y) in zip(scene["ranks"], scene["places"]):
+            if not here["column"]:
+                out += text(x - 6, y + SMALL[0] / 2 + 4, here["rank"], "muted", anchor="end")
     return out
+
+
+def _named(scene):
+    """Whether squares have their numbers."""
+    return len(scene["ranks"]) <= MANY or len(str(size(scene) - 1)) <= DIGITS
+
+
+def _squares(scene, chosen=None):
+    """Each square, then those of the block that is drawn apart, as SVG; lit where a rank is
+    chosen, as mesh.js lights them."""
+    block, mine = scene["block"], {} if chosen is None else groups(scene, chosen)
+    first = (chosen or 0) // block * block
+    several = [(here["rank"], block, here, _named(scene)) for here in scene["ranks"]]
+    several += [(first + j, 1, {}, True) for j in range(len(scene["apart"]))]
+    for (rank, many, here, named), place in zip(several, scene["places"] + scene["apart"]):
+        ranks = range(rank, rank + many)
+        axis = next(
+            (a for a in scene["axes"] if any(r in ranks for r in mine.get(a["name"], ()))), None
+        )
+        look = ("bg s-muted", "solid", "fg")
+        if chosen in ranks:
+            look = ("fg", "solid", "bg")
+        elif axis:
+            look = (axis["key"], axis["pattern"], f"halo-{axis['key']}")
+        yield _square(scene, place, ranks, here, look, named)
+
+
+def _square(scene, place, ranks, here, look, named):
+    """One rank, or a block of ranks. look : its ink, its pattern, the ink of its words."""
+    (x, y), (wide, high), (ink, pattern, words) = place, scene["cell"], look
+    many = f"s {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f" {ranks[0]}"
+    where = here.get("where", "")
+    out = f"<title>rank{many}{': ' * bool(where)}{where}</title>"
+    out += swatch(x, y, wide, high, ink, pattern, "rx='7'")
+    x, y = x + wide / 2, y + high / 2
+    if len(scene["ranks"]) <= MANY:
+        below = where if width_of(where) + 8 <= wide else ",".join(map(str, here.get("coords", ())))
+        out += text(x, y - 2, ranks[0], words, 16, "middle", 700)
+        out += text(x, y + 14, below, words, anchor="middle")
+    elif named:
+        out += text(x, y + 4, ranks[0], words, anchor="middle", weight=700)
+    return f"<g role='option' data-rank='{ranks[0]}' style='cursor:pointer'>{out}</g>"
+
+
+def _draw_matrix(parameter, x, y, room):
+    """Give a parameter ``drawn``: its matrix to scale within the room, never thinner than 36 px,
+    its blocks as one path and their owners; returns its height."""
+    shape = parameter["shape"]
+    across, down = (shape[0], 1) if len(shape) == 1 else (shape[1], shape[0])
+    scale = min(room[0] / across, room[1] / down)
+    width, height = max(across * scale, 36), max(down * scale, 36)
+    path, names = "", ""
+    for number, block in enumerate(parameter["blocks"]):
+        left, top, wide, high = (v * side for v, side in zip(block["box"], (width, height) * 2))
+        path += box(x + left, y + top, wide, high)
+        words = ",".join(map(str, block["ranks"]))
+        if high >= 12 and wide >= 7.6 * len(words):
+            at, extra = (x + left + wide / 2, y + top + high / 2 + 4), f"data-block='{number}'"
+            names += text(*at, words, "muted", anchor="middle", extra=extra)
+    said = f"{parameter['notation']}   {' x '.join(map(str, shape))}"
+    parameter["drawn"] = (
+        text(x, y - 26, parameter["name"], weight=700)
+        + text(x, y - 9, said, "muted", extra="xml:space='preserve'")
+        + f"<path d='{path}' class='s-fg' fill='none'/>{names}"
+    )
+    return height
+
+
+def _owned(parameter, rank):
+    """The matrix that is drawn, and over it the block of a rank, filled, never a hairline; as in
+    mesh.js."""
+    number, drawn = parameter["block_of"][rank], parameter["drawn"]
+    if not share(parameter, rank):
+        return drawn
+    path = re.findall(r"M[^M]+?z", drawn)[number]
+    name = re.search(rf"<text [^>]*data-block='{number}'>.*?</text>", drawn)
+    drawn = drawn.replace(name[0], "") if name else drawn
+    over = name[0].replace("f-muted", "f-bg") if name else ""
+    return f"{drawn}<path d='{path}' class='f-fg s-fg' stroke-width='3'/>{over}"

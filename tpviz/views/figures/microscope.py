@@ -45,7 +45,7 @@ SIGNS = (
     "its sum; framed: it came in the step before. A message with + is added, without it copied."
 )
 PETALS = (
-    "A petal is a slice of a rank's gradients, as long as the part of the ranks that is in its "
+    "A petal is a slice of a rank's gradients, as large as the part of the ranks that is in its "
     "sum; framed: it came in the step before. Point at one for its numbers."
 )
 TERMS = 6  # letters that fit under the number of a cell
@@ -55,7 +55,7 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
     """The scene of a `Microscope`, ready for JSON.
 
     A dict: ``steps`` (the messages of each, with their path [x0, y0, control x, y, x1, y1]),
-    ``captions`` and ``words`` (of each step, and of the end), ``facts``, ``notes``, and the picture
+    ``captions`` and ``words`` (of each step, and of the end), ``notes``, and the picture
     as SVG: ``common``, and for each step, and the end, ``frames``, its places in ``pieces``.
     """
     m = microscope
@@ -72,7 +72,6 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
         ],
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "says": [],
-        "facts": facts(m),
         "numbers": numbers(m),
         "opens": min(1, len(steps)),
         **_drawn(m, drawing, steps),
@@ -181,20 +180,6 @@ def caption(m: "Microscope", number: int) -> str:
     if m.predicted:
         text += f", predicted {seconds(m.predicted[number])}"
     return text
-
-
-def facts(m: "Microscope") -> list[list[str]]:
-    """(label, text) pairs for the line above the picture."""
-    low, high = min(m.sent), max(m.sent)
-    sent = amount(high) if low == high else f"{amount(low)} to {amount(high)}"
-    return [
-        ["size S", amount(m.payload)],
-        ["steps", str(len(m.steps))],
-        ["sent per rank", sent],
-        ["time t", seconds(m.seconds)],
-        ["algbw", f"{amount(m.algbw)}/s"],
-        ["busbw", f"{amount(m.busbw)}/s"],
-    ]
 
 
 def sent_before(m: "Microscope") -> list[int]:
@@ -360,9 +345,9 @@ def _draw_cell(x, y, width, height, cell):
         out = outline(x, y, width, height, key, 1.4, 3)
         out += rect(x, y + height - 3.5, width * cell["full"], 3.5, key)
     ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
-    out += text(x + 3, y + 10, f"c{cell['chunk']}", small)
-    out += text(x + width / 2, y + 25, cell["value"], ink, anchor="middle", weight=700)
-    out += text(x + width / 2, y + 38, cell["terms"], small, anchor="middle")
+    out += text(x + 5, y + 14, f"c{cell['chunk']}", small)
+    out += text(x + width / 2, y + 30, cell["value"], ink, anchor="middle", weight=700)
+    out += text(x + width / 2, y + 45, cell["terms"], small, anchor="middle")
     return out + (outline(x - 1, y - 1, width + 2, height + 2, "fg", 2, 4) if cell["new"] else "")
 
 

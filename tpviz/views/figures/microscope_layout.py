@@ -5,7 +5,7 @@ from typing import Any
 
 from .svg import VIEW
 
-CELL, HIGH, GAP, PAD, HEAD, PARTING = 50, 44, 3, 6, 20, 15
+CELL, HIGH, GAP, PAD, HEAD, PARTING = 56, 54, 3, 6, 22, 17
 COLUMNS = 4
 MARGIN, TOP = 12, 62  # around the picture, and above it for the headline
 ROOM = {"ring": 40, "circle": 84, "tree": 46}  # between two boxes, for the arrows

@@ -1,6 +1,6 @@
 """A ring collective as a ring: ranks on a circle, and a petal for each slice of their buffers.
 
-A petal is as long as the part of the ranks that is in its sum, so a sum grows as it goes round. The
+A petal is as large as the part of the ranks that is in its sum: it grows as that goes round. The
 slice that leaves a rank is the slice that arrives. Beside it, the bytes that a rank sends on rings
 of other sizes: the curve flattens at 2 gradients for an all-reduce, at 1 for its halves.
 """
@@ -18,13 +18,17 @@ from .tokens import TYPE
 if TYPE_CHECKING:
     from tpviz.views.collectives.result import Microscope
 
-SIDE, RADIUS = 560, 192
-"""px of the picture, and of the circle of ranks."""
+WIDE, SIDE = 608, 560
+"""px of the picture."""
 MOST = 12
 """Ranks on a ring; of more, petals would be too small."""
 INNER, EDGE, GAP = 15, 5, 0.14
 """px within the petals, and around them; part of a petal's angle that stays free."""
-BOW = 1.3  # how far out a slice's way bends, in `RADIUS`
+LONGEST, BETWEEN = 105, 28
+"""px of a petal, at most, and between two ranks' petals, where an arrow stands."""
+AWAY = 60, 264
+"""px from the circle of ranks, and at most from its middle, to a slice halfway: outside of the
+ranks and their arrows."""
 CURVE = 300, 190
 """px of the curve beside the ring."""
 LEFT, RIGHT, TOP, FOOT, FAR = 8, 292, 40, 160, 64
@@ -46,7 +50,18 @@ def is_ring(m: "Microscope") -> bool:
 
 def outer(ranks: int) -> float:
     """px of a full petal, from the middle of its rank."""
-    return min(76.0, RADIUS * sin(pi / ranks) - 26)
+    chord = sin(pi / ranks)
+    return min(LONGEST, (_end(ranks) * chord - BETWEEN / 2) / (1 + chord))
+
+
+def _end(ranks):
+    """px from the middle of the ring to the end of a full petal; slices stand beyond."""
+    return min(SIDE / 2 - 9, SIDE / 2 + 31 - 5 * ranks)
+
+
+def radius(ranks: int) -> float:
+    """px of the circle of ranks: with their petals they fill the picture."""
+    return _end(ranks) - outer(ranks)
 
 
 def says(m: "Microscope", number: int) -> str:
@@ -72,7 +87,7 @@ def pictures(
     sent : `microscope.sent_before`."""
     n = m.world_size
     circle = (
-        f"<circle cx='{SIDE / 2}' cy='{SIDE / 2}' r='{RADIUS}' class='s-muted' fill='none'/>"
+        f"<circle cx='{WIDE / 2}' cy='{SIDE / 2}' r='{radius(n):.1f}' class='s-muted' fill='none'/>"
         + "".join(_arrow(rank, n) for rank in range(n))
     )
     drawn = []
@@ -82,7 +97,7 @@ def pictures(
         tokens = "".join(_token(message, n, number + 1) for message in messages)
         drawn.append(flowers + _middle(m, number) + tokens)
     return {
-        "width": SIDE,
+        "width": WIDE,
         "height": SIDE,
         "top": 0,
         "common": pattern_defs() + circle,
@@ -92,15 +107,15 @@ def pictures(
     }
 
 
-def _at(rank: float, n: int, radius: float = RADIUS) -> tuple[float, float]:
-    """px of a place on the ring; rank 0 on top, clockwise."""
-    angle = 2 * pi * rank / n - pi / 2
-    return SIDE / 2 + radius * cos(angle), SIDE / 2 + radius * sin(angle)
+def _at(rank: float, n: int, away: float = 0) -> tuple[float, float]:
+    """px of a place on the ring, or so far from its middle; rank 0 on top, clockwise."""
+    angle, away = 2 * pi * rank / n - pi / 2, away or radius(n)
+    return WIDE / 2 + away * cos(angle), SIDE / 2 + away * sin(angle)
 
 
 def _arrow(rank, n) -> str:
     """On the circle, from where a slice arrives at the next rank."""
-    edge = (outer(n) + EDGE + 7) / RADIUS * n / (2 * pi)
+    edge = (outer(n) + EDGE + 7) / radius(n) * n / (2 * pi)
     x, y = _at(rank + 1 - edge, n)
     place = f"translate({x:.1f},{y:.1f})rotate({360 * (rank + 1 - edge) / n:.1f})"
     return f"<path d='M-7,-5l9,5l-9,5z' class='f-muted' transform='{place}'/>"
@@ -131,7 +146,8 @@ def _flower(rank, n, cells) -> str:
 
 
 def _slice(x, y, n, place, cell):
-    path = _petal(x, y, n, place, INNER + (outer(n) - INNER) * cell["full"])
+    length = (INNER**2 + (outer(n) ** 2 - INNER**2) * cell["full"]) ** 0.5
+    path = _petal(x, y, n, place, length)
     new = " s-fg' stroke-width='2" if cell["new"] else ""
     sum_of = f" = {cell['terms']}" if "+" in cell["terms"] else ""
     ranks = ", ".join(map(str, cell["ranks"]))
@@ -142,11 +158,10 @@ def _slice(x, y, n, place, cell):
 
 def _middle(m, number) -> str:
     """The number of the step, in the middle of the ring."""
-    count, middle = len(m.steps), SIDE / 2
-    last = number == count
-    large, small = ("done", "") if last else (number + 1, f"of {count} steps")
-    out = text(middle, middle + 10, large, size=TYPE["big"], anchor="middle", weight=650)
-    return out + text(middle, middle + 34, small, "muted", anchor="middle")
+    count, x, y = len(m.steps), WIDE / 2, SIDE / 2
+    large, small = ("done", "") if number == count else (number + 1, f"of {count} steps")
+    out = text(x, y + 10, large, size=TYPE["big"], anchor="middle", weight=650)
+    return out + text(x, y + 34, small, "muted", anchor="middle")
 
 
 def _ends(message: Any, n: int) -> Iterator[tuple[float, float]]:
@@ -163,9 +178,9 @@ def _token(message, n, step) -> str:
     """A slice on its way, with how many ranks' gradients are in its sum: drawn around (0, 0),
     placed on its path, along which a page moves it."""
     (x0, y0), (x1, y1) = _ends(message, n)
-    by = _at(message["sender"] + 0.5, n, BOW * RADIUS)  # outside of the circle
+    x, y = _at(message["sender"] + 0.5, n, min(radius(n) + AWAY[0], AWAY[1]))
+    by = 2 * x - (x0 + x1) / 2, 2 * y - (y0 + y1) / 2  # so that it comes by there
     path = [round(v, 1) for v in (x0, y0, *by, x1, y1)]
-    x, y = (0.25 * a + 0.5 * c + 0.25 * b for a, c, b in zip((x0, y0), by, (x1, y1)))
     words = "copy" if message["phase"] != "reduce" else f"sum of {step}" if step > 1 else "1 rank's"
     name = "-".join(str(message[what]) for what in ("sender", "receiver", "chunk"))
     wide = 14 + 7.4 * len(words)

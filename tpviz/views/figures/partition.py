@@ -22,6 +22,7 @@ from .svg import (
     rect,
     swatch,
     text,
+    width_of,
 )
 
 BADGE = "traced"
@@ -113,7 +114,7 @@ def message(m: dict[str, Any], to: int) -> str:
     )
 
 
-LEFT, RIGHT = 246, 12  # of the columns
+LEFT, RIGHT, GAP = 246, 4, 8  # of the columns, and between two
 HEAD = 12
 SIZE = 34  # height of a bar of a stage, with its number
 NAME = 38  # letters of a piece's name
@@ -176,22 +177,18 @@ class _Plan:
         return LEFT + stage * self.wide
 
 
-def _bar(x, y, width, height, ink):
-    return swatch(x, y, width, height, ink) if height > 5 else rect(x, y, width, height, ink)
-
-
 def _head(plan, part):
     """A stage's name, and its sizes as bars with a tick at the mean of all stages."""
     stage, stages = part["index"], plan.data["stages"]
-    x, room = plan.x(stage) + 4, plan.wide - 8
+    x, room = plan.x(stage) + 4, plan.wide - GAP - 8
     out = text(x, HEAD + 10, f"stage {stage}" if room > 56 else stage, weight=700)
     for i, (key, _, unit, ink) in enumerate(SIZES):
         y, most = HEAD + 18 + SIZE * i, plan.most[key][1]
         mean = sum(other[key] for other in stages) / len(stages)
         number = amount(part[key], unit if room > 66 else "")
-        at = f"M{x + room * mean / most:.1f},{y - 2}v14"
-        out += _bar(x, y, room * part[key] / most, 10, ink)
-        out += f"<path d='{at}' class='s-fg' stroke-width='1.2'/>"
+        out += swatch(x, y, room * part[key] / most, 10, ink)
+        at = x + room * mean / most
+        out += rect(at - 2, y - 3, 4, 16, "bg") + rect(at - 1, y - 3, 2, 16, "fg")
         out += text(x, y + 23, number, "muted")
     return clickable(f"step='{stage}'", out)
 
@@ -199,7 +196,7 @@ def _head(plan, part):
 def _piece(plan, number):
     """A shard: its modules at the left, its bars in the column of its stage."""
     shard, y = plan.shards[number], plan.rows[number]
-    x, room, high = plan.x(shard["stage"]), plan.wide, (plan.row - 4) / 3
+    x, room, high = plan.x(shard["stage"]), plan.wide - GAP, (plan.row - 4) / 3
     name = named(shard["modules"])
     short = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
     sizes = [f"{label} {amount(shard[key], unit)}" for key, label, unit, _ in SIZES]
@@ -208,7 +205,7 @@ def _piece(plan, number):
     out += rect(x, y, room, plan.row, "bg") + outline(x, y, room, plan.row, "rule")
     for i, (key, _, _, ink) in enumerate(SIZES):
         width = (room - 8) * shard[key] / plan.most[key][0]
-        out += _bar(x + 4, y + 2 + i * high, width, high - 0.6, ink)
+        out += swatch(x + 4, y + 2 + i * high, width, high - 0.6, ink)
     return clickable(f"step='{shard['stage']}' data-piece='{number}'", out, tip)
 
 
@@ -229,7 +226,7 @@ def named(modules: Sequence[str]) -> str:
 
 def _path(plan, stage):
     """The arrow over the cut before a stage: (d, x of its start, x of its end, y of its middle)."""
-    start, end = (plan.x(k) + plan.wide / 2 for k in (stage - 1, stage))
+    start, end = (plan.x(k) + (plan.wide - GAP) / 2 for k in (stage - 1, stage))
     y0, y1 = plan.spans[stage - 1][1], plan.spans[stage][0]
     return f"M{start:.1f},{y0:.1f}V{y1 - 9:.1f}H{end:.1f}V{y1 - 5:.1f}", start, end, y0
 
@@ -239,12 +236,13 @@ def _cut(plan, part):
     messages = part["receives"]
     d, start, end, y = _path(plan, part["index"])
     tip = "; ".join(message(m, part["index"]) for m in messages)
-    right = VIEW - end >= start - LEFT  # where there is room for words
-    x, anchor = (end - plan.wide / 2 + 6, "start") if right else (start - 6, "end")
     rows = [_short(m, part["index"]) for m in messages[:MESSAGES]] or ["nothing crosses"]
     if len(messages) > MESSAGES:
         rest = messages[MESSAGES - 1 :]
         rows[-1] = f"{len(rest)} more tensors, {amount(sum(m['bytes'] for m in rest))}"
+    x, anchor = plan.x(part["index"]) + 4, "start"
+    if x + max(map(width_of, rows)) > VIEW:
+        x, anchor = start - 6, "end"
     out = lines(x, y + 13, rows, 12, anchor=anchor)
     if messages:
         tip_y = plan.spans[part["index"]][0]
@@ -264,9 +262,9 @@ def _short(m, to):
 def _frame(plan, part):
     """A border around a stage's column, its arrow in bold."""
     stage = part["index"]
-    x, (y, end) = plan.x(stage) - 1, plan.spans[stage]
-    out = outline(x, HEAD - 5, plan.wide + 2, SIZE * len(SIZES) + 28, "fg", 2.2, 4)
-    out += outline(x, y - 1, plan.wide + 2, end - y + 2, "fg", 2.2, 4)
+    x, wide, (y, end) = plan.x(stage) - 2, plan.wide - GAP + 4, plan.spans[stage]
+    out = outline(x, HEAD - 5, wide, SIZE * len(SIZES) + 28, "fg", 2.2, 4)
+    out += outline(x, y - 1, wide, end - y + 2, "fg", 2.2, 4)
     if part["receives"]:
         out += f"<path d='{_path(plan, stage)[0]}' class='s-axis2' fill='none' stroke-width='4.5'/>"
     return out

@@ -64,7 +64,6 @@ def schedule_scene(
         "legend": keyed((ink, INKS[ink].pattern, said) for ink, said in _inks(panels).items()),
         "table": rows,
         "under": table_html(rows),
-        "facts": [],
         "summary": summary(panels, unit),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],

@@ -29,7 +29,7 @@ FILM = 746
 """px of the picture of a block: some of its steps are wider than a `VIEW`."""
 GROWTH, WIDE = 1.4, 1050
 """Where its column is wide, a picture grows to so many times its own width, up to so many px; also
-in film.js."""
+in room.js."""
 LINE = 17
 """px from a line of small text to the next."""
 seconds, amount = show_seconds, show_bytes
@@ -140,16 +140,17 @@ class Picture(NamedTuple):
         }
 
 
-def fitted(svg: str, least: float = 0) -> str:
-    """An SVG that shrinks where its column is narrow, to ``least`` px, 0 for its own width, and
-    grows where it is wide."""
+def fitted(svg: str, least: float | None = None) -> str:
+    """An SVG that grows where its column is wide, and shrinks where it is narrow; if ``least`` is
+    given to so many px, 0 for its own width."""
     return svg.replace("<svg ", f"<svg style='{_width(svg, least)}' ", 1)
 
 
 def _width(svg, least):
     own = int(re.findall(r" width='(\d+)'", svg)[0])
     most = max(own, min(GROWTH * own, WIDE))
-    return f"width:100%;height:auto;min-width:{least or own:.0f}px;max-width:{most:.0f}px"
+    stays = "" if least is None else f"min-width:{least or own:.0f}px;"
+    return f"width:100%;height:auto;{stays}max-width:{most:.0f}px"
 
 
 def scrolled(html: str) -> str:

@@ -43,10 +43,10 @@ INKS = {
     "wait": Ink("waiting", "#767B86", "#8F96A3", "hatch"),
     "idle": Ink("idle", "#80848E", "#727987", "sparse"),
     "exposed": Ink("exposed communication", "#CC2538", "#FF6977", "hatch"),
-    "parameters": Ink("parameters", "#40308C", "#8875DE"),
-    "gradients": Ink("gradients", "#614EB0", "#A897EE", "back"),
-    "optimizer_state": Ink("optimizer state", "#7D6ACB", "#C6BAF8", "dots"),
-    "activations": Ink("activations", "#9783DA", "#E4DDFD", "lines"),
+    "parameters": Ink("parameters", "#40308C", "#7561DB"),
+    "gradients": Ink("gradients", "#614EB0", "#8F7CF0", "back"),
+    "optimizer_state": Ink("optimizer state", "#7D6ACB", "#AB98FF", "dots"),
+    "activations": Ink("activations", "#9783DA", "#C7B5FF", "lines"),
 }
 
 PATTERNS = {

@@ -186,8 +186,7 @@ RMS_NORM = (
 )
 CUT = "All ranks hold the same tensor, and each takes its part of the features: nothing is sent."
 FORWARD = (
-    "Each rank multiplies its own blocks. It has a part of the contracted dim only, so this is a "
-    "partial sum over {0}."
+    "Each rank multiplies its own blocks, a part of the contracted dim: a partial sum over {0}."
 )
 ALONE = "Each rank multiplies its own blocks; its result is complete."
 MEANWHILE = "Meanwhile the all-reduce of the previous rows is in flight."

@@ -301,21 +301,18 @@ def words_of_gradient(axes: Sequence[str], dx: str, hidden: bool) -> str:
 
 
 GATHER = (
-    "The ranks of each z group all-gather their shards of W: then all of them hold the block of "
-    "their x and y, for this GEMM."
+    "The ranks of each z group all-gather their shards of W: each then has the block of its x and "
+    "y for this GEMM."
 )
 GATHER_ALL = (
     "The ranks of each z group all-gather their shards of all four weights of the block, in one "
-    "collective (here one matrix): then all of them hold the blocks of their x and y, for this "
-    "GEMM and the next three."
+    "collective (here one matrix): each then has the blocks of its x and y for this GEMM and the "
+    "next three."
 )
 KEPT = "{} stays until backward."
 DROPPED = "{} is freed after {}."
 AGAIN = "The freed weight is gathered again."
-LAST = (
-    "It was prefetched (OAG), in the order of the previous step: the kernels wait only for the "
-    "rest of it."
-)
+LAST = "It was prefetched (OAG): kernels wait only for the rest of it."
 PREFETCH = LAST + " Now the prefetch of {} is issued."
 WAITED = "The kernels wait for it."
 SCATTER = "The ranks of each z group add their partial sums of dW, and each keeps its own shard."

@@ -166,10 +166,11 @@ class View(Still, anywidget.AnyWidget):
 class Film(View):
     """A view whose pictures are made in Python, played by ``film.js``.
 
-    Its scene has ``badge``, ``title``, ``facts`` ([label, value]); ``width``, ``height`` and
-    ``top``, px of head that the page shows itself; ``common``, the SVG of all steps; for each step
-    its ``captions``. There may be ``words`` of each step, ``notes`` (lines), a ``legend`` (as
-    `figures.legend.keyed` gives), and ``under``, HTML below the picture. Then either, or both, of
+    Its scene has ``badge``, ``title``; ``width``, ``height`` and ``top``, px of head that the page
+    shows itself; ``common``, the SVG of all steps; for each step its ``captions``. There may be
+    ``words`` of each step, its ``numbers`` ([label, value]) or ``facts`` of all, ``notes`` (lines),
+    a ``legend`` (as `figures.legend.keyed` gives), and ``under``, HTML below the picture. Then
+    either, or both, of
 
     * ``frames``, for each step its SVG, or a list of places in ``pieces``, where much of it comes
       again. What has ``data-path`` [x0, y0, control x, y, x1, y1] travels along it while the step

@@ -3,6 +3,7 @@
 >>> view = BlocksView(tv.ATP(mesh=(2, 2)), tv.GPT(), rank=1)      # doctest: +SKIP
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,90 +22,6 @@ if TYPE_CHECKING:
 
 MOST = 8
 """Ranks in the menu of meshes; a strategy passed in may have up to 16."""
-
-
-class BlocksView(Framed):
-    """One block, forward and backward: matrices sharded over the mesh, collectives, and bytes sent.
-
-    Every step is a kernel or a collective of the program, with the tensors in it, the blocks of the
-    chosen rank filled, and the groups that communicate. Knobs above it change the strategy.
-
-    Parameters
-    ----------
-    strategy : `tpviz.ATP`, or `tpviz.Megatron` as the mesh of one axis; None is ``ATP()``.
-    workload : `tpviz.GPT`; None is ``GPT()``.
-    rank : whose blocks are shown.
-    autoplay : start playing (never where the reader prefers reduced motion).
-
-    ``strategy`` is the one shown, ``rank`` and ``step`` (from 0) can be set, ``error`` says why the
-    current knobs cannot be shown, or is "". Raises ValueError on another strategy or workload, on
-    sizes that clash, above 16 ranks, and for an unknown rank; TypeError on an argument that does
-    not exist.
-    """
-
-    picture: "BlockSteps"
-    _default: ClassVar[Any] = ATP
-
-    @named()
-    def __init__(
-        self,
-        strategy: "Strategy | None" = None,
-        workload: GPT | None = None,
-        rank: int = 0,
-        *,
-        autoplay: bool = False,
-    ):
-        strategy = self._default() if strategy is None else strategy
-        self.workload = GPT() if workload is None else workload
-        if not isinstance(self.workload, GPT):
-            name = type(self).__name__
-            raise ValueError(f"{name} needs a workload such as tv.GPT(), not {workload!r}")
-        self.strategy, picture = strategy, self._steps(autoplay)
-        picture.show(self._story(strategy), rank)
-        self._rank = slider("rank", rank, "whose blocks are shown", 0, MOST, 1)
-        self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
-        knobs = self._knobs(strategy)
-        [row] = knobs.children
-        row.children = [*row.children, self._rank]
-        super().__init__(knobs, picture)
-        self.hear("rank", self._rank)
-        self.picture.observe(lambda change: self._clicked(change.new), "rank")
-
-    # -- what another view of a block has instead ----------------------------------------------
-    def _steps(self, autoplay):
-        return BlockSteps(autoplay)
-
-    def _story(self, strategy):
-        return story(strategy, self.workload)
-
-    def _knobs(self, strategy):
-        hidden = ("accumulation", "recompute")
-        return Knobs(type(strategy), vars(strategy), MOST, compact=True, hidden=hidden)
-
-    # -- what moves ----------------------------------------------------------------------------
-    def _read(self):
-        strategy = self.knobs.cls(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
-        drawn = self._story(strategy)
-        figure.check(drawn.mesh, 0)
-        self.strategy = strategy
-        rank = min(self._rank.value, strategy.world_size - 1)  # pyright: ignore[reportAttributeAccessIssue]
-        self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue]
-        return drawn, rank
-
-    def _clicked(self, rank):
-        """A rank was chosen in the picture."""
-        if rank != self._rank.value and 0 <= rank <= self._rank.max:  # pyright: ignore[reportAttributeAccessIssue]
-            self._rank.value = rank  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def rank(self) -> int:
-        """The rank whose blocks are shown."""
-        return self.picture.rank
-
-    @rank.setter
-    def rank(self, rank: int) -> None:
-        figure.check(Mesh(self.strategy.axes), rank)  # pyright: ignore[reportOptionalMemberAccess]
-        self._rank.value = rank  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class BlockSteps(Film):
@@ -166,3 +83,81 @@ def story(strategy: "Strategy", workload: GPT) -> figure.Story:
         local,
         tuple(block_frames(strategy.layout, local)),
     )
+
+
+class BlocksView(Framed):
+    """One block, forward and backward: matrices sharded over the mesh, collectives, and bytes sent.
+
+    Every step is a kernel or a collective of the program, with the tensors in it, the blocks of the
+    chosen rank filled, and the groups that communicate. Knobs above it change the strategy.
+
+    Parameters
+    ----------
+    strategy : `tpviz.ATP`, or `tpviz.Megatron` as the mesh of one axis; None is ``ATP()``.
+    workload : `tpviz.GPT`; None is ``GPT()``.
+    rank : whose blocks are shown.
+    autoplay : start playing (never where the reader prefers reduced motion).
+
+    ``strategy`` is the one shown, ``rank`` and ``step`` (from 0) can be set, ``error`` says why the
+    current knobs cannot be shown, or is "". Raises ValueError on another strategy or workload, on
+    sizes that clash, above 16 ranks, and for an unknown rank; TypeError on an argument that does
+    not exist.
+    """
+
+    picture: BlockSteps
+    _default: ClassVar[Any] = ATP
+    _steps: ClassVar[type[BlockSteps]] = BlockSteps
+    _story: ClassVar[Callable[..., figure.Story]] = staticmethod(story)
+    _hidden: ClassVar[Sequence[str]] = ("accumulation", "recompute")
+    """What another view of a block has instead; knobs that it does not show."""
+
+    @named()
+    def __init__(
+        self,
+        strategy: "Strategy | None" = None,
+        workload: GPT | None = None,
+        rank: int = 0,
+        *,
+        autoplay: bool = False,
+    ):
+        strategy = self._default() if strategy is None else strategy
+        self.workload = GPT() if workload is None else workload
+        if not isinstance(self.workload, GPT):
+            name = type(self).__name__
+            raise ValueError(f"{name} needs a workload such as tv.GPT(), not {workload!r}")
+        self.strategy, picture = strategy, self._steps(autoplay)
+        picture.show(self._story(strategy, self.workload), rank)
+        self._rank = slider("rank", rank, "whose blocks are shown", 0, MOST, 1)
+        self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        given, hidden = vars(strategy), self._hidden
+        knobs = Knobs(type(strategy), given, MOST, compact=True, hidden=hidden)
+        [row] = knobs.children
+        row.children = [*row.children, self._rank]
+        super().__init__(knobs, picture)
+        self.hear("rank", self._rank)
+        self.picture.observe(lambda change: self._clicked(change.new), "rank")
+
+    # -- what moves ----------------------------------------------------------------------------
+    def _read(self):
+        strategy = self.knobs.cls(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
+        drawn = self._story(strategy, self.workload)
+        figure.check(drawn.mesh, 0)
+        self.strategy = strategy
+        rank = min(self._rank.value, strategy.world_size - 1)  # pyright: ignore[reportAttributeAccessIssue]
+        self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue]
+        return drawn, rank
+
+    def _clicked(self, rank):
+        """A rank was chosen in the picture."""
+        if rank != self._rank.value and 0 <= rank <= self._rank.max:  # pyright: ignore[reportAttributeAccessIssue]
+            self._rank.value = rank  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def rank(self) -> int:
+        """The rank whose blocks are shown."""
+        return self.picture.rank
+
+    @rank.setter
+    def rank(self, rank: int) -> None:
+        figure.check(Mesh(self.strategy.axes), rank)  # pyright: ignore[reportOptionalMemberAccess]
+        self._rank.value = rank  # pyright: ignore[reportAttributeAccessIssue]

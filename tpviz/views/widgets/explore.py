@@ -262,8 +262,8 @@ class Explore(Fitted, Panel):
         drawn = [f"<h2>{escape(strategy.caption)}</h2>"]
         if prediction is not None:
             drawn += [*model_html(prediction, mesh), small_html(words)]
-        scene = mesh_scene(mesh, rows)
-        drawn += [scrolled(mesh_svg(scene, theme="page")), ledger_html(strategy.ledger(workload))]
+        drawn.append(scrolled(mesh_svg(mesh_scene(mesh, rows), theme="page")))
+        drawn.append(ledger_html(strategy.ledger(workload)))
         return {"scene": {"svg": "".join(drawn)}}
 
     # -- the view in words, tables, pictures -----------------------------------------------------

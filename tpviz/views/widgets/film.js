@@ -3,12 +3,10 @@
  * is the step shown, the rest how far what moves has come. A view gives `hint`, and `pace` or `length`.
  */
 import { Player } from "./player.js";
-import { reserve } from "./room.js";
+import { fit } from "./room.js";
 import { make, rendered } from "./view.js";
 
 const LEAD = 0.2, TRAVEL = 0.8; // parts of a step: the sentence stands first; then it moves until here
-const GROWTH = 1.4, WIDE = 1050; // times its own width, and px, to which a picture grows where its column is wide
-const HIGH = 820, STACKED = 600; // px to which it grows beside its rail, and above it: both show without scrolling
 
 export class Film extends Player {
   get unit() { return "step"; }
@@ -107,14 +105,11 @@ export class Film extends Player {
       this.aside.replaceChildren(this.group(scene.aside[step]));
     }
     this.slider.value = step;
+    this.slider.setAttribute("aria-valuetext", scene.captions[step]);
     this.write(this.now, scene.captions[step], "captions");
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
-    const wide = this.stage.clientWidth, limit = wide + 60 > this.root.clientWidth ? STACKED : HIGH;
-    const widthOf = (of) => width + of.width - scene.width, ratio = (of) => (of.height - of.top) / widthOf(of);
-    const most = (of) => Math.floor(Math.max(widthOf(of), Math.min(GROWTH * widthOf(of), WIDE, limit / ratio(of))));
-    svg.style = `width:100%;height:auto;max-width:${most(scene)}px`;
-    reserve(this, (of) => Math.min(wide, most(of)) * ratio(of));
+    fit(this, (of) => [width + of.width - scene.width, of.height - of.top]);
     this.metrics.style.minHeight = `${25 * Math.max(0, ...(scene.numbers ?? []).map((rows) => rows.length))}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     if (svg.firstChild !== this.common) svg.replaceChildren(this.common); // it is large

@@ -9,16 +9,35 @@ from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.views.figures import grid as figure
 from tpviz.views.figures.blocks import Story
 from tpviz.views.films.grid import grid_frames
-from tpviz.views.films.grid_cases import KNOWN
+from tpviz.views.films.grid_cases import cases
 
-from .blocks import MOST, BlockSteps, BlocksView
-from .knobs import Knobs
+from .blocks import BlockSteps, BlocksView
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
 
 UNSEEN = ("tune", "clip")
 """Knobs that change nothing in a block: not shown, they stay as the strategy has them."""
+
+
+class GridSteps(BlockSteps):
+    """The picture of `GridView`."""
+
+    _figure, _scene_of = figure, staticmethod(figure.grid_scene)
+
+
+def story(strategy: AxoNN, workload: "GPT") -> Story:
+    """The `Story` of an `AxoNN`.
+
+    Raises ValueError on another strategy, and on sizes that clash.
+    """
+    if not isinstance(strategy, AxoNN):
+        raise ValueError(f"GridView shows tv.AxoNN, not {strategy!r}")
+    mesh = figure.mesh_of(strategy)
+    figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
+    strategy.check(workload)
+    frames = tuple(grid_frames(strategy, workload))
+    return Story(strategy.short, mesh, workload, frames, strategy, cases(strategy))
 
 
 class GridView(BlocksView):
@@ -38,35 +57,4 @@ class GridView(BlocksView):
     ``strategy``, ``rank``, ``step``, ``error`` and what is raised: as of `BlocksView`.
     """
 
-    _default = AxoNN
-
-    def _steps(self, autoplay):
-        return GridSteps(autoplay)
-
-    def _story(self, strategy):
-        return story(strategy, self.workload)
-
-    def _knobs(self, strategy):
-        return Knobs(type(strategy), vars(strategy), MOST, compact=True, hidden=UNSEEN)
-
-
-class GridSteps(BlockSteps):
-    """The picture of `GridView`."""
-
-    _figure, _scene_of = figure, staticmethod(figure.grid_scene)
-
-
-def story(strategy: AxoNN, workload: "GPT") -> Story:
-    """The `Story` of an `AxoNN`.
-
-    Raises ValueError on another strategy, and on sizes that clash.
-    """
-    if not isinstance(strategy, AxoNN):
-        raise ValueError(f"GridView shows tv.AxoNN, not {strategy!r}")
-    mesh = figure.mesh_of(strategy)
-    figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
-    strategy.check(workload)
-    cases = tuple((case, case.is_reached(strategy)) for case in KNOWN)
-    return Story(
-        strategy.short, mesh, workload, tuple(grid_frames(strategy, workload)), strategy, cases
-    )
+    _default, _steps, _story, _hidden = AxoNN, GridSteps, staticmethod(story), UNSEEN

@@ -58,6 +58,20 @@ class Job:
             self.running = False
 
 
+class Working:
+    """Mixin of a view whose work is a `Job`."""
+
+    _job: Job | None = None
+
+    def stop(self) -> bool:
+        """End the work; False where none goes on. What it found stays."""
+        return bool(self._job and self._job.stop())
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for its end (for scripts and tests); True when none is left."""
+        return self._job is None or self._job.join(timeout)
+
+
 class Latest:
     """Does ``work()`` now; if requested again meanwhile, once more at the end, for any number of
     requests. So moves of a slider never queue up: the last one is drawn, from any thread.

@@ -9,7 +9,6 @@ import ipywidgets
 
 from tpviz.evidence.layouts import Layouts, Turn, measured
 from tpviz.evidence.layouts.group import KNOBS
-from tpviz.views.figures.chart_svg import LEGIBLE
 from tpviz.views.figures.svg import fitted
 
 from .base import Framed, View, named, shown
@@ -45,7 +44,7 @@ class LayoutPicture(View):
 
     def show(self, turn: Turn) -> None:
         """Draw it."""
-        svg = fitted(turn.to_svg("page"), LEGIBLE)
+        svg = fitted(turn.to_svg("page"))
         with self._lock:
             self.turn = turn
             scene = {"svg": svg, "title": turn.scene()["title"], "captions": [turn.describe()]}

@@ -6,18 +6,23 @@ export default {
   render({ model, el }) {
     el.classList.add("tpv-column");
     const root = make("div", { class: "tpv" }, el);
-    const place = make("div", { class: "tpv-picture tpv-stage", tabindex: 0 }, root);
+    const place = make("div", { class: "tpv-picture tpv-stage" }, root);
     const rail = make("div", { class: "tpv-rail" }, root), now = make("div", { class: "tpv-now" });
     const sized = { stage: place, host: { states: model.states ?? [] } };
     const tall = (svg) => Number(/viewBox='0 0 \S+ (\S+)'/.exec(svg)?.[1]) || 0; // px in the picture
+    const size = () => {
+      const svg = place.querySelector("svg"), scale = svg.clientHeight / tall(model.get("scene").svg) || 0;
+      if (svg.getAttribute("width") > place.clientWidth) place.tabIndex = 0; // a click shows it in its own size
+      else place.removeAttribute("tabindex");
+      reserve(sized, (scene) => scale * tall(scene.svg));
+    };
     const draw = () => {
       const { svg, says } = model.get("scene");
       place.innerHTML = svg;
       now.textContent = says;
       roomy(now, [says, ...sized.host.states.flatMap(({ scene }) => scene?.says ?? [])]);
       if (says) rail.prepend(now); // before the knobs
-      const scale = place.querySelector("svg").clientHeight / tall(svg) || 0;
-      reserve(sized, (scene) => scale * tall(scene.svg));
+      size();
       const error = model.get("error");
       if (error) place.prepend(make("div", { class: "tpv-error", role: "alert" }, null, error));
       place.dataset.ready = "true";
@@ -25,5 +30,6 @@ export default {
     };
     for (const name of ["scene", "error", "generation"]) model.on(`change:${name}`, draw);
     draw();
+    new ResizeObserver(() => { if (sized.wide !== place.clientWidth) size(); }).observe(place);
   },
 };

@@ -14,7 +14,7 @@ from tpviz.views.figures import plan_map as figure
 from tpviz.views.figures.svg import amount, seconds
 
 from .base import View, named, shown
-from .job import Job
+from .job import Job, Working
 from .plans import PlansAsked
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MOST = 160
 """Dots: the plans that people run, then others of the space, evenly."""
 
 
-class PlanMap(View):
+class PlanMap(Working, View):
     """Time over memory of the plans around one, which its card has in figures.
 
     take : called with the strategy that was clicked. `show` gives it a `Prediction`; `look` lets a
@@ -39,7 +39,6 @@ class PlanMap(View):
     def __init__(self, take: "Callable[[Strategy], Any]"):
         super().__init__()
         self._take, self._chosen, self._around = take, None, None
-        self._job: Job | None = None
         self._for: PlansAsked | None = None
         self.plans: list[tuple[Strategy, figure.PlanDot]] = []
         self.observe(self._clicked, "picked")
@@ -58,14 +57,6 @@ class PlanMap(View):
             self.stop()
             self._for, self.plans = asked, []
             self._job = Job(lambda: [*islice(_predicted(asked), MOST)], self._found)
-
-    def stop(self) -> bool:
-        """End the worker thread; False where none is."""
-        return bool(self._job and self._job.stop())
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the plans (for scripts and tests); True when none are to come."""
-        return self._job is None or self._job.join(timeout)
 
     @shown
     def _found(self, result, error, stopped):

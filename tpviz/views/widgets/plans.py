@@ -13,7 +13,7 @@ from tpviz.verbs.search import search
 from tpviz.verbs.why import left_out
 
 from .base import shown
-from .job import Job
+from .job import Job, Working
 from .knobs import small_html
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PlansAsked(NamedTuple):
     training: "Training | None" = None
 
 
-class PlansPane(ipywidgets.VBox):
+class PlansPane(Working, ipywidgets.VBox):
     """A button that searches in a worker thread, and the plans found so far.
 
     take : called with the strategy that was clicked. show_error : as of the view around it.
@@ -50,7 +50,6 @@ class PlansPane(ipywidgets.VBox):
         self._take, self.show_error = take, show_error
         self.rows: list[Row] = []
         self.found: Search | None = None
-        self._job: Job | None = None
         self._for: PlansAsked | None = None
         self._filling = False
         self.search_button = ipywidgets.Button(
@@ -93,14 +92,6 @@ class PlansPane(ipywidgets.VBox):
             )
 
         self._job = Job(work, self._ended)
-
-    def stop(self) -> bool:
-        """End the search; False where none goes on. What it found stays."""
-        return bool(self._job and self._job.stop())
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the search (for scripts and tests); True when none is left."""
-        return self._job is None or self._job.join(timeout)
 
     def look(self, asked: PlansAsked) -> None:
         """What is in view now: a search for something else ends, and its plans are cleared."""

@@ -212,8 +212,9 @@ def comparison_html(outcome: RunOutcome) -> str:
     comparison = outcome.comparison
     if comparison is None:
         return message(f"No comparison: {outcome.note}") if outcome.note else ""
+    picture = fitted(comparison.to_svg(theme="page"), 0)
     return (
-        f"{scrolled(fitted(comparison.to_svg(theme='page')))}<details><summary>as a table</summary>"
+        f"{scrolled(picture)}<details><summary>as a table</summary>"
         f"{table_html(comparison.to_table())}</details>"
     )
 

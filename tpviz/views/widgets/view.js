@@ -62,8 +62,9 @@ export class View {
     for (const name of ["stage", "rail", "below"]) put(name, this.root);
     const head = make("div", { class: "tpv-head" }, this.rail);
     for (const name of ["badge", "title"]) put(name, head, "span");
-    for (const name of ["now", "summary"]) put(name, this.rail);
-    put("metrics", this.rail, "dl");
+    for (const name of ["now", "more"]) put(name, this.rail);
+    put("summary", this.more);
+    put("metrics", this.more, "dl");
     this.buildBody();
     this.tip = make("div", { class: "tpv-tip", hidden: "" }, this.stage);
     this.live = make("div", { class: "tpv-live", "aria-live": "polite" }, this.root);
