@@ -78,7 +78,7 @@ def gemms(dtype: torch.dtype, tokens: Sequence[int], sizes: Sequence[int]) -> _R
 
 
 def attentions() -> _Rows:
-    """Causal attention in bfloat16; FLOPs of all scores, as a step's data counts them."""
+    """Causal attention in bfloat16; FLOPs of all scores, of which a step's data counts half."""
     found = []
     for batch, heads, seq, size in ATTENTION:
         qkv = torch.randn(3, batch, heads, seq, size, device="cuda", dtype=torch.bfloat16)

@@ -31,6 +31,7 @@ SLOW = replace(
         launch=5e-6,
         check=2e-6,
         pointwise="eager",
+        attention="softmax",
     ),
     levels=tuple(
         replace(level, curve=((1e2, 0.2), (1e5, 0.9)), message=1e-4) for level in BOX.levels

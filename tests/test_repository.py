@@ -26,7 +26,7 @@ LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
     "core": 5_850,
-    "cluster": 3_590,
+    "cluster": 3_600,
     "ranks": 5_970,
     "files": 2_100,
     "schemes": 11_740,

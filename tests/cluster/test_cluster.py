@@ -59,6 +59,7 @@ def test_a_device_keeps_its_own_rates():
 LOSSES = {
     "gemm_efficiency": 0.8,
     "memory_efficiency": 0.5,
+    "attention_efficiency": 0.5,
     "unhidden": 0.25,
     "startup": 1e-3,
     "launch": 1e-2,

@@ -211,7 +211,9 @@ def test_context_parallelism_splits_sequences():
     assert (plan.strategy.dp, plan.workload.seq, plan.workload.batch) == (64, 1024, 3072)
     assert plan.strategy.microbatches == whole.strategy.microbatches
     efficiency = [p.cluster.device.gemm_efficiency for p in (plan, whole)]
-    flops = [p.workload.step_flops for p in (plan, whole)]
+    w, h = plan.workload, plan.workload.hidden
+    blocks = [6 * w.block_matrices + 3.5 * scores * 4 * h for scores in (1024, 2048)]
+    flops = [w.layers * block + 6 * h * w.vocab for block in blocks]  # a token
     assert efficiency[0] / efficiency[1] == pytest.approx(flops[0] / flops[1]) != 1
     seconds = [tv.predict(p.strategy, p.workload, p.cluster).step_time for p in (plan, whole)]
     assert 0.45 < seconds[0] / seconds[1] < 0.6
@@ -253,9 +255,10 @@ def test_one_gpu_by_hand():
     (checked,) = checked_rows([ONE], ideal).rows
     w = plan_of(ONE).workload
     tokens, h = 16 * 1024, 1920
-    block = tokens * (24 * h * h + 4 * 1024 * h)  # FLOPs forward: 24 h^2 and attention's 4 s h
-    flops = 24 * 4 * block + 3 * tokens * 2 * h * 51200
-    assert flops == w.step_flops + 24 * block
+    block, product = tokens * 24 * h * h, tokens * 2 * 1024 * h  # FLOPs forward: of attention 2
+    head = 3 * tokens * 2 * h * 51200
+    assert w.step_flops == 24 * 3 * (block + 2 * product) + head
+    flops = 24 * (4 * block + (2 + 2 + 5) * product // 2) + head
     least = flops / 312e12
     assert least < checked.predicted < 1.2 * least
     assert checked.measured == 1.076 and checked.ratio == checked.predicted / 1.076

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import tpviz as tv
 
@@ -26,6 +27,52 @@ def test_recording_works_without_ranks():
         torch.ones(4, 8) @ torch.ones(8, 2)
     assert rec.trace["flops"].tolist() == [2 * 4 * 8 * 2]
     assert rec.trace.meta["overhead"] >= 0
+
+
+FUSED = {
+    "flash": lambda x, causal: (
+        [x, x, x, 0.0, causal],
+        lambda out, lse, q, k, m, n, seed, offset, _: [
+            *(x, x, x, x, out, lse, q, k, m, n, 0.0, causal, seed, offset)
+        ],
+    ),
+    "efficient": lambda x, causal: (
+        [x, x, x, None, True, 0.0, causal],
+        lambda out, lse, seed, offset: [
+            *(x, x, x, x, None, out, lse, seed, offset, 0.0, [True] * 3 + [False], causal)
+        ],
+    ),
+    "cudnn": lambda x, causal: (
+        [x, x, x, None, True, 0.0, causal],
+        lambda out, lse, q, k, m, n, seed, offset, _: [
+            *(x, x, x, x, out, lse, seed, offset, None, q, k, m, n, 0.0, causal)
+        ],
+    ),
+}
+"""{kernel of fused attention: its arguments, and those of its backward from its results}."""
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", FUSED)
+def test_causal_attention_counts_half_of_what_the_flop_counter_does(kind, causal):
+    name = f"_scaled_dot_product_{kind}_attention"
+    x = torch.empty(2, 4, 16, 8, dtype=torch.bfloat16, device="meta")
+    arguments, back = FUSED[kind](x, causal)
+    with FlopCounterMode(display=False) as counter, tv.record() as rec:
+        results = getattr(torch.ops.aten, name)(*arguments)
+        getattr(torch.ops.aten, f"{name}_backward")(*back(*results))
+    product = 2 * 2 * 4 * 16 * 16 * 8
+    assert counter.get_total_flops() == (2 + 5) * product
+    assert rec.trace["flops"].tolist() == [n * product // (1 + causal) for n in (2, 5)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_on_the_cpu_counts_as_on_a_gpu(causal):
+    x = torch.randn(2, 4, 16, 8, requires_grad=True)
+    with tv.record() as rec:
+        torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=causal).sum().backward()
+    product = 2 * 2 * 4 * 16 * 16 * 8
+    assert rec.trace["flops"].tolist() == [n * product // (1 + causal) for n in (2, 5)]
 
 
 def test_unknown_detail_and_nesting_are_refused():

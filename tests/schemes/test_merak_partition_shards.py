@@ -228,12 +228,24 @@ def test_each_balance_is_even_in_its_own_weights(toy):
 
 
 def test_flops_are_those_of_the_matrices():
-    """2 per multiply-add: 12 d^2 a token and layer, attention over all pairs, the head."""
+    """2 per multiply-add: 12 d^2 a token and layer, attention over all pairs, since its mask is a
+    tensor, the head."""
     _, inputs, graph = traced("gpt2", training=False)
     (rows, tokens), width, layers = inputs["input_ids"].shape, 16, 2
     matrices = 2 * rows * tokens * (12 * width**2 * layers + width * 20)
     attention = 2 * 2 * rows * tokens**2 * width * layers
     assert sum(part.flops for part in cut(graph, 3).stages) == matrices + attention
+
+
+def test_causal_attention_is_half():
+    class Causal(nn.Linear):
+        def forward(self, x):
+            q, k, v = super().forward(x).view(2, 5, 2, 3, 8).permute(3, 0, 2, 1, 4)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    graph = trace(Causal(16, 48), torch.randn(2, 5, 16))
+    matrices, attention = 2 * 10 * 16 * 48, 2 * 2 * 2 * 5**2 * 16
+    assert sum(part.flops for part in cut(graph, 1).stages) == matrices + attention // 2
 
 
 def test_activation_bytes_are_what_autograd_keeps():

@@ -1,15 +1,19 @@
 """Memory-bound kernels: their table against what PyTorch calls, and how they are spread."""
 
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 
 import pytest
 
 import tpviz as tv
 from tpviz.ranks.compute import KERNELS
 from tpviz.schemes.gpt.pointwise import Held, collectives, gemms_of, passes
+from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.strategy import Strategy
 
 BOX = tv.clusters.dgx("H100-SXM-80GB", 16)
+SHARE = {"attention_efficiency": 0.4}
 NAMES = {name.partition(".")[0] for name in KERNELS} | {"_unsafe_view"}  # which moves nothing
 
 
@@ -116,6 +120,23 @@ def test_checks_of_collectives_hold_up_the_host_of_a_pipeline():
     assert alone.device(w, plain) == replace(alone.device(w, checked), check=0.0)
 
 
+@pytest.mark.parametrize("kind", ["free", "fused"])
+@pytest.mark.parametrize("way, more", [({"attention": "softmax"}, 1), (SHARE, 1.5)])
+def test_attention_that_takes_longer_than_its_half_as_a_gemm(kind, way, more):
+    """Unfused it computes the masked half too; fused kernels may be slower than GEMMs. Here no
+    bytes and no links take any time."""
+    w = tv.GPT(layers=4, hidden=256, heads=8, seq=64, batch=8, vocab=1024)
+    links = tuple(replace(v, p2p=inf, group=inf, latency=0.0, nics=None) for v in BOX.levels)
+    fused = replace(box(pointwise=kind, memory_bandwidth=1e30), levels=links)
+    slow = replace(fused, device=replace(fused.device, **way))
+    for tp in (1, 2):
+        half = w.layers * sum(core.flops for core in kernels(w).core) / tp
+        for ask in (tv.predict, tv.simulate, partial(tv.simulate, detail="all")):
+            one, two = (ask(tv.Megatron(tp=tp), w, c).step_time for c in (fused, slow))
+            expected = more * half / BOX.device.flops["float32"]
+            assert two - one == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_scheme_that_does_not_say_is_refused():
     @dataclass(frozen=True)
     class Unsaid(Strategy):
@@ -125,6 +146,8 @@ def test_a_scheme_that_does_not_say_is_refused():
         ValueError, match=r'Unsaid does not say .* use a device with pointwise="free"'
     ):
         Unsaid().device(tv.GPT(), box(pointwise="fused"))
+    with pytest.raises(ValueError, match='attention="flash"'):
+        Unsaid().device(tv.GPT(), box(attention="softmax"))
     assert Unsaid().device(tv.GPT(), BOX) is BOX.device
 
 

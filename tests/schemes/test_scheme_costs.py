@@ -14,6 +14,9 @@ from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.clock.cost import by_axis, parts
 from tpviz.cluster.collectives import ALGORITHMS
 from tpviz.schemes.advice import fits
+from tpviz.schemes.gpt.kernels import attention
+from tpviz.schemes.gpt.program import batch_of, reference_program
+from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.pipeline.step import stage_parts
 from tpviz.schemes.strategy import step_of
 from tpviz.verbs.compare import Comparison
@@ -33,11 +36,11 @@ def total(strategy, workload, cluster):
 
 
 def test_megatron_by_hand():
-    """T = 8 tokens on 2 ranks: qkv 2*8*8*12 = 1536 FLOPs, attention 512, out 512, up and down 2048,
+    """T = 8 tokens on 2 ranks: qkv 2*8*8*12 = 1536 FLOPs, attention 256, out 512, up and down 2048,
     head 1024; the loss gathers 128 bytes in 1 hop: 1.25 ms."""
     segments, seconds = total(tv.Megatron(tp=2), SMALL, PAIR)
-    forward = 1.536 + 0.512 + 0.512 + 2.048 + 2.048 + 1.024
-    backward = 2 * (forward - 0.512) + 2.5 * 0.512
+    forward = 1.536 + 0.256 + 0.512 + 2.048 + 2.048 + 1.024
+    backward = 2 * (forward - 0.256) + 2.5 * 0.256
     sums = 3 * 3 + 1.25 + (3 - 1.024) + (3 - 2.048) + (3 - 1.536)  # backward each hides under dW
     assert seconds == pytest.approx((forward + backward + 1 + sums) * MS)
     assert parts(segments)["compute"] == pytest.approx((forward + backward + 1) * MS)
@@ -51,10 +54,10 @@ def test_sequence_parallel_by_hand():
     """Halves of 1.5 ms instead of sums of 3; the sums of what is replicated: 96 numbers, 384 bytes,
     2 hops and 1.5 ms."""
     _, seconds = total(tv.Megatron(tp=2, sp=True), SMALL, PAIR)
-    forward = 1.536 + 0.512 + 0.512 + 2.048 + 2.048 + 1.024 + 3 * (1.5 + 1.5) + 1.25
+    forward = 1.536 + 0.256 + 0.512 + 2.048 + 2.048 + 1.024 + 3 * (1.5 + 1.5) + 1.25
     column = sum(max(1.5, g) + max(1.5, g) for g in (1.024, 2.048, 1.536))
     row = sum(1.5 + 2 * g for g in (2.048, 0.512))
-    assert seconds == pytest.approx((forward + column + row + 1.28 + 1.5 + 3.5 + 1) * MS)
+    assert seconds == pytest.approx((forward + column + row + 0.64 + 1.5 + 3.5 + 1) * MS)
 
 
 def test_chunks_by_hand():
@@ -195,6 +198,29 @@ def test_kernels_are_those_of_the_program(strategy, dtype):
         cluster = Cluster("any", device, (Level("link", 8, 1e9, 1e9),))
         seconds = sum(device.time(e.flops, e.bytes, dtype) for e in trace)
         assert parts(strategy.cost(w, cluster))["compute"] == pytest.approx(seconds, rel=1e-12)
+
+
+def test_forward_is_as_the_flop_counter_says_but_for_half_of_attention():
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    w, k = replace(TINY, mlp_ratio=3), kernels(replace(TINY, mlp_ratio=3))
+    program, plain = reference_program(w), sdpa_kernel(SDPBackend.MATH)  # as matrix products
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), plain:
+        program.forward(batch_of(w, 0))
+    forward = w.layers * sum(layer[0].flops for layer in k[:-1]) + k.head[0].flops
+    half = w.layers * w.batch * w.seq**2 * w.hidden * 2
+    assert counter.get_total_flops() - forward == half == w.layers * k.core[0].flops
+
+
+def test_blocks_of_a_square_add_up_to_causal_attention():
+    """n triangles on the diagonal, and n (n - 1) / 2 whole squares below."""
+    whole = attention(2, 4, 24, 8, 4)
+    for n in (2, 3, 4):
+        triangle, square = (attention(2, 4, 24 // n, 8, 4, causal=c) for c in (True, False))
+        for all_of_it, t, s in zip(whole, triangle, square):
+            assert n * t.flops + n * (n - 1) // 2 * s.flops == all_of_it.flops
 
 
 def test_an_axis_counts_its_neighbours_traffic():

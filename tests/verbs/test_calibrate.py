@@ -19,6 +19,7 @@ import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.collectives import cost
 from tpviz.cluster.fit import fit_kernels, fit_line
+from tpviz.cluster.profiles import fitted
 from tpviz.cluster.routes import family
 from tpviz.verbs.calibrate import calibration_of, device_of_steps
 from tpviz.verbs.timing import LARGE, MODELS, SMALL
@@ -292,6 +293,7 @@ def test_axes_of_eight_ranks_when_left_out():
 TRUE_DEVICE = Device(
     {"float32": 5e10, "float64": 2e10}, 4e9, 1e10, "core",
     gemm_efficiency=0.6, memory_efficiency=0.4, unhidden=0.3, startup=2e-5, pointwise="eager",
+    attention_efficiency=fitted()["attention"],
 )  # fmt: skip
 OTHERS = [(tv.GPT(layers=3, hidden=96, seq=48, batch=5), 1), (tv.GPT(hidden=384, heads=8), 2)]
 

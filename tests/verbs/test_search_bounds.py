@@ -30,6 +30,7 @@ REAL = replace(
         launch=5e-6,
         check=2e-6,
         pointwise="fused",
+        attention_efficiency=0.6,
     ),
     levels=tuple(replace(level, curve=((1e2, 0.2), (1e5, 0.9))) for level in BOX.levels),
 )

@@ -44,9 +44,10 @@ class Device:
     pointwise : the cost of memory-bound kernels: zero ("free"), that of PyTorch's own operators
         ("eager"), or of kernels fused as in Megatron-LM and Transformer Engine ("fused"); see
         `tpviz.schemes.gpt.pointwise`.
-    attention : "flash" (Dao et al. 2022), or "softmax" with the scores in memory.
-    spread : seconds of memory-bound kernels per FLOP of the other kernels; set by
-        `Strategy.device`.
+    attention : "flash" (Dao et al. 2022), fused, at ``attention_efficiency`` of what GEMMs reach;
+        or "softmax" with the scores in memory, GEMMs that compute the masked half as well.
+    spread : seconds of memory-bound kernels, and those by which attention takes longer than its
+        FLOPs as a GEMM, per FLOP of the other kernels; set by `Strategy.device`.
 
     Raises ``ValueError`` for unknown dtypes, rates not above 0 and shares not within 0 to 1.
     """
@@ -63,6 +64,7 @@ class Device:
     check: float = 0.0
     pointwise: str = "free"
     attention: str = "flash"
+    attention_efficiency: float = 1.0
     spread: float = 0.0
 
     def __post_init__(self):
@@ -75,13 +77,12 @@ class Device:
         checked_name(self, "device")
         settle(self, "memory", finite)
         settle(self, "memory_bandwidth", positive)
-        for name in ("gemm_efficiency", "memory_efficiency"):
+        for name in ("gemm_efficiency", "memory_efficiency", "attention_efficiency"):
             settle(self, name, share)
-        settle(self, "unhidden", not_negative)
+        for name in ("unhidden", "startup", "launch", "check", "spread"):
+            settle(self, name, not_negative)
         if self.unhidden > 1:
             raise ValueError(f"unhidden={self.unhidden:g} is a share: use 0 to 1")
-        for name in ("startup", "launch", "check", "spread"):
-            settle(self, name, not_negative)
         one_of("pointwise", self.pointwise, POINTWISE)
         one_of("attention", self.attention, ATTENTION)
 
@@ -108,12 +109,23 @@ class Device:
         return max(alone, self.launch) + self.spread * flops
 
     @property
+    def plain(self) -> bool:
+        """Whether a step takes what `time` says of its kernels that carry FLOPs, and no more."""
+        return self.pointwise == "free" and self.attention_factor == 1
+
+    @property
+    def attention_factor(self) -> float:
+        """How many times as long as its FLOPs in a GEMM attention's arithmetic takes."""
+        return 2.0 if self.attention == "softmax" else 1 / self.attention_efficiency
+
+    @property
     def losses(self) -> str:
         """Text listing what makes the device slower than an ideal one; "" if nothing does."""
+        percent = lambda share: share != 1 and f"{100 * share:.3g} %"
         said = {
-            "GEMM efficiency": self.gemm_efficiency != 1 and f"{100 * self.gemm_efficiency:.3g} %",
-            "memory efficiency": self.memory_efficiency != 1
-            and f"{100 * self.memory_efficiency:.3g} %",
+            "GEMM efficiency": percent(self.gemm_efficiency),
+            "memory efficiency": percent(self.memory_efficiency),
+            "attention efficiency": percent(self.attention_efficiency),
             "memory traffic not hidden": self.unhidden and f"{100 * self.unhidden:.3g} %",
             "kernel start-up": self.startup and f"{1e6 * self.startup:.3g} us",
             "kernel launch": self.launch and f"{1e6 * self.launch:.3g} us",

@@ -280,7 +280,8 @@ def _is_view(operator):
 
 
 def flops(operator: "Operator", shapes: "Shapes") -> int:
-    """FLOPs of one call, by torch.utils.flop_counter's formulas (2 per multiply-add)."""
+    """FLOPs of one call, by torch.utils.flop_counter's formulas (2 per multiply-add); of causal
+    attention half, as `tpviz.schemes.gpt.kernels` says."""
     if shapes is None:
         return 0
     packet = operator.overloadpacket
@@ -288,16 +289,18 @@ def flops(operator: "Operator", shapes: "Shapes") -> int:
         return 2 * shapes[0].numel() * shapes[1][-1]
     if packet not in flop_registry and packet not in _SAME_AS:
         return 0
-    return _by_formula(packet, *(tuple(s) if isinstance(s, list) else s for s in shapes))
+    return _by_formula(operator, *(tuple(s) if isinstance(s, list) else s for s in shapes))
 
 
 @lru_cache(4096)  # a step has few different ones, and the counter takes 0.2 ms for each
-def _by_formula(packet, *shapes):
+def _by_formula(operator, *shapes):
+    packet, names = operator.overloadpacket, [a.name for a in operator._schema.arguments]
+    causal = "is_causal" in names and shapes[names.index("is_causal") : -1][:1] == (True,)
     formula = flop_registry.get(packet) or flop_registry[_SAME_AS[packet]]
     if "scaled_dot_product" in packet.__name__:  # torch 2.9 has no grouped-query count
         heads = max(s[1] for s in shapes if _is_4d(s))
         shapes = [(s[0], heads, *s[2:]) if _is_4d(s) else s for s in shapes]
-    return int(formula(*shapes[:-1], out_val=shapes[-1]))
+    return int(formula(*shapes[:-1], out_val=shapes[-1])) // (1 + causal)
 
 
 def _is_4d(shape):

@@ -153,7 +153,7 @@ class Strategy(Searched):
     def device(self, workload: "GPT", cluster: "Cluster", rank: int = 0) -> "Device":
         """The cluster's device as a rank's kernels see it: the time of memory-bound kernels is
         spread over the others, unless they are free. Raises ``ValueError`` where `held` does."""
-        if cluster.device.pointwise == "free":
+        if cluster.device.plain:
             return cluster.device
         return import_module("tpviz.schemes.gpt.pointwise").spread(
             cluster.device, self.held(workload, rank)
@@ -164,7 +164,7 @@ class Strategy(Searched):
         ``ValueError`` where a scheme does not define it."""
         raise ValueError(
             f"{type(self).__name__} does not say what its memory-bound kernels are: "
-            'use a device with pointwise="free"'
+            'use a device with pointwise="free", attention="flash" and attention_efficiency=1'
         )
 
     def memory(self, workload: "GPT") -> "Memory":

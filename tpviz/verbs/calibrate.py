@@ -13,6 +13,7 @@ from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.clock.program import strides
 from tpviz.cluster.collectives import cost
 from tpviz.cluster.fit import LEAST_STEPS, fit_kernels, fit_line
+from tpviz.cluster.profiles import fitted
 from tpviz.cluster.routes import family
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.mesh import Mesh
@@ -242,9 +243,11 @@ def device_of_steps(device: Device, seconds: Mapping[GPT, float], ahead: bool = 
     Shares of the rates, traffic that is not hidden, and seconds to start a kernel, which adds to
     each; all by `tpviz.cluster.fit.fit_kernels`. seconds : of a step of each. ahead : the host
     launches kernels ahead of the device, a GPU: what a launch takes is the least that a kernel of
-    any step does, and the rest is fitted to steps that it does not bound.
+    any step does, and the rest is fitted to steps that it does not bound. Fused attention reaches
+    the share of GEMMs' rate that it has in published runs (`tpviz.cluster.profiles.fitted`).
     """
-    eager, steps, launch = replace(device, pointwise="eager"), [], 0.0
+    eager = replace(device, pointwise="eager", attention_efficiency=fitted()["attention"])
+    steps, launch = [], 0.0
     for w, taken in seconds.items():
         rate = device.flops[w.dtype]
         kernels = work(eager, DataParallel(dp=1).held(w))

@@ -24,7 +24,7 @@ from tpviz.schemes.gpt.program import LEARNING_RATE, batch_of, reference_program
 from tpviz.schemes.ownership import ownership
 
 from .checks import check_faults, check_fit
-from .simulate import check_place
+from .simulate import as_seen, check_place
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
@@ -152,8 +152,8 @@ def _train(
     for _ in range(warmup):
         train()
         say()
-    if pace and detail == "kernels":  # those that are memory-bound are not among them
-        cluster = pace["cluster"]
+    if pace:
+        cluster = as_seen(pace["cluster"], detail)
         mine = strategy.device(workload, cluster, dist.get_rank())
         pace = {**pace, "cluster": replace(cluster, device=mine)}
     dist.barrier()  # so that no rank's first recorded step begins with waiting for a slower start

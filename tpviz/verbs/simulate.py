@@ -59,9 +59,8 @@ def simulate(
 
         capture = capture_program(strategy, workload, detail=detail)
     _check_capture(capture, strategy, workload, detail)
-    devices = {}
-    if detail == "kernels":  # those that are memory-bound are not among them
-        devices = {rank: strategy.device(workload, cluster, rank) for rank in capture.traces}
+    seen = as_seen(cluster, detail)
+    devices = {rank: strategy.device(workload, seen, rank) for rank in capture.traces}
     trace = replay(capture, cluster, steps, faults, contention, devices)
     return replace(
         trace,
@@ -81,6 +80,12 @@ def check_place(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> No
     if cluster.hidden_scale == 1:
         with suppress(NotImplementedError):  # PyTorch's own have no formula
             check_memory(strategy, workload, cluster)
+
+
+def as_seen(cluster: "Cluster", detail: str) -> "Cluster":
+    """The cluster for a trace: with all operators memory-bound ones are events, not spread."""
+    free = {"pointwise": "free"} if detail == "all" else {}
+    return replace(cluster, device=replace(cluster.device, **free))
 
 
 def _check_capture(capture: Any, strategy: "Strategy", workload: "GPT", detail: str):

@@ -71,7 +71,7 @@ def least_step(s: AxoNN, w: "GPT", rates: Callable[[int, int], float], flops: fl
     second.
     """
     place, (forward, weights) = insides(s.axes), passes(s)
-    rows, kernels = w.batch * w.seq / s.data, hardware_flops(w) / s.world_size / flops
+    rows, kernels = w.batch * w.seq / s.data, hardware_flops(w, True) / s.world_size / flops
     moved = dict.fromkeys(("forward", "gather", "scatter", "data"), 0.0)
 
     def seconds(axis, count):

@@ -49,7 +49,7 @@ def rival(name: str, devices: int, batch: int, ideal: bool) -> tuple[float, Mera
     node or two, dp with ZeRO 1, microbatches of one to four sequences, recomputing every block."""
     w, cluster, best = paper_models(batch)[name], machine(devices, ideal), None
     device, run = cluster.device, TrainingRun(at_once=True)
-    gemms = hardware_flops(w) / devices / device.flops[w.dtype] / device.gemm_efficiency
+    gemms = hardware_flops(w, True) / devices / device.flops[w.dtype] / device.gemm_efficiency
 
     def least(s):
         """Seconds of GEMMs at their best, and of the bubble."""

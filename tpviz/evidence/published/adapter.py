@@ -26,6 +26,7 @@ from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.core.workload import GPT
 from tpviz.evidence.facts import facts
 from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.gpt.pointwise import Held, gemms_of
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy
@@ -192,10 +193,12 @@ def as_ran(cluster: Cluster, row: PublishedRow, workload: GPT) -> Cluster:
     cluster = _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
     if row.cp == 1:
         return cluster
-    whole = replace(workload, seq=row.seq, batch=row.global_batch)
-    device = cluster.device
-    done = device.gemm_efficiency * workload.step_flops / whole.step_flops
-    return replace(cluster, device=replace(device, gemm_efficiency=done))
+    whole, d = replace(workload, seq=row.seq, batch=row.global_batch), cluster.device
+    part, full = (
+        sum(n * flops for n, flops, _ in gemms_of(Held(w, 1, 1, 1, w.layers), d.attention_factor))
+        for w in (workload, whole)
+    )
+    return replace(cluster, device=replace(d, gemm_efficiency=d.gemm_efficiency * part / full))
 
 
 def fabric_alone(gpu: str, n_gpus: int, source: str = "") -> Cluster:

@@ -30,7 +30,7 @@ FITTED_ON = (
 )
 STEPS = (1.25, 1.12, 1.06, 1.03)
 """Factors by which numbers are changed, one round each."""
-SHARES = ("sustained", "memory_efficiency", "aws_share")
+SHARES = ("sustained", "attention", "memory_efficiency", "aws_share")
 """How names of numbers begin that are at most 1."""
 
 Runs = list[tuple[PublishedRow, RunPlan]]

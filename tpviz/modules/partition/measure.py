@@ -6,11 +6,14 @@ an estimate because another device may choose other kernels, and allocators roun
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import fx
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode
+
+from tpviz.ranks.compute import KERNELS, flops
 
 from .graph import Node, TensorSpec
 from .leaves import LeafCall, tensors_of
@@ -26,13 +29,13 @@ _EMBEDDINGS = (
 )
 
 
-def _attention(*args, out_shape=None, **kwargs):
-    """FLOPs of attention on the CPU, of which the counter has no formula: those of the GPU's."""
-    formula = flop_registry[torch.ops.aten._scaled_dot_product_flash_attention]
-    return formula(*args, out_val=out_shape, **kwargs)
+def _attention(operator, *args, out_shape=None, **kwargs):
+    """FLOPs of fused attention, as of a recorded kernel."""
+    return flops(operator, [*args, out_shape])
 
 
-_MORE = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention}
+_FUSED = (getattr(torch.ops.aten, n, None) for n in KERNELS if n.startswith("_scaled_dot_product"))
+_MORE = {packet: partial(_attention, packet.default) for packet in _FUSED if packet}
 
 
 class Measure(fx.Interpreter):

@@ -41,12 +41,13 @@ def paper_models(batch: int = 8192) -> dict[str, GPT]:
     }
 
 
-def hardware_flops(w: GPT) -> int:
+def hardware_flops(w: GPT, skipped: bool = False) -> int:
     """FLOPs of a step that computes all blocks twice forward: what the authors' code counts.
 
     96 B s l h^2 (1 + s/6h + V/16lh) for an MLP of ratio 4: `GPT.step_flops` and the blocks again.
+    skipped : without attention's masked half, which kernels skip (`tpviz.schemes.gpt.kernels`).
     """
-    per_layer = 2 * w.block_matrices + 4 * w.seq * w.hidden
+    per_layer = 2 * w.block_matrices + 4 * w.seq * w.hidden * (1 - 2 * skipped)  # half of 4 passes
     return w.step_flops + w.batch * w.seq * w.layers * per_layer
 
 

@@ -89,7 +89,7 @@ def _of(operations, clock):
 
 def kernels_of(device: "Device", held: Held, dtype: str) -> float:
     """Seconds of a microbatch's kernels on a rank, those bound by memory included."""
-    on = device if device.pointwise == "free" else spread(device, held)
+    on = device if device.plain else spread(device, held)
     return sum(count * on.time(flops, size, dtype) for count, flops, size in gemms_of(held))
 
 

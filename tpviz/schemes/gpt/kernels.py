@@ -1,6 +1,8 @@
 """The kernels of the GPT: FLOPs and bytes of each, as the program runs them.
 
-FLOPs are those of torch.utils.flop_counter, 2 per multiply-add; bytes are a kernel's tensor
+FLOPs are those of torch.utils.flop_counter, 2 per multiply-add; but of fused causal attention just
+half, as it skips the masked half of the S x S square (Dao et al. 2022, arXiv 2205.14135), so blocks
+of a square add up (docs/adr/0049, also `tpviz.ranks.compute.flops`). Bytes are a kernel's tensor
 arguments and results, each once. T tokens, B sequences of S, N heads of D numbers, all of one rank.
 
 >>> gemm(128, 64, 192, 4)
@@ -27,15 +29,14 @@ def linear(
 
 
 def attention(
-    B: int, N: int, S: int, D: int, itemsize: int, kv_heads: int = 0
+    B: int, N: int, S: int, D: int, itemsize: int, kv_heads: int = 0, causal: bool = True
 ) -> tuple[Kernel, Kernel]:
     """(forward, backward) of fused attention: 2 and 5 products of S x S x D per head.
 
-    Both halves of the causal mask count, as PyTorch counts them. Besides q, k, v and the output it
-    has the log-sum-exp of each row (Dao et al. 2022, arXiv 2205.14135). kv_heads : of keys and
+    Besides q, k, v and the output it has the log-sum-exp of each row. kv_heads : of keys and
     values, N unless given; shared ones are read as they are, not repeated.
     """
-    product, one = 2 * B * N * S * S * D, B * S * D * itemsize
+    product, one = (2 - causal) * B * N * S * S * D, B * S * D * itemsize
     of_queries, of_keys = N * one, (kv_heads or N) * one
     rows = B * N * S * itemsize  # float32 under bfloat16, where the recorder takes it so too
     return (

@@ -66,8 +66,8 @@ class Held(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def spread(device: "Device", held: Held, waiting: float = 0.0) -> "Device":
-    """The device with the seconds of a rank's memory-bound kernels spread over the FLOPs of its
-    other ones.
+    """The device with the seconds of a rank's memory-bound kernels, and those by which attention
+    takes longer than its FLOPs in a GEMM, spread over the FLOPs of its other ones.
 
     The host launches kernels ahead of the device, so ``launch`` bounds a microbatch as a whole: it
     takes at least as long as to launch all its kernels and to check all its collectives, and what
@@ -75,14 +75,16 @@ def spread(device: "Device", held: Held, waiting: float = 0.0) -> "Device":
     collectives, while the host goes on. Those of a rank without other kernels, a stage with the
     embedding alone, are left out.
     """
-    alone, dtype = replace(device, pointwise="free", launch=0.0), held.workload.dtype
-    gemms, others = gemms_of(held), list(passes(device, held))
-    computing = sum(count * alone.time(flops, size, dtype) for count, flops, size in gemms)
+    free, dtype = device.pointwise == "free", held.workload.dtype
+    alone = replace(device, pointwise="free", launch=free * device.launch)
+    gemms, others = gemms_of(held), [] if free else list(passes(device, held))
+    took = lambda gemms: sum(n * alone.time(flops, size, dtype) for n, flops, size in gemms)
+    computing = took(gemms_of(held, device.attention_factor))
     seconds = sum(count * alone.time(0, size) for count, size in others)
     launching = device.launch * sum(count for count, *_ in (*gemms, *others))
     if held.parts > 1 and held.ends != (True, True):
         launching += device.check * held.parts * collectives(held)
-    seconds = max(seconds, launching - computing - waiting)
+    seconds = max(seconds, (launching - computing - waiting) * (not free)) + computing - took(gemms)
     total = sum(count * flops for count, flops, _ in gemms)
     return replace(alone, spread=seconds / total if total else 0.0)
 
@@ -143,16 +145,18 @@ def collectives(held: Held) -> int:
 
 def work(device: "Device", held: Held) -> list[tuple[int, float, float]]:
     """[(number of kernels, FLOPs, bytes)] of all kernels of a rank's microbatch."""
-    return [*gemms_of(held), *((count, 0.0, size) for count, size in passes(device, held))]
+    others = ((count, 0.0, size) for count, size in passes(device, held))
+    return [*gemms_of(held, device.attention_factor), *others]
 
 
-def gemms_of(held: Held) -> "list[tuple[int, float, float]]":
-    """[(number of kernels, FLOPs, bytes)] of the GEMMs and attention of a rank's microbatch."""
+def gemms_of(held: Held, attention: float = 1) -> "list[tuple[int, float, float]]":
+    """[(number of kernels, FLOPs, bytes)] of the GEMMs and attention of a rank's microbatch;
+    attention : a factor of its FLOPs, for a GEMM as long as it."""
     k, n = kernels(held.workload), held.parts
-    layers = [(held.layers, layer) for layer in (k.qkv, k.core, k.out, k.up, k.down)]
-    ends = [(1, k.head)] if held.ends[1] else []
+    core = [one._replace(flops=attention * one.flops) for one in k.core]
+    layers = [(held.layers, layer) for layer in (k.qkv, core, k.out, k.up, k.down)]
     return [
         (count, kernel.flops / n, kernel.bytes / n)
-        for count, layer in (*layers, *ends)
+        for count, layer in (*layers, *[(1, k.head)] * held.ends[1])
         for kernel in layer
     ]

@@ -157,7 +157,7 @@ class _Bounds:
 
     def _clock(self, held):
         device = self.cluster.device
-        if device.pointwise != "free":
+        if not device.plain:
             # where there is no pipeline the host launches while the device waits
             hidden = self.s.pp == 1 and self.s.inside.world_size > 1
             device = spread(replace(device, launch=0.0) if hidden else device, held)
