@@ -167,9 +167,8 @@ def test_balanced_counts_the_head():
     """A block as many FLOPs as the head and the loss's stage has one less; by hand: 8 blocks and a
     head of 2 on 2 ranks are 5 each."""
     *block, head = kernels(DEEP)
-    vocab = round(
-        2 * DEEP.vocab * sum(k.flops for layer in block for k in layer) / sum(k.flops for k in head)
-    )
+    both = 2 * sum(k.flops for layer in block for k in layer)
+    vocab = both * DEEP.vocab // sum(k.flops for k in head)  # or just less, never more
     w = replace(DEEP, layers=8, vocab=vocab)
     two = tv.Merak(schedule="1f1b", recompute="none", layout="balanced")
     assert two.layout_of(w) == "Et*5|tttL"
