@@ -42,6 +42,21 @@ def test_the_fastest_that_fits_is_named_with_its_time():
     assert plan_map_scene(PLANS[2:], 80e9)["best"] == -1
 
 
+def test_a_stranger_reads_what_dots_axes_and_the_wall_are():
+    """In the picture itself: also where it is shown without words around it."""
+    drawn = plan_map_scene(PLANS, 80e9, chosen=0)["common"]
+    for words in (
+        "Each dot is a plan: one way to split the training over the GPUs.",
+        "time of a step: faster →",
+        "memory that each GPU needs: more →",
+        "a GPU has 80 GB",
+        "with a pipeline",
+    ):
+        assert f">{words}</text>" in drawn
+    times = [float(t) for t in re.findall(r">([\d.]+) s</text>", drawn)]
+    assert len(times) >= 4 and times == sorted(times)  # up is faster
+
+
 @pytest.mark.parametrize("theme", ["light", "dark", "auto", "page"])
 def test_svg_is_well_formed(theme):
     for plans in (PLANS, PLANS[:1], PLANS[2:]):
@@ -79,6 +94,8 @@ def test_a_dot_is_a_prediction_and_a_click_takes_its_plan(asked):
     assert taken == [view.plans[3][0]]
     assert view.to_table()[4][0] == view.plans[3][0].short
     assert "a step" in view.describe()
+    view.show(chosen, (1.0, 2.0, 4.0))
+    assert view.scene["numbers"][0] == ["likely, the bar", "1 s to 4 s"]
 
 
 def test_the_planner_has_it_around_the_plan_of_its_knobs():

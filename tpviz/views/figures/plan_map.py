@@ -18,14 +18,14 @@ from .legend import legend
 from .scales import Scale
 from .svg import alone, amount, pattern_defs, rect, seconds, text, ticks
 
-WIDTH, HEIGHT = 740, 500
-LEFT, RIGHT, TOP, FOOT = 70, 722, 44, 436
+WIDTH, HEIGHT = 740, 510
+LEFT, RIGHT, TOP, FOOT = 74, 722, 62, 446
 KINDS = {
-    "data": ("forward", "circle"),
-    "tensor": ("axis0", "diamond"),
-    "pipeline": ("optimizer_state", "square"),
+    "data": ("forward", "circle", "data parallel alone"),
+    "tensor": ("axis0", "diamond", "with tensor parallelism"),
+    "pipeline": ("optimizer_state", "square", "with a pipeline"),
 }
-"""{kind of plan: its ink, its shape}."""
+"""{kind of plan: its ink, its shape, its words}."""
 SHAPES = {
     "circle": "M-{0},0a{0},{0} 0 1,0 {1},0a{0},{0} 0 1,0 -{1},0z",
     "square": "M-{0},-{0}h{1}v{1}h-{1}z",
@@ -69,18 +69,16 @@ def plan_map_scene(
         parts.append(_named(plans[best], across, up, "fastest that fits"))
     if chosen >= 0:
         parts.append(_chosen(plans[chosen], across, up, band, chosen == best))
-    items = [(_mark(kind), kind) for kind in KINDS if any(p.kind == kind for p in plans)]
-    marks, _ = legend(items, 320, 8, WIDTH)
+    items = [(_mark(k), KINDS[k][2]) for k in KINDS if any(p.kind == k for p in plans)]
+    marks, _ = legend(items, LEFT, 30, WIDTH)
     many = f"{len(plans)} plan{'s' * (len(plans) > 1)}"
-    does = "fits" if len(fit) == 1 else "fit"
-    left = len(plans) - len(fit)
+    does, left = "fits" if len(fit) == 1 else "fit", len(plans) - len(fit)
     more = f", {left} do{'es' * (left == 1)} not" if left else ""
     return {
         "title": title,
         "badge": badge,
         "width": WIDTH,
         "height": HEIGHT,
-        "top": 0,
         "captions": [f"{many}; {len(fit)} {does} in {amount(capacity)}{more}"],
         "common": "".join([*parts, marks]),
         "best": best,
@@ -110,8 +108,9 @@ def _round(scale: Scale) -> Iterable[float]:
     low, high = 10**scale.low, 10**scale.high
     if high < 4 * low:
         return ticks(low, high, 5)
-    powers = range(int(scale.low) - 1, int(scale.high) + 2)
-    return [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]
+    powers, many = range(int(scale.low) - 1, int(scale.high) + 2), (1, 2, 3, 4, 5, 6, 8)
+    every = [m * 10.0**p for p in powers for m in ((1, 2, 5) if high > 40 * low else many)]
+    return [value for value in every if low <= value <= high]
 
 
 def _ground(across, up, wall, capacity):
@@ -124,18 +123,20 @@ def _ground(across, up, wall, capacity):
     last = -100.0
     for size in _round(across):
         x = across.at(size)
-        if x - last < 62 or abs(x - wall) < 56:
+        if x - last < 62 or abs(x - wall) < 100:
             continue
         last = x
         out += f"<path d='M{x:.1f},{FOOT}v5' class='s-muted'/>"
         out += text(x, FOOT + 20, amount(size), "muted", anchor="middle")
     out += f"<path d='M{wall:.1f},{TOP}V{FOOT}' class='s-exposed' stroke-width='2'/>"
-    out += text(wall, FOOT + 20, amount(capacity), "exposed", anchor="middle", weight=650)
-    side, anchor = (wall + 8, "start") if wall < RIGHT - 110 else (wall - 8, "end")
-    words = "does not fit" if anchor == "start" else "does not fit →"
-    out += text(side, TOP + 17, words, "exposed", anchor=anchor, weight=650)
-    out += text(LEFT, 20, "seconds a step (up is faster)", "muted")
-    return out + text(RIGHT, FOOT + 44, "memory that a GPU needs", "muted", anchor="end")
+    words = f"a GPU has {amount(capacity)}"
+    out += text(wall, FOOT + 20, words, "exposed", anchor="middle", weight=650)
+    side, anchor, more = (8, "start", "") if wall < RIGHT - 110 else (-8, "end", " →")
+    out += text(wall + side, TOP + 17, "does not fit" + more, "exposed", anchor=anchor, weight=650)
+    out += text(LEFT, 18, "Each dot is a plan: one way to split the training over the GPUs.")
+    turn, middle = f"transform='rotate(-90 18 {(TOP + FOOT) / 2})'", (LEFT + RIGHT) / 2
+    out += text(18, (TOP + FOOT) / 2, "time of a step: faster →", anchor="middle", extra=turn)
+    return out + text(middle, FOOT + 46, "memory that each GPU needs: more →", anchor="middle")
 
 
 def _shape(kind, half):
@@ -162,8 +163,7 @@ def _named(plan, across, up, words):
     """Words beside a dot, on the side where there is room."""
     x, y = across.at(plan.memory), up.at(plan.step)
     anchor, by = ("end", -16) if x > (LEFT + RIGHT) / 2 else ("start", 16)
-    words = f"{words}: {seconds(plan.step)}"
-    edge = "stroke-width='4' paint-order='stroke'"
+    edge, words = "stroke-width='4' paint-order='stroke'", f"{words}: {seconds(plan.step)}"
     return text(x + by, y - 9, words, "fg s-bg", anchor=anchor, weight=650, extra=edge)
 
 

@@ -19,7 +19,7 @@ class PlanMap extends View {
     this.drawHead(scene, scene.numbers);
     this.big.textContent = scene.big;
     this.now.textContent = scene.says;
-    this.summary.textContent = scene.captions[0];
+    this.summary.textContent = `${scene.captions[0]}. Click a dot to take its plan.`;
     this.resize(svg, scene.width, scene.height);
     svg.style = "width:100%;height:auto";
     svg.setAttribute("aria-label", `${scene.title}: ${scene.captions[0]}. ${scene.says}`);

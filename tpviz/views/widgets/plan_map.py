@@ -75,12 +75,13 @@ class PlanMap(Working, View):
             dots, capacity, len(dots) - 1, self._around, p.badge.partition(",")[0], p.strategy.short
         )
         memory = f"{amount(own.memory)} of {amount(capacity)}, "
+        ends = (self._around or [])[:: max(len(self._around or ()) - 1, 1)]
         scene |= {
             "big": seconds(p.step_time),
             "says": f"a step, with {p.strategy.caption}",
             "numbers": [
+                *([["likely, the bar", " to ".join(map(seconds, ends))]] if ends else []),
                 ["speed", f"{p.tokens_per_second / p.strategy.world_size:,.0f} tokens/s a GPU"],
-                ["MFU", f"{100 * p.mfu:.0f} %"],
                 ["memory", memory + ("fits" if p.fits else "does not fit")],
             ],
         }
