@@ -30,6 +30,7 @@ _HOMES = {
     "tpviz.schemes.t3.strategy": ["T3"],
     "tpviz.schemes.pipeline.strategy": ["Pipeline"],
     "tpviz.schemes.zero.strategy": ["DataParallel"],
+    "tpviz.schemes.context.strategy": ["Context"],
     "tpviz.schemes.custom": ["Custom"],
     "tpviz.schemes.gpt.own": ["reference_model"],
     "tpviz.core.trace": ["Trace", "Event", "Ledger"],

@@ -12,6 +12,7 @@ the same data offline.
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -71,6 +72,9 @@ class GPT:
     norm: str = "layer"
     rotary: bool = False
     bias: bool = True
+
+    context: ClassVar[Any] = None
+    """of a part of the sequences that `tpviz.schemes.context` cuts: how"""
 
     def __post_init__(self):
         for name, most in MOST.items():
@@ -150,6 +154,11 @@ class GPT:
             heads = {"kv_heads": (self.kv_heads, self.heads)}
         return heads | ({"ffn": (self.ffn, 0)} if self.ffn else {})
 
+    @property
+    def num_positions(self) -> int:
+        """Number of learned positions: tokens of a whole sequence."""
+        return self.seq
+
     def norm_shapes(self, name: str) -> dict[str, tuple[int, ...]]:
         """{name: shape} of a norm's parameters."""
         biased = self.bias and self.norm == "layer"
@@ -183,7 +192,7 @@ class GPT:
         h, block = self.hidden, self.block_shapes()
         shapes: dict[str, tuple[int, ...]] = {"embed.token.weight": (self.vocab, h)}
         if not self.rotary:
-            shapes["embed.position.weight"] = (self.seq, h)
+            shapes["embed.position.weight"] = (self.num_positions, h)
         for i in range(self.layers):
             shapes |= {f"blocks.{i}.{name}": shape for name, shape in block.items()}
         shapes |= self.norm_shapes("norm")
@@ -199,7 +208,9 @@ class GPT:
     def num_parameters(self) -> int:
         """By default V h + s h + L ((4 + 2r) h^2 + (9 + r) h) + 2h, and V h more if untied."""
         ends = (
-            (2 - self.tied) * self.vocab + (not self.rotary) * self.seq + len(self.norm_shapes(""))
+            (2 - self.tied) * self.vocab
+            + (not self.rotary) * self.num_positions
+            + len(self.norm_shapes(""))
         )
         return ends * self.hidden + self.layers * sum(map(prod, self.block_shapes().values()))
 

@@ -32,7 +32,7 @@ class Factor:
         """The factors of the product, innermost first."""
         inner, around = getattr(self, "inner", None), getattr(self, "data", None)
         outer = (around,) if isinstance(around, Factor) else ()
-        return (*((inner,) if inner else ()), self, *outer)
+        return (*(inner.factors if inner else ()), self, *outer)
 
     @property
     def short(self) -> str:
@@ -65,7 +65,7 @@ class Factor:
         "Megatron tp 2, DataParallel dp 4"."""
         factors, words = self.factors, []
         for one in factors:
-            others = [other.axes for other in factors if other is not one] if one is self else []
+            others = [other.axes for other in one.factors if other is not one]
             inside = {axis for axes in others for axis in axes}
             own = (f"{a} {n}" for a, n in one.axes.items() if n > 1 and a not in inside)
             words.append(" ".join([type(one).__name__, *own]))
@@ -82,6 +82,10 @@ class Factor:
         texts = [(getdoc(type(one)) or "").partition("\n\n")[0] for one in self.factors]
         return f"{self.caption}: {' '.join(' '.join(texts).replace('``', '').split())}"
 
+    def nested(self, other: "Strategy") -> "Strategy | None":
+        """The product of this factor and ``other``, inside of a third one; None if there is none."""
+        return self.takes(other) or other.takes(self)  # pyright: ignore[reportArgumentType]
+
     def takes(self, other: "Strategy") -> "Strategy | None":
         """The product of this factor around ``other``; None if the two do not nest."""
         return None
@@ -94,8 +98,8 @@ class Factor:
                 return made
         raise ValueError(
             f"cannot combine {self!r} with {other!r}: a product has at most one factor that cuts "
-            "blocks (Megatron, ATP, AxoNN, T3), one Pipeline and one DataParallel; Merak is a "
-            "product of all three"
+            "blocks (Megatron, ATP, AxoNN, T3), one Context, one Pipeline and one DataParallel; Merak "
+            "is a product of blocks, pipeline and data"
         )
 
     def with_order(self, order: str) -> Self:

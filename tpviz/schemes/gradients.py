@@ -3,7 +3,7 @@
 The batch is shared over axes of the mesh (dp, AxoNN's z and data), the sequence perhaps over
 another: the *token axes*. A parameter's gradient is added up over exactly the token axes that do
 not cut the parameter: `Strategy.summed` of the factor inside, and dp. It is divided once, by
-`share`: a microbatch's mean loss counts by its rows of the whole batch.
+`share`: a microbatch's mean loss counts by its tokens of the whole batch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,22 +15,30 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
+    from tpviz.schemes.context.sequence import SequenceCut
+
 
 def own_rows(
-    batch: Sequence["torch.Tensor"], rows: Sequence[tuple[int, str]], mesh: Any
+    batch: Sequence["torch.Tensor"],
+    rows: Sequence[tuple[int, str]],
+    mesh: Any,
+    sequence: "SequenceCut | None" = None,
 ) -> list["torch.Tensor"]:
     """This rank's rows of the whole ``batch``, which is cut over the axes of ``rows``, inner one
-    first."""
+    first; and of each row its tokens, where ``sequence`` cuts it."""
     found = list(batch)
     for _, axis in reversed(rows):
         found = [own_of(part, mesh.get_group(axis)) for part in found]
+    if sequence:
+        where = sequence.positions(batch[0].shape[1], mesh).to(batch[0].device)
+        found = [part[:, where] for part in found]
     return found
 
 
-def share(rows: int, batch: int, microbatches: int) -> float:
-    """The factor on the gradient of a microbatch's mean loss, where a rank takes ``rows`` of the
-    whole ``batch`` in equal microbatches."""
-    return rows / (batch * microbatches)
+def share(tokens: int, batch: int, microbatches: int) -> float:
+    """The factor on the gradient of a microbatch's mean loss, where a rank takes ``tokens`` of the
+    whole ``batch`` of tokens in equal microbatches."""
+    return tokens / (batch * microbatches)
 
 
 def add_up(

@@ -5,6 +5,8 @@ hidden, F MLP width, V vocabulary, S sequence, Q queries, keys and values where 
 weights are (out, in).
 """
 
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,6 +62,11 @@ def local_shapes(strategy: "Strategy | None", workload: "GPT") -> dict[str, tupl
             shape = shapes[name]
             shapes[name] = (*shape[:dim], shape[dim] // axes[axis], *shape[dim + 1 :])
     return shapes
+
+
+def num_local(shapes: Mapping[str, Sequence[int]]) -> int:
+    """Number of elements of tensors {name: shape}."""
+    return sum(map(prod, shapes.values()))
 
 
 def _row(name, shape, letters, cuts, flat, home):

@@ -221,7 +221,7 @@ class _GatheredPieces:
     def _gemms(self, part):
         """Places of the layers' GEMMs among the operations of a part of forward."""
         kernels = [n for n, o in enumerate(self.plane[part]) if not isinstance(o, Collective)]
-        return [kernels[0], kernels[2]] if part == "attention" else kernels
+        return [kernels[0], kernels[-1]] if part == "attention" else kernels
 
     def _back(self, layer):
         """Backward of a layer: the input's gradient, the weight's, its scatter."""

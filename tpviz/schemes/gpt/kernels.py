@@ -9,7 +9,13 @@ arguments and results, each once. T tokens, B sequences of S, N heads of D numbe
 Kernel(flops=3145728, bytes=180224)
 """
 
-from tpviz.core.step import Kernel
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tpviz.core.step import Kernel, Operation
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
 
 
 def gemm(m: int, k: int, n: int, itemsize: int, bias: int = 0) -> Kernel:
@@ -26,6 +32,21 @@ def linear(
         gemm(tokens, features_out, features_in, itemsize),
         gemm(features_out, tokens, features_in, itemsize),
     )
+
+
+def attending(w: "GPT", heads: int, keys: int) -> tuple[list[Operation], list[Operation]]:
+    """(forward, backward) of attention on so many heads of queries and of keys: a kernel each, or
+    those of a part of the sequences with what travels between them (`tpviz.schemes.context`)."""
+    if w.context:
+        return w.context.operations(w, heads, keys)
+    forward, backward = attention(w.batch, heads, w.seq, w.head_size, w.itemsize, keys)
+    return [forward], [backward]
+
+
+def whole_kernel(operations: Iterable[Operation]) -> Kernel:
+    """All kernels among the operations as one."""
+    kernels = [o for o in operations if isinstance(o, Kernel)]
+    return Kernel(sum(k.flops for k in kernels), sum(k.bytes for k in kernels))
 
 
 def attention(

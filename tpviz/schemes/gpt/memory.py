@@ -37,7 +37,7 @@ def dropped(recompute: str, all_but_input: int, core: int) -> int:
 def attention_kept(w: "GPT") -> int:
     """Features of a token that backward of attention and of out needs: those of qkv, the copies
     in between, and the output."""
-    return w.qkv_features + copied(w) + w.hidden
+    return w.qkv_features + copied(w) + w.hidden + (w.context.kept(w) if w.context else 0)
 
 
 def copied(w: "GPT") -> int:

@@ -72,14 +72,23 @@ def recompute(module: nn.Module, what: str) -> None:
 
 
 class Heads:
-    """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's. again :
-    whether backward computes it once more."""
+    """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's. where : the
+    positions of the tokens, all of them unless said. again : whether backward computes it once
+    more."""
 
     again = False
 
-    def __init__(self, w: "GPT", dtype: torch.dtype, device: "torch.device | str | None" = None):
+    def __init__(
+        self,
+        w: "GPT",
+        dtype: torch.dtype,
+        device: "torch.device | str | None" = None,
+        where: torch.Tensor | None = None,
+    ):
         self.queries, self.size = w.heads // w.num_kv_heads, w.head_size
         self.turns = rotary_turns(w, dtype, device) if w.rotary else None
+        if self.turns is not None and where is not None:
+            self.turns = self.turns[where]
 
     def __call__(self, qkv: torch.Tensor, sequence_first: bool = False) -> torch.Tensor:
         """(B, S, K (g + 2) D) -> (B, S, N D), or both (S, B, ...)."""
@@ -95,18 +104,22 @@ class Heads:
         if self.turns is not None:
             parts = *(turned(part, self.turns) for part in parts[:2]), parts[2]
         q_BNSD, k_BKSD, v_BKSD = (part.flatten(1, 2) for part in parts)
-        y_BNSD = F.scaled_dot_product_attention(
-            q_BNSD, k_BKSD, v_BKSD, is_causal=True, enable_gqa=self.queries > 1
-        )
+        y_BNSD = self.mixed(q_BNSD, k_BKSD, v_BKSD)
         y = y_BNSD.permute(2, 0, 1, 3) if sequence_first else y_BNSD.transpose(1, 2)
         return y.flatten(2)
+
+    def mixed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Values (B, N, S, D) mixed by attention: q (B, N, S, D), k and v (B, K, S, D)."""
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=self.queries > 1
+        )
 
 
 def rotary_turns(w: "GPT", dtype: torch.dtype, device: "torch.device | str | None") -> torch.Tensor:
     """Complex numbers (S, D/2) of length 1: position s turns pair i by s / base^(2i/D)."""
     wide = {"dtype": torch.promote_types(dtype, torch.float32), "device": device}
     rates = ROTARY_BASE ** (torch.arange(0, w.head_size, 2, **wide) / -w.head_size)
-    angles = torch.outer(torch.arange(w.seq, **wide), rates)
+    angles = torch.outer(torch.arange(w.num_positions, **wide), rates)
     return torch.polar(torch.ones_like(angles), angles)
 
 
@@ -130,7 +143,7 @@ def activation(w: "GPT") -> Callable[[torch.Tensor], torch.Tensor]:
 
 def positions(w: "GPT", width: int, **kw: Any) -> nn.Embedding | None:
     """The table of learned positions, None if they are rotary."""
-    return None if w.rotary else nn.Embedding(w.seq, width, **kw)
+    return None if w.rotary else nn.Embedding(w.num_positions, width, **kw)
 
 
 class Embedding(nn.Module):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from tpviz.core.workload import GPT
+    from tpviz.schemes.context.sequence import SequenceCut
     from tpviz.schemes.grid.layout import Layout
 
 LEARNING_RATE = 1e-3
@@ -111,7 +112,7 @@ class Program:
     whole parameter.
     layout : of a tensor-parallel module: how its activations are cut.
     rows : (dim, axis) of the rows of activations, inner axis first, where the batch is shared
-    inside this program. summed : {axis: parameters whose gradients `synchronise` adds up over it}.
+    inside this program. sequence : how sequences are cut, where they are. summed : {axis: parameters whose gradients `synchronise` adds up over it}.
     clip : largest norm of the gradient, 0 for any.
     accumulation : microbatches of a step.
     buckets : flat buffers of data parallelism, if there are any, that have the gradients and
@@ -124,6 +125,7 @@ class Program:
     clip, accumulation = 0.0, 1
     layout: "Layout | None" = None
     rows: Sequence[tuple[int, str]] = ()
+    sequence: "SequenceCut | None" = None
     buckets: Sequence[FlatBucket] = ()
     unkept: Sequence[str] = ()
     extra: Sequence[str] = ()
@@ -139,11 +141,12 @@ class Program:
         clip: float = 0.0,
         layout: "Layout | None" = None,
         rows: Sequence[tuple[int, str]] = (),
+        sequence: "SequenceCut | None" = None,
         summed: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ):
         self.workload, self.module, self.mesh = workload, module, mesh
         self.accumulation, self.clip, self.layout, self.rows = accumulation, clip, layout, rows
-        self.summed = summed
+        self.sequence, self.summed = sequence, summed
         self.named = dict(module.named_parameters())
         self.splits = splits or {}
         self.optimizer = adamw(module.parameters(), lr)
@@ -167,15 +170,15 @@ class Program:
         self.optimizer.zero_grad()
 
     def own_rows(self, batch: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """This rank's rows of the whole batch."""
-        return own_rows(batch, self.rows, self.mesh)
+        """This rank's rows of the whole batch, and of each its tokens."""
+        return own_rows(batch, self.rows, self.mesh, self.sequence)
 
     def accumulate(self, rows: Sequence[torch.Tensor]) -> torch.Tensor:
         """Forward and backward of this rank's rows, in microbatches whose gradients add up to this
         rank's part of the whole batch's. Returns the mean loss of the rows."""
         self.watched.clear()
         count, losses = self.accumulation, []
-        factor = share(len(rows[0]), self.workload.batch, count)
+        factor = share(rows[0].numel(), self.workload.batch * self.workload.seq, count)
         for number, part in enumerate(zip(*(of_all.chunk(count) for of_all in rows))):
             with label(microbatch=number if count > 1 else -1):
                 self.before_forward(number)
@@ -258,8 +261,10 @@ class Program:
         first = int(bool(self.layout and self.layout.sp))
         whole = self.everywhere(name, torch.cat(microbatches, first) if microbatches else None)
         rows = [(first, axis) for _, axis in self.rows]
-        full = gather(whole, [*cuts, *rows], self.mesh)
-        return full.transpose(0, 1) if first else full
+        tokens = [(1 - first, self.sequence.axis)] if self.sequence else []
+        full = gather(whole, [*cuts, *tokens, *rows], self.mesh)
+        full = full.transpose(0, 1) if first else full
+        return self.sequence.restored(full) if self.sequence else full
 
     def everywhere(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor:
         """A tensor of `keep`, or its gradient, on ranks that have none: here all have it."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.core.step import Kernel, Operation, Part
 
-from .kernels import adamw, attention, linear
+from .kernels import adamw, attending, linear, whole_kernel
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -62,7 +62,7 @@ def kernels(w: "GPT", parts: int = 1) -> Kernels:
     heads, kv_heads = w.heads // parts, w.num_kv_heads // parts
     return Kernels(
         linear(T, h, w.qkv_features // parts, item, w.bias),
-        attention(w.batch, heads, w.seq, w.head_size, item, kv_heads),
+        tuple(map(whole_kernel, attending(w, heads, kv_heads))),
         linear(T, h // parts, h, item, whole),
         linear(T, h, w.up_features // parts, item, w.bias),
         linear(T, f // parts, h, item, whole),

@@ -21,12 +21,21 @@ if TYPE_CHECKING:
 class ParallelEmbedding(nn.Module):
     """Token table split by vocabulary, position table (if any) whole: (B, S) -> activations.
 
-    width : features of this rank's tables, all of them unless said.
+    width : features of this rank's tables, all of them unless said. where : the positions of its
+    tokens, likewise.
     """
 
-    def __init__(self, w: "GPT", group: Group, sp: bool, width: int | None = None, **kw: Any):
+    def __init__(
+        self,
+        w: "GPT",
+        group: Group,
+        sp: bool,
+        width: int | None = None,
+        where: Tensor | None = None,
+        **kw: Any,
+    ):
         super().__init__()
-        width = width or w.hidden
+        width, self.where = width or w.hidden, where
         self.rank, self.size, self.group, self.sp = group.rank(), group.size(), group, sp
         self.token = nn.Embedding(w.vocab // self.size, width, **kw)
         self.position = positions(w, width, **kw)
@@ -41,6 +50,8 @@ class ParallelEmbedding(nn.Module):
         if self.position is None:
             return x
         table = self.position.weight
+        if self.where is not None:
+            table = table[self.where]
         if self.sp and self.size > 1:
             table = own_of(table, self.group).unsqueeze(1)
         return x + table

@@ -37,7 +37,8 @@ class Groups:
     linear: Callable[..., GridLinear] = GridLinear
 
     def __init__(self, layout: "Layout", mesh: "DeviceMesh", back: int = 1):
-        at = self.layout = layout
+        at, self.mesh = layout, mesh
+        self.layout = layout
         self.inside = mesh.get_group(at.inside) if at.inside else Alone()
         self.stream = mesh.get_group(at.stream) if at.stream else Alone()
         sequence, heads = 0 if at.sp else None, -1 if at.a3 else None
@@ -60,6 +61,14 @@ class Groups:
     def embedding(self, w: "GPT", **kw: Any) -> "GridEmbedding":
         """The rank's module that embeds tokens and positions."""
         return GridEmbedding(w, self, **kw)
+
+    def heads(self, w: "GPT", **kw: Any) -> Heads:
+        """The attention of a rank's heads."""
+        return w.context.heads(w, self.mesh, **kw) if w.context else Heads(w, **kw)
+
+    def where(self, w: "GPT") -> Tensor | None:
+        """The positions of a rank's tokens; None for all."""
+        return w.context.positions(w.num_positions, self.mesh) if w.context else None
 
     def norm(self, w: "GPT", **kw: Any) -> nn.Module:
         """A norm of the stream."""
@@ -96,7 +105,7 @@ class GridAttention(nn.Module):
 
     def __init__(self, w: "GPT", groups: Groups, **kw: Any):
         super().__init__()
-        self.heads, self.sp = Heads(w, **kw), groups.layout.sp
+        self.heads, self.sp = groups.heads(w, **kw), groups.layout.sp
         self.qkv = groups.linear(w.hidden, w.qkv_features, groups.qkv, bias=w.bias, **kw)
         self.out = groups.linear(w.hidden, w.hidden, groups.out, bias=w.bias, **kw)
 
@@ -141,8 +150,8 @@ class GridEmbedding(ParallelEmbedding):
     """Tokens by vocabulary over *inside*, features over *stream*."""
 
     def __init__(self, w: "GPT", groups: Groups, **kw: Any):
-        width = w.hidden // groups.layout.s
-        super().__init__(w, groups.inside, groups.layout.sp, width, **kw)
+        width, where = w.hidden // groups.layout.s, groups.where(w)
+        super().__init__(w, groups.inside, groups.layout.sp, width, where, **kw)
         self.join = groups.join
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
@@ -200,6 +209,7 @@ class GridProgram(Program):
             clip=strategy.clip,
             layout=strategy.layout,
             rows=[(0, axis) for axis in reversed(strategy.shares)],
+            sequence=strategy.sequence,
             summed=strategy.summed(workload),
             **options,
         )

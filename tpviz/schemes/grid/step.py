@@ -25,7 +25,7 @@ layer gathers its input again for the weight's gradient, which keeps activations
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import Chunks, Collective, Operation, Overlapped, PairInChunks
-from tpviz.schemes.gpt.kernels import adamw, attention, gemm
+from tpviz.schemes.gpt.kernels import adamw, attending, gemm
 from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
 from tpviz.schemes.gpt.step import completes
 
@@ -70,7 +70,7 @@ def num_local_parameters(at: "Layout", w: "GPT") -> int:
 def num_whole_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters on a rank that are not cut over *inside*."""
     norms = num_norm_parameters(w) * w.hidden
-    rest = ((not w.rotary) * w.seq + w.bias * 2 * w.layers) * w.hidden
+    rest = ((not w.rotary) * w.num_positions + w.bias * 2 * w.layers) * w.hidden
     return norms // (1 if at.l2 else at.s) + rest // at.s
 
 
@@ -90,7 +90,7 @@ class _Pieces:
         w, at = self.w, self.at
         heads = w.heads // (at.i * at.s if at.a3 else at.i)
         keys = heads * w.num_kv_heads // w.heads
-        core = attention(w.batch, heads, w.seq, w.head_size, self.item, keys)
+        core, core_back = attending(w, heads, keys)
         qkv, out = (self.h, w.qkv_features), (self.h, self.h)
         up, down, head = (self.h, w.up_features), (self.f, self.h), (self.h, w.vocab)
         norm = self.statistics()
@@ -99,7 +99,7 @@ class _Pieces:
             "attention": [
                 *norm,
                 *self.first(*qkv, scatter=at.a3),
-                core[0],
+                *core,
                 *self.second(*out, gather=at.a3),
                 *self.join(),
             ],
@@ -112,8 +112,8 @@ class _Pieces:
             "up_back": self.first_back(*up),
             "norm2_back": self.norm_back(),
             "out_back": self.second_back(*out, halves=at.a3),
-            "core": [core[0]],
-            "core_back": [core[1]],
+            "core": core,
+            "core_back": core_back,
             "qkv_back": self.first_back(*qkv, scattered=at.a3),
             "norm1_back": self.norm_back(),
             "embed_back": self.gather_inside(),

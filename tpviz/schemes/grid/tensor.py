@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tpviz.cluster.clock.cost import Memory
     from tpviz.core.step import Operation
     from tpviz.core.workload import GPT
+    from tpviz.schemes.context.sequence import SequenceCut
     from tpviz.schemes.gpt.pointwise import Held
 
     from .program import Groups
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
 class TensorParallel(Strategy):
     """A strategy that cuts a block's matrices and activations by a ``layout``.
 
-    shares : its own axes over which the batch is split, outer first.
+    shares : its own axes over which the batch is split, outer first. sequence : how sequences are
+    cut, where they are.
     """
 
     alike: Any = True
     scheme = "tpviz.schemes.grid"
     shares: Sequence[str] = ()
+    sequence: "SequenceCut | None" = None
 
     if TYPE_CHECKING:
 
@@ -96,6 +99,15 @@ class TensorParallel(Strategy):
         """Number of its ranks that the batch is split over."""
         return prod(self.axes[axis] for axis in self.shares)
 
+    @property
+    def token_ranks(self) -> int:
+        """Number of its ranks that the tokens of the batch are split over."""
+        return self.sharing
+
+    def part(self, workload: "GPT") -> "GPT":
+        """What a rank has of the sequences: all of them, unless `sequence` says else."""
+        return workload
+
     def step(self, workload: "GPT") -> Step:
         local = self.local(workload)
         parts = assemble(local, self.pieces(local), completion_order(self.layout), self.recompute)
@@ -118,6 +130,7 @@ class WholeBlocks(TensorParallel):
     """A block on one rank, without an axis of its own: the step of one process."""
 
     recompute: str = "none"
+    accumulation: int = 1
 
     @property
     def axes(self) -> dict[str, int]:

@@ -63,7 +63,7 @@ def least_activations(s: "Staged", w: "GPT") -> int:
     drop = count if s.recompute in ("full", "stage_aware") else 0
     kept = _Kept(s, w, count, drop, first=False, last=False)
     whole = kept.dropped * (s.recompute == "full")
-    return 16 * w.batch * w.seq // s.dp + flying * kept.after_forward + whole
+    return 16 * w.batch * s.inside.part(w).seq // s.dp + flying * kept.after_forward + whole
 
 
 def memory_of(s: "Staged", w: "GPT", place: int) -> Memory:
@@ -122,7 +122,8 @@ def activations(s: "Staged", w: "GPT", place: int) -> int:
         for n in (stage - 1, stage + 1)
         if 0 <= n < schedule.stages
     } - {place}
-    return 16 * w.batch * w.seq // s.dp + peak + PREFETCH * len(beside) * message_bytes(s, w)
+    tokens = 16 * w.batch * s.inside.part(w).seq // s.dp
+    return tokens + peak + PREFETCH * len(beside) * message_bytes(s, w)
 
 
 @lru_cache(maxsize=256)

@@ -75,7 +75,7 @@ class RankPipeline:
             axis: list({id(owned[name]): owned[name] for name in names}.values())
             for axis, names in summed.items()
         }
-        self.share = share(1, strategy.dp * strategy.inside.sharing, strategy.microbatches)
+        self.share = share(1, strategy.dp * strategy.inside.token_ranks, strategy.microbatches)
         self.executor = self._executor(schedule, stages, runners)
         self.tied_weights = TiedWeights(
             tied_weights,

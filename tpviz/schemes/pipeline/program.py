@@ -126,6 +126,7 @@ class StagedProgram(Program):
         self.strategy, self.workload, self.mesh = strategy, workload, pipeline.mesh
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
         self.splits, self.layout = strategy.splits(workload), strategy.inside.layout
+        self.sequence = strategy.inside.sequence
         shares = (*(("dp",) * ("dp" in strategy.axes)), *strategy.inside.shares)
         self.rows = [(int(self.layout.sp), axis) for axis in reversed(shares)]
         self.buckets = pipeline.buckets
@@ -146,7 +147,8 @@ class StagedProgram(Program):
         return self.pipeline.stages.values()
 
     def everywhere(self, name: str, tensor: torch.Tensor | None) -> torch.Tensor:
-        w, at, sizes = self.workload, self.strategy.inside.layout, self.strategy.axes
+        inside = self.strategy.inside
+        w, at, sizes = inside.part(self.workload), inside.layout, self.strategy.axes
         first = name == "input"
         shape = list(at.stream_sizes(w) if first else (w.seq, w.vocab // at.i))
         shape.insert(int(at.sp), w.batch // prod(sizes[axis] for _, axis in self.rows))

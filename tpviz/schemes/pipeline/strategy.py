@@ -120,7 +120,8 @@ class Pipeline(Staged):
             factor = getattr(self, name)
             if factor is None:
                 continue
-            if not isinstance(factor, kind) or getattr(factor, "inner", None) is not None:
+            of_data = kind is DataParallel and getattr(factor, "inner", None) is not None
+            if not isinstance(factor, kind) or of_data:
                 raise ValueError(
                     f"{name}={factor!r} is not possible: multiply the factors, or give a "
                     f"{kind.__name__} such as {instead}"
@@ -171,6 +172,8 @@ class Pipeline(Staged):
         """The pipeline with ``other`` inside or around it; None if that place is taken."""
         if isinstance(other, TensorParallel) and self.inner is None:
             return replace(self, inner=_plane(other), data=_data(other, self.data))
+        if isinstance(other, TensorParallel) and (made := self.inner.nested(other)) is not None:  # pyright: ignore[reportOptionalMemberAccess]
+            return replace(self, inner=made)
         if isinstance(other, DataParallel) and self.data is None:
             inner, around = other.inner, replace(other, inner=None)
             if inner is None:

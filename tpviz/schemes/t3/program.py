@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tpviz.core.mesh import Mesh
 from tpviz.schemes.grid.layers import GridLinear
 from tpviz.schemes.grid.program import Groups, build
+from tpviz.schemes.ring import neighbours
 
 from .operators import Column, RowOnRing, SplitColumn, SplitRow
 from .ring import Ring
@@ -55,12 +55,8 @@ def groups(strategy: "T3", mesh: "DeviceMesh", halves: int = 1) -> RingGroups:
 
 
 def ring_of(strategy: "T3", mesh: "DeviceMesh") -> Ring:
-    """This rank's `Ring`. Two ranks send to each other: with NCCL, which runs the messages of a
-    pair one after another, each would wait for the other in one group, so there are two."""
-    group, back = mesh.get_group("tp"), None
+    """This rank's `Ring`."""
     if strategy.mode == "sequential":
-        return Ring(group, None)
-    if group.size() == 2:
-        whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
-        back = whole.second_group("tp", "tp", device_type=mesh.device_type)
+        return Ring(mesh.get_group("tp"), None)
+    group, back = neighbours(mesh, "tp")
     return Ring(group, strategy.tiles, back)

@@ -1,26 +1,22 @@
 """GEMMs fused with the collective before or after them, on a ring of ranks.
 
-A rank sends to the one below and receives from the one above. The order is fixed, so that it can be
-captured and replayed: the GEMM of a tile, then the wait for its partial sum, then the trigger. The
-GEMM needs no message, so it overlaps the transfer; the link stays busy meanwhile with the previous
-chunk. For equal tiles this order is optimal: it takes the longer of all GEMMs, and of the first
-GEMM plus all messages (derived; tested). When a rank sends message i it posts the receive of
-message i, one chunk ahead, and waits for its send of a chunk earlier. So a rank buffers one chunk
-in each direction, and all ranks send and receive in step. If ranks are equally fast that wait
-returns at once (derived). Events are labelled with the position of their chunk in the rank's order
+The order is fixed, so that it can be captured and replayed: the GEMM of a tile, then the wait for
+its partial sum, then the trigger. The GEMM needs no message, so it overlaps the transfer; the link
+stays busy meanwhile with the previous chunk. For equal tiles this order is optimal: it takes the
+longer of all GEMMs, and of the first GEMM plus all messages (derived; tested). A message is
+received one chunk ahead, and a rank waits for its send of a chunk earlier. So it buffers one chunk
+in each direction. If ranks are equally fast that wait returns at once (derived). Events are labelled with the position of their chunk in the rank's order
 (``chunk``), the same on all ranks.
 
 Shapes: T tokens, n ranks, k and h features.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
-
 from tpviz.core.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
+from tpviz.schemes.ring import Neighbours, RingMessages
 
 from .paper import updates_per_element
 from .tiles import bands, gathering_order, order
@@ -28,26 +24,24 @@ from .tracker import Tracker
 
 if TYPE_CHECKING:
     import torch
+    import torch.distributed as dist
 
 
-class Ring:
+class Ring(Neighbours):
     """One rank's place in the ring.
 
-    group : of the ranks. tiles : (rows, columns) of a chunk -> its tiles, as `tiles.cut` makes
-    them; None does without fusion: whole GEMMs, collectives before or after. back : the group in
-    which rank 0 of two receives, see `program.ring_of`.
+    group, back : as of `Neighbours`. tiles : (rows, columns) of a chunk -> its tiles, as
+    `tiles.cut` makes them; None does without fusion: whole GEMMs, collectives before or after.
     """
 
     def __init__(
         self,
-        group: dist.ProcessGroup,
+        group: "dist.ProcessGroup",
         tiles: Callable[[int, int], list[tuple[slice, slice]]] | None,
-        back: dist.ProcessGroup | None = None,
+        back: "dist.ProcessGroup | None" = None,
     ):
-        self.group, self.tiles = group, tiles
-        self.rank, self.size = group.rank(), group.size()
-        ways = group, back or group
-        self.down, self.up = ways if self.rank == 0 else ways[::-1]
+        super().__init__(group, back)
+        self.tiles = tiles
 
     def reduce_scatter(self, a: "torch.Tensor", b: "torch.Tensor") -> "torch.Tensor":
         """a (T, k) @ b (k, h), summed over the ranks: this rank's rows (T/n, h).
@@ -105,34 +99,3 @@ class Ring:
                     yield slice(chunk * rows + down.start, chunk * rows + down.stop), piece
         messages.finish()
 
-
-class RingMessages:
-    """What goes round the ring during one GEMM: first in, first out. most : on their way at once,
-    those of a chunk."""
-
-    def __init__(self, ring: Ring, most: int):
-        self.ring, self.most, self.coming, self.sent = ring, most, deque(), deque()
-
-    def pass_on(self, tensor: "torch.Tensor") -> None:
-        """Send to the rank below, and ask the one above for the message of the same number."""
-        ring = self.ring
-        above, below = (ring.rank + 1) % ring.size, (ring.rank - 1) % ring.size
-        room = tensor.new_empty(tensor.shape)
-        self.coming.append((room, dist.irecv(room, group=ring.up, group_src=above)))
-        self.sent.append((tensor, dist.isend(tensor, group=ring.down, group_dst=below)))
-        self._let_go(self.most)
-
-    def take(self) -> "torch.Tensor":
-        """The next message from the rank above, as soon as it is here."""
-        tensor, work = self.coming.popleft()
-        work.wait()
-        return tensor
-
-    def finish(self) -> None:
-        """Wait until all that was sent has arrived."""
-        self._let_go(0)
-
-    def _let_go(self, most):
-        """Of what was sent all but the last ``most`` has arrived, and its memory is free."""
-        while len(self.sent) > most:
-            self.sent.popleft()[1].wait()

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import RING_SHIFT, Collective, Kernel, Operation, Operations, Overlapped
-from tpviz.schemes.gpt.kernels import gemm
+from tpviz.schemes.gpt.kernels import attending, gemm
 from tpviz.schemes.gpt.step import kernels, payloads, update
 from tpviz.schemes.grid.step import num_local_parameters, num_whole_parameters
 
@@ -43,10 +43,11 @@ class Layers:
     def __init__(self, s: "T3", w: "GPT", later: bool = False):
         self.s, self.w, self.rows, self.later = s, w, w.batch * w.seq // s.tp, later
         self.payloads, self.kernels = payloads(w, s.tp), kernels(w, s.tp)
+        self.core = attending(w, w.heads // s.tp, w.num_kv_heads // s.tp)
 
     def pieces(self) -> dict[str, list[Operation]]:
         """{piece of the network: its operations}, for `assemble`."""
-        w, s, k = self.w, self.s, self.kernels
+        w, s = self.w, self.s
         h, f, v = w.hidden // s.tp, w.mlp_width // s.tp, w.vocab // s.tp
         qkv, up = w.qkv_features // s.tp, w.up_features // s.tp
         loss = Collective("tp", "all_gather", self.payloads.loss)
@@ -54,7 +55,7 @@ class Layers:
         replicated = Collective("tp", "all_reduce", whole)
         return {
             "embed": [self.whole("reduce_scatter" if s.split else "all_reduce")],
-            "attention": [*self.column("qkv", qkv), k.core[0], *self.row("out", h)],
+            "attention": [*self.column("qkv", qkv), *self.core[0], *self.row("out", h)],
             "mlp": (mlp := [*self.column("up", up), *self.row("down", f)]),
             "mlp_unsummed": mlp,  # the sum is part of the GEMM
             "head": [*self.column("head", v), loss],
@@ -62,8 +63,8 @@ class Layers:
             "down_back": self.row_back("down", f),
             "up_back": self.column_back("up", up),
             "out_back": self.row_back("out", h),
-            "core": [k.core[0]],
-            "core_back": [k.core[1]],
+            "core": self.core[0],
+            "core_back": self.core[1],
             "qkv_back": self.column_back("qkv", qkv),
             "embed_back": [self.whole("all_gather")] if s.split else [],
             "sync": [replicated] if s.split else [],

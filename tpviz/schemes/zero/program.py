@@ -57,6 +57,9 @@ class DataParallelProgram(Program):
         return [f"blocks.{number}" for number in range(self.workload.layers)]
 
     # -- one step ---------------------------------------------------------------------------------
+    def own_rows(self, batch: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return self.inner.own_rows(super().own_rows(batch))
+
     def begin(self) -> None:
         for bucket in self.buckets:
             bucket.reset()

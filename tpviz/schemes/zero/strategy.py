@@ -110,6 +110,8 @@ class DataParallel(Strategy):
 
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a strategy inside. Around AxoNN it becomes AxoNN's own axis ``data``."""
+        if self.inner is not None and (made := self.inner.nested(other)) is not None:
+            return None if hasattr(made, "stages") else replace(self, inner=made)
         plain = self.inner is None and not isinstance(other, DataParallel)
         beside = hasattr(other, "stages") and not other.shares_batch  # `Pipeline.takes` does it
         if not plain or beside:

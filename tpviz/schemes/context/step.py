@@ -1,0 +1,110 @@
+"""Attention of a part of the sequences as data: its blocks, and what travels between them (derived).
+
+With n = cp ranks, T = B S / n tokens of a rank, K heads of D numbers of keys and as many of values,
+b bytes a number and b' = max(b, 4), a rank sends for one attention:
+
+============  =============================================  ======================================
+kind          forward                                        backward
+============  =============================================  ======================================
+ring, zigzag  n - 1 messages of 2 T K D b                    the same again, and n of 2 T K D b'
+all_gather    an all-gather of 2 n T K D b                   the same again, and a reduce-scatter of
+                                                             2 n T K D b'
+ulysses       an all-to-all of T (N + 2 K) D b, and one of   the same, the other way round
+              T N D b
+============  =============================================  ======================================
+
+A message of keys and values travels while the blocks of the one before are computed, a message of
+their gradients while those of the next are. The all-gather travels under a rank's own blocks. The
+last message of gradients, the reduce-scatter and the all-to-alls are exposed.
+
+Under "ring" ranks differ: this is the last one, which has a block in every position, so that all
+others wait for it.
+"""
+
+from typing import TYPE_CHECKING
+
+from tpviz.core.step import RING_SHIFT, Collective, Operation, Operations
+from tpviz.schemes.gpt.kernels import attention
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
+
+    from .sequence import SequenceCut
+
+
+def operations(
+    cut: "SequenceCut", w: "GPT", heads: int, keys: int
+) -> tuple[list[Operation], list[Operation]]:
+    """Implements `sequence.SequenceCut.operations`."""
+    if cut.kind == "ulysses":
+        return _exchanged(cut, w, heads, keys)
+    return _forward(cut, w, heads, keys), _backward(cut, w, heads, keys)
+
+
+def _exchanged(cut, w, heads, keys):
+    n, features = cut.cp, w.batch * w.seq * w.head_size * w.itemsize
+    packed = Collective(cut.axis, "all_to_all", (heads + 2 * keys) * features)
+    result = Collective(cut.axis, "all_to_all", heads * features)
+    forward, backward = attention(
+        w.batch, heads // n, w.seq * n, w.head_size, w.itemsize, keys // n
+    )
+    return [packed, forward, result], [result, backward, packed]
+
+
+def _kernels(cut, w, heads, keys, way):
+    """[kernels of each position, one a block], way : 0 forward, 1 backward."""
+    size = w.seq // cut.each
+    of = {
+        causal: attention(w.batch, heads, size, w.head_size, w.itemsize, keys, causal)[way]
+        for causal in (False, True)
+    }
+    rank = cut.busiest
+    return [
+        [of[causal] for *_, causal in cut.blocks(rank, other)] for other in cut.passing(rank)
+    ]
+
+
+def _bytes(w, keys, item):
+    return 2 * w.batch * w.seq * keys * w.head_size * item
+
+
+def _forward(cut, w, heads, keys):
+    made, kernels = Operations(), _kernels(cut, w, heads, keys, 0)
+    size = _bytes(w, keys, w.itemsize)
+    if cut.kind == "all_gather":
+        return _gathered(cut, made, kernels, size)
+    ticket = None
+    for position, blocks in enumerate(kernels):
+        made.wait(ticket)
+        if position < cut.cp - 1:
+            ticket = made.issue(Collective(cut.axis, RING_SHIFT, size))
+        made += blocks
+    return made
+
+
+def _gathered(cut, made, kernels, size):
+    own, *others = kernels
+    ticket = made.issue(Collective(cut.axis, "all_gather", cut.cp * size))
+    made += own
+    made.wait(ticket)
+    made += [kernel for blocks in others for kernel in blocks]
+    return made
+
+
+def _backward(cut, w, heads, keys):
+    made, kernels = Operations(), _kernels(cut, w, heads, keys, 1)
+    size, wide = (_bytes(w, keys, item) for item in (w.itemsize, max(w.itemsize, 4)))
+    if cut.kind == "all_gather":
+        _gathered(cut, made, kernels, size)
+        made.append(Collective(cut.axis, "reduce_scatter", cut.cp * wide))
+        return made
+    coming = summed = None
+    for position, blocks in enumerate(kernels):
+        made.wait(coming)
+        if position < cut.cp - 1:
+            coming = made.issue(Collective(cut.axis, RING_SHIFT, size))
+        made += blocks
+        made.wait(summed)
+        summed = made.issue(Collective(cut.axis, RING_SHIFT, wide))
+    made.wait(summed)
+    return made

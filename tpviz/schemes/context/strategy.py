@@ -1,0 +1,252 @@
+"""Context parallelism: sequences over ranks, as a factor of every product.
+
+Ring attention: Liu et al. 2023, arXiv 2310.01889; its causal balance and the all-gather: Llama 3,
+arXiv 2407.21783, section 3.3.2; Ulysses: Jacobs et al. 2023, arXiv 2309.14509.
+
+>>> from tpviz import Megatron, Pipeline
+>>> plan = Megatron(tp=2) * Context(cp=2) * Pipeline(pp=2)
+>>> plan.axes, plan.short
+({'pp': 2, 'cp': 2, 'tp': 2}, 'Megatron(tp=2) * Context(cp=2) * Pipeline(pp=2)')
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+
+from tpviz.core.checks import divides
+from tpviz.core.step import Collective, Part, Step
+from tpviz.core.workload import GPT
+from tpviz.schemes.factor import placed
+from tpviz.schemes.grid.layout import Layout
+from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.ownership import num_local
+from tpviz.schemes.strategy import Strategy, register
+
+from .sequence import BALANCED, KINDS, PartOfSequence, SequenceCut
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.cluster.clock.cost import Memory
+    from tpviz.core.step import Operation
+    from tpviz.schemes.gpt.pointwise import Held
+    from tpviz.schemes.grid.program import Groups
+
+__all__ = ["GPT", "Context"]
+
+
+@register
+class Context(TensorParallel):
+    """Splits every sequence over ``cp`` ranks: each has some of its tokens, through all layers, and
+    only attention exchanges something. Inside it any tensor parallelism, around it a pipeline and
+    data parallelism: ``Megatron(...) * Context(...) * Pipeline(...)``.
+
+    ``kind``: "ring" passes keys and values round the ranks, block by block; under the causal mask
+    the last rank has most to do. "zigzag" is the same with balanced blocks. "all_gather" collects
+    the keys and values of all ranks first. "ulysses" exchanges tokens for heads, and each rank
+    computes whole sequences for some of them.
+    """
+
+    cp: int = knob(2, help="ranks that share every sequence", low=1, high=1024)
+    kind: str = knob(
+        "zigzag", help="what attention exchanges, and which tokens a rank has", choices=KINDS
+    )
+    accumulation: int = accumulation_knob()
+    recompute: str = recompute_knob()
+    inner: TensorParallel | None = None
+    placement: str = ""
+
+    searched = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        inner = self.inner
+        if inner is None:
+            return
+        if not isinstance(inner, TensorParallel) or isinstance(inner, Context):
+            raise ValueError(
+                f"inner={inner!r} is not possible: multiply the factors, as in "
+                "Megatron(tp=2) * Context(cp=2)"
+            )
+        if inner.clip:
+            raise ValueError(
+                f"{inner.short} in Context: clip={inner.clip} is not possible, since the norm is "
+                "taken before gradients are added up over cp; use clip=0.0"
+            )
+        for name, default in (("accumulation", 1), ("recompute", "none")):
+            self._take(inner, name, default)
+
+    def _take(self, inner: TensorParallel, name: str, default: object):
+        """A knob of both is one of theirs: here it is this one's."""
+        own, its = getattr(self, name), getattr(inner, name)
+        if its == default:
+            return
+        if own not in (default, its):
+            raise ValueError(
+                f"{name}={own!r} around {name}={its!r} is not possible: give one of the two "
+                "strategies the other's, or none"
+            )
+        object.__setattr__(self, name, its)
+        object.__setattr__(self, "inner", replace(self.inner, **{name: default}))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def takes(self, other: Strategy) -> "Strategy | None":
+        """The product with a tensor parallelism inside."""
+        if self.inner is None and isinstance(other, TensorParallel):
+            return None if isinstance(other, Context) else replace(self, inner=other)
+        return None
+
+    # -- the factor inside, on a part of the sequences ----------------------------------------------
+    @property
+    def within(self) -> TensorParallel:
+        """The tensor parallelism inside, with this one's accumulation and recomputation;
+        `WholeBlocks` if there is none."""
+        return _within(self)
+
+    @property
+    def sequence(self) -> SequenceCut | None:
+        """How sequences are cut; None where they are not."""
+        return SequenceCut(self.cp, self.kind) if self.cp > 1 else None
+
+    def part(self, workload: GPT) -> GPT:
+        """What a rank has of the sequences, as a workload of its own."""
+        return _part(workload, self.sequence) if self.cp > 1 else workload
+
+    @property
+    def axes(self) -> dict[str, int]:
+        return placed({"cp": self.cp} | self.within.axes, self.placement)
+
+    @property
+    def layout(self) -> Layout:
+        """The `Layout` of the factor inside."""
+        return self.within.layout
+
+    @property
+    def scheme(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The package whose program runs: that of the factor inside."""
+        return self.within.scheme
+
+    @property
+    def shares(self) -> Sequence[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Of the factor inside."""
+        return self.within.shares
+
+    @property
+    def parent_axis(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Of the factor inside."""
+        return self.within.parent_axis
+
+    @property
+    def alike(self) -> bool | tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """All ranks, but under "ring", where their work differs along cp."""
+        if self.kind == "ring":
+            return tuple(axis for axis in self.axes if axis != "cp")
+        return True
+
+    @property
+    def token_ranks(self) -> int:
+        return self.cp * self.within.token_ranks
+
+    def check(self, workload: GPT) -> None:
+        w, each = workload, 2 if self.kind in BALANCED and self.cp > 1 else 1
+        divides("seq", w.seq, "2*cp" if each == 2 else "cp", each * self.cp)
+        try:
+            self.within.check(self.part(w))
+        except ValueError as error:
+            clash = getattr(error, "clash", None)
+            if clash is None or clash.size_name != "seq" or self.cp == 1:
+                raise
+            raise clash.outside("cp", self.cp).error() from None
+        if self.kind == "ulysses":
+            at = self.layout
+            ranks = at.i * (at.s if at.a3 else 1)
+            name = "kv_heads" if w.kv_heads else "heads"
+            parts = "cp" if ranks == 1 else f"cp*{'*'.join(filter(None, (at.inside, at.stream)))}"
+            divides(name, w.num_kv_heads, parts, self.cp * ranks, within=w.heads * bool(w.kv_heads))
+
+    def local(self, workload: GPT) -> GPT:
+        """The workload of one microbatch of one rank."""
+        return self.within.local(self.part(workload))
+
+    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
+        return self.within.splits(workload)
+
+    def cut_over(self, workload: GPT) -> Mapping[str, Collection[str]]:
+        return self.within.cut_over(workload)
+
+    def flat_shapes(self, workload: GPT) -> dict[str, tuple[int, ...]]:
+        return self.within.flat_shapes(workload)
+
+    def flat_ranges(self, workload: GPT) -> dict[str, dict[str, Any]]:
+        """As of the factor inside."""
+        return getattr(self.within, "flat_ranges", lambda workload: {})(workload)
+
+    def summed(self, workload: GPT) -> Mapping[str, tuple[str, ...]]:
+        """What the factor inside adds up, and over cp every gradient."""
+        everything = {"cp": tuple(workload.parameter_shapes())} if self.cp > 1 else {}
+        return {**self.within.summed(workload), **everything}
+
+    def check_split_backward(self) -> None:
+        self.within.check_split_backward()
+
+    def pieces(self, workload: GPT, split: bool = False) -> "dict[str, list[Operation]]":
+        return self.within.pieces(workload, split)
+
+    def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
+        return self.within.groups(mesh, halves)
+
+    def lowered(self, parts: Sequence[Part]) -> Sequence[Part]:
+        return self.within.lowered(parts)
+
+    def least_of(self, parts: Sequence[Part]) -> Sequence[Part]:
+        return self.within.least_of(parts)
+
+    def gathered(self, workload: GPT) -> tuple[int, int]:
+        return self.within.gathered(workload)
+
+    def step(self, workload: GPT) -> Step:
+        """The step of the factor inside on a part of the sequences, and the sum of all gradients
+        over cp before the update."""
+        parts = self.within.step(self.part(workload))
+        if self.cp == 1:
+            return parts
+        size = num_local(self.flat_shapes(workload)) * workload.itemsize
+        summed = Collective("cp", "all_reduce", size)
+        return [
+            p._replace(operations=(*p.operations, summed))
+            if isinstance(p, Part) and p.phase == "sync" and p is _last_sync(parts)
+            else p
+            for p in parts
+        ]
+
+    def held(self, workload: GPT, rank: int = 0) -> "Held":
+        return self.within.held(self.part(workload))
+
+    def memory(self, workload: GPT) -> "Memory":
+        return self.within.memory(self.part(workload))
+
+    @classmethod
+    def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
+        """Every kind, with all ranks on cp."""
+        if cls.allows("cp", world_size):
+            for kind in KINDS if world_size > 1 else KINDS[:1]:
+                yield cls(cp=world_size, kind=kind)
+
+
+def _last_sync(parts):
+    return next(p for p in reversed(parts) if isinstance(p, Part) and p.phase == "sync")
+
+
+@lru_cache(maxsize=256)
+def _within(context: Context) -> TensorParallel:
+    knobs = {"accumulation": context.accumulation, "recompute": context.recompute}
+    if context.inner is None:
+        return WholeBlocks(**knobs)  # pyright: ignore[reportArgumentType]
+    return replace(context.inner, **knobs)  # pyright: ignore[reportArgumentType]
+
+
+@lru_cache(maxsize=1024)
+def _part(workload: GPT, cut: SequenceCut) -> PartOfSequence:
+    sizes = {f.name: getattr(workload, f.name) for f in fields(GPT)}
+    return PartOfSequence(**sizes | {"seq": workload.seq // cut.cp}, context=cut)
