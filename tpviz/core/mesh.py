@@ -80,16 +80,26 @@ class Mesh:
             rank = rank * size + place
         return rank
 
+    def ranks_along(self, axis: str) -> int:
+        """Number of ranks of each group of an axis, or of several, as "dp*cp"."""
+        return ranks_along(self.axes, axis)
+
     def group(self, rank: int, axis: str) -> list[int]:
-        """Global ranks that differ from ``rank`` along ``axis`` only, in order, itself included."""
+        """Global ranks that differ from ``rank`` along ``axis`` only, in order, itself included.
+        "dp*cp": along these axes."""
         self.check_axis(axis)
+        if "*" in axis:
+            outer, _, rest = axis.partition("*")
+            inner = self.group(rank, rest)
+            lines = (self.group(member, outer) for member in inner)
+            return sorted(member for line in lines for member in line)
         stride = prod(self.shape[self.names.index(axis) + 1 :])
         first = rank - self.coords(rank)[axis] * stride
         return list(range(first, first + stride * self.axes[axis], stride))
 
     def check_axis(self, axis: str) -> None:
         """Raise ``ValueError`` unless the mesh has this axis."""
-        if not isinstance(axis, str) or axis not in self.axes:
+        if not isinstance(axis, str) or any(one not in self.axes for one in axis.split("*")):
             raise ValueError(f"no axis {axis!r} in this mesh: use {' or '.join(self.names)}")
 
     def groups(self, axis: str) -> list[list[int]]:
@@ -150,6 +160,20 @@ class Mesh:
             mesh_dim_names=self.names,
         )
         return groups, mesh
+
+
+def ranks_along(axes: Mapping[str, int], axis: str) -> int:
+    """Number of ranks of each group of an axis of {axis: ranks}, or of several, as "dp*cp"."""
+    return prod(axes[one] for one in axis.split("*"))
+
+
+def group_along(mesh: "DeviceMesh", axis: str) -> "ProcessGroup":
+    """This rank's group of an axis of a ``DeviceMesh``, or of several, as "dp*cp". To be called on
+    every rank of the world."""
+    if "*" not in axis:
+        return mesh.get_group(axis)
+    whole = Mesh({name: mesh.get_group(name).size() for name in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
+    return whole.second_group(axis, axis, device_type=mesh.device_type)  # pyright: ignore[reportReturnType]
 
 
 # Groups own threads and sockets: one set per mesh for as long as its groups exist, not one a run.

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
+from .mesh import ranks_along
 from .trace.ledger import Ledger
 
 RING_SHIFT = "ring_shift"
@@ -197,7 +198,8 @@ def _rows(step, sizes):
         for (move, other), each in moves[key].items():
             axis, collective, payload = move
             names = ("send", "recv") if collective == RING_SHIFT else (collective,)
-            size = min(sizes[axis], 2) if collective == RING_SHIFT else sizes[axis]
+            ranks = ranks_along(sizes, axis)
+            size = min(ranks, 2) if collective == RING_SHIFT else ranks
             for name in names:
                 yield axis, name, other or phase, each * repeats, payload, size
 

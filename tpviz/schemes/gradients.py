@@ -1,13 +1,14 @@
 """Whose rows a rank takes, by what a loss is divided, and the sum of gradients: in every product.
 
 The batch is shared over axes of the mesh (dp, AxoNN's z and data), the sequence perhaps over
-another: the *token axes*. A parameter's gradient is added up over exactly the token axes that do
-not cut the parameter: `Strategy.summed` of the factor inside, and dp. It is divided once, by
+another, cp: the *token axes*. A parameter's gradient is added up over exactly the token axes that
+do not cut the parameter: `Strategy.summed` of the factor inside, and dp and cp together, as one
+group, which ZeRO's shards are spread over. It is divided once, by
 `share`: a microbatch's mean loss counts by its tokens of the whole batch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.schemes.collectives import own_of, sum_together
 
@@ -39,6 +40,21 @@ def share(tokens: int, batch: int, microbatches: int) -> float:
     """The factor on the gradient of a microbatch's mean loss, where a rank takes ``tokens`` of the
     whole ``batch`` of tokens in equal microbatches."""
     return tokens / (batch * microbatches)
+
+
+class Replicas(NamedTuple):
+    """The ranks that add up the gradients of the same parameters, and share them under ZeRO."""
+
+    axis: str
+    ranks: int
+
+    @classmethod
+    def of(cls, dp: int, inside: Any) -> "Replicas":
+        """Of dp parts of the batch, and of the parts of each sequence that ``inside`` has."""
+        cut = getattr(inside, "sequence", None)
+        if cut is None:
+            return cls("dp", dp)
+        return cls(f"dp*{cut.axis}" if dp > 1 else cut.axis, dp * cut.cp)
 
 
 def add_up(

@@ -32,7 +32,7 @@ def transfer(
 
     A `step.RING_SHIFT` takes as long as its slowest message in any group.
     """
-    size = mesh.axes[axis]
+    size = mesh.ranks_along(axis)
     if size == 1:
         return Transfer(axis, 0.0)
     if collective == RING_SHIFT:

@@ -59,9 +59,7 @@ def _kernels(cut, w, heads, keys, way):
         for causal in (False, True)
     }
     rank = cut.busiest
-    return [
-        [of[causal] for *_, causal in cut.blocks(rank, other)] for other in cut.passing(rank)
-    ]
+    return [[of[causal] for *_, causal in cut.blocks(rank, other)] for other in cut.passing(rank)]
 
 
 def _bytes(w, keys, item):

@@ -10,7 +10,7 @@ arXiv 2407.21783, section 3.3.2; Ulysses: Jacobs et al. 2023, arXiv 2309.14509.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -57,6 +57,8 @@ class Context(TensorParallel):
     recompute: str = recompute_knob()
     inner: TensorParallel | None = None
     placement: str = ""
+    summing: bool = field(default=True, repr=False)
+    """whether it adds up gradients over cp; replicas around it do so with those over dp"""
 
     searched = False
 
@@ -183,8 +185,9 @@ class Context(TensorParallel):
         return getattr(self.within, "flat_ranges", lambda workload: {})(workload)
 
     def summed(self, workload: GPT) -> Mapping[str, tuple[str, ...]]:
-        """What the factor inside adds up, and over cp every gradient."""
-        everything = {"cp": tuple(workload.parameter_shapes())} if self.cp > 1 else {}
+        """What the factor inside adds up, and over cp every gradient, where nothing is around."""
+        own = self.summing and self.cp > 1
+        everything = {"cp": tuple(workload.parameter_shapes())} if own else {}
         return {**self.within.summed(workload), **everything}
 
     def check_split_backward(self) -> None:
@@ -206,10 +209,10 @@ class Context(TensorParallel):
         return self.within.gathered(workload)
 
     def step(self, workload: GPT) -> Step:
-        """The step of the factor inside on a part of the sequences, and the sum of all gradients
-        over cp before the update."""
+        """The step of the factor inside on a part of the sequences, and before the update the sum of
+        all gradients over cp, where nothing is around."""
         parts = self.within.step(self.part(workload))
-        if self.cp == 1:
+        if self.cp == 1 or not self.summing:
             return parts
         size = num_local(self.flat_shapes(workload)) * workload.itemsize
         summed = Collective("cp", "all_reduce", size)

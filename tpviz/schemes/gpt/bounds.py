@@ -132,7 +132,7 @@ def bytes_seconds(
     cluster: "Cluster", mesh: Mesh, axis: str, collective: str, payload: float
 ) -> float:
     """A lower bound of the seconds in which collectives of an axis move ``payload`` bytes."""
-    size = mesh.axes[axis]
+    size = mesh.ranks_along(axis)
     if size == 1:
         return 0.0
     link = cluster.axis_link(mesh, axis)

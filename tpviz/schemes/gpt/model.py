@@ -110,9 +110,7 @@ class Heads:
 
     def mixed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Values (B, N, S, D) mixed by attention: q (B, N, S, D), k and v (B, K, S, D)."""
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, enable_gqa=self.queries > 1
-        )
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.queries > 1)
 
 
 def rotary_turns(w: "GPT", dtype: torch.dtype, device: "torch.device | str | None") -> torch.Tensor:

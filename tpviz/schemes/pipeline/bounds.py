@@ -208,7 +208,7 @@ class _Bounds:
         block, embed, head = self.numels()
         numel = layers * block + ends[0] * embed + ends[1] * head
         clock = self._clock(self.s.held_by(self.w, layers, ends, zero > 1))
-        after = clock.seconds(update(w, numel // (s.dp if zero else 1)))
+        after = clock.seconds(update(w, numel // (s.replicas.ranks if zero else 1)))
         sent, busy = self._sent(numel, layers * block, zero)
         return after + sent, busy
 
@@ -222,10 +222,11 @@ class _Bounds:
         """(seconds of what dp sends behind a rank's last backward, of all that dp sends), of so
         many numbers, ``blocks`` of them in blocks."""
         size, moved, after = numel * self.w.itemsize, self._moved, 0.0
-        if self.s.dp == 1 or not numel:
+        if self.s.replicas.ranks == 1 or not numel:
             return 0.0, 0.0
         if not zero:
-            after = bytes_seconds(self.cluster, self.mesh, *self.s.replicas.summing(size))
+            summed = self.s.around.summing(size)._replace(axis=self.s.replicas.axis)
+            after = bytes_seconds(self.cluster, self.mesh, *summed)
         elif zero < 3:
             after = moved("all_gather", size) + moved("reduce_scatter", size) * (zero == 1)
         each = moved("reduce_scatter", size) * (zero > 1)
@@ -235,4 +236,4 @@ class _Bounds:
         return after, self.s.microbatches * each
 
     def _moved(self, collective, size):
-        return bytes_seconds(self.cluster, self.mesh, "dp", collective, size)
+        return bytes_seconds(self.cluster, self.mesh, self.s.replicas.axis, collective, size)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tpviz.core.labels import label
-from tpviz.core.mesh import Mesh
+from tpviz.core.mesh import Mesh, group_along
 from tpviz.schemes.gradients import add_up, share
 
 from .executor import Executor
@@ -36,7 +36,7 @@ class RankPipeline:
     rank. num_recomputed : layers of each stage of the pipeline that are recomputed. tied_weights :
     `Tie`s of all stages. mesh : a ``DeviceMesh`` over all ranks with the strategy's axes, perhaps
     with others around them. summed : {axis: parameters of this rank whose gradients it adds up at
-    the end}. buckets : of ZeRO, over dp; none without. Where they reduce every microbatch's
+    the end}. buckets : of ZeRO; none without. Where they reduce every microbatch's
     gradients, what is added up at the end are shares.
     """
 
@@ -66,7 +66,8 @@ class RankPipeline:
             s: Runner(stage, num_recomputed[s], split, strategy.skip_last_allreduce)
             for s, stage in stages.items()
         }
-        self.buckets = list(buckets)
+        self.buckets, (axis, ranks) = list(buckets), strategy.replicas
+        self.replicas = group_along(mesh, axis) if ranks > 1 else None
         self.added_up = [bucket for bucket in self.buckets if bucket.zero == 1]
         shared = [bucket for bucket in self.buckets if bucket.zero > 1]
         sharded: dict[str, Any] = {n: b.shard for b in shared for n in b.names}
@@ -129,9 +130,8 @@ class RankPipeline:
             bucket.reduce()
         for bucket in self.added_up:
             bucket.reduced()
-        if not self.buckets and self.strategy.dp > 1:
-            replicas = self.strategy.replicas
-            add_up(self.parameters(), self.mesh.get_group("dp"), replicas.start_sum)
+        if not self.buckets and self.replicas:
+            add_up(self.parameters(), self.replicas, self.strategy.around.start_sum)
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of this rank's stages, each once."""

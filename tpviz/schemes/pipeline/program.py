@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from tpviz.core.mesh import group_along
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather_together
 from tpviz.schemes.grid.program import GridBlock, Groups
 from tpviz.schemes.zero.exchange import BucketExchange
@@ -196,8 +197,9 @@ def build(
     named = {name for stage in stages.values() for name in stage.own()}
     buckets = []
     if s.zero_stage:
+        replicas = group_along(mesh, s.replicas.axis)
         for stage in stages.values():
-            buckets += stage.shard(mesh.get_group("dp"), s, w)
+            buckets += stage.shard(replicas, s, w)
     pipeline = RankPipeline(
         s,
         schedule,

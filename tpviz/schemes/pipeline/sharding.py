@@ -57,7 +57,9 @@ def _by_unit(inside, w, shapes):
 
 def flat_buckets(s: "Staged", w: "GPT", shapes: Mapping[str, tuple[int, ...]]) -> list[Bucket]:
     """The `Bucket` of each of the `groups`, in order. shapes : {parameter of the rank: shape}."""
-    made = (fill_buckets(of, s.dp, 1, maxsize, 1) for of in groups(s, w, shapes).values())
+    made = (
+        fill_buckets(of, s.replicas.ranks, 1, maxsize, 1) for of in groups(s, w, shapes).values()
+    )
     return [bucket for (bucket,) in made]
 
 
@@ -77,7 +79,7 @@ def padded(numel: int, ranks: int) -> int:
 def unit_numels(s: "Staged", w: "GPT", unit: str) -> dict[str, int]:
     """{kind of `groups`: elements of the flat buffer} of a unit under ZeRO 2 and 3."""
     kinds = counted(s.inside, w.one_layer)["blocks.0" if unit.startswith("blocks") else unit]
-    return {kind: padded(numel, s.dp) for kind, numel in kinds.items()}
+    return {kind: padded(numel, s.replicas.ranks) for kind, numel in kinds.items()}
 
 
 @lru_cache(maxsize=256)
@@ -108,7 +110,7 @@ def sharded(
         of_unit.setdefault(unit_of(part.layer), []).append(part)
 
     def collectives(kind, unit):
-        return [Collective("dp", kind, numel * w.itemsize) for numel in numels[unit]]
+        return [Collective(s.replicas.axis, kind, numel * w.itemsize) for numel in numels[unit]]
 
     exchange = ExchangeParts(s.zero, {unit: collectives("all_gather", unit) for unit in units})
     order = visits(units, action, drop)

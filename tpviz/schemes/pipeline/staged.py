@@ -19,6 +19,7 @@ from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import kernels
+from tpviz.schemes.gradients import Replicas
 from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.schemes.knobs import microbatches
 from tpviz.schemes.merak.paper import kept_shares
@@ -84,14 +85,23 @@ class Staged(Strategy):
         )
 
     @property
-    def replicas(self) -> DataParallel:
+    def around(self) -> DataParallel:
         """The `DataParallel` around the pipeline."""
-        return _replicas(self.dp)
+        return _around(self.dp)
+
+    @property
+    def replicas(self) -> Replicas:
+        """Who adds up gradients: the parts of the batch and, inside, of the sequences."""
+        return Replicas.of(self.dp, self.inside)
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Axes along which ranks run the same program: all but pp."""
-        return tuple(axis for axis in self.axes if axis != "pp")
+        """Axes along which ranks run the same program: all but pp, and where those of the factor
+        inside differ."""
+        inside = self.inside.alike
+        known = {*self.axes} - {*self.inside.axes} - {"pp"}
+        known |= {*(inside if isinstance(inside, tuple) else self.inside.axes)}
+        return tuple(axis for axis in self.axes if axis in known)
 
     @property
     def parent_axis(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -117,7 +127,7 @@ class Staged(Strategy):
     @property
     def zero_stage(self) -> int:
         """``zero``, or 0 where there is one replica."""
-        return self.zero if self.dp > 1 else 0
+        return self.zero if self.replicas.ranks > 1 else 0
 
     def of_replica(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one replica."""
@@ -254,7 +264,7 @@ class Staged(Strategy):
         if self.zero_stage < 3:
             return getattr(self.inside, "flat_ranges", lambda w: {})(workload)
         shapes = self.inside.flat_shapes(workload)
-        return kept_ranges(flat_buckets(self, workload, shapes), self.dp)
+        return kept_ranges(flat_buckets(self, workload, shapes), self.replicas)
 
     def ledger(self, workload: GPT) -> "Ledger":
         return self.ledger_of(workload, 0)
@@ -283,7 +293,9 @@ class Staged(Strategy):
     def held_by(self, workload: GPT, layers: int, ends: tuple[bool, bool], sharded: bool) -> "Held":
         """The `Held` of a rank with these blocks and ends. sharded : whether the replicas share the
         sum of gradients."""
-        shards = (self.dp if sharded else 1) * self.inside.sharing * (self.microbatches > 1)
+        shards = (
+            (self.replicas.ranks if sharded else 1) * self.inside.sharing * (self.microbatches > 1)
+        )
         held = self.inside.held(self.of_replica(workload))
         return held._replace(layers=layers, ends=ends, shards=shards)
 
@@ -348,7 +360,7 @@ def few_of(pp: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)  # each formula asks, for few
-def _replicas(dp: int) -> DataParallel:
+def _around(dp: int) -> DataParallel:
     return DataParallel(dp=dp)
 
 

@@ -212,11 +212,11 @@ def cost(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segmen
 def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
     """What a rank does after its last backward: gradients are summed between the two ends (shared
     weight), over the axes of the factor inside, and over dp; then the optimizer's update."""
-    schedule, item, dp = s.schedule_of(w), w.itemsize, s.dp
+    schedule, item, (axis, dp) = s.schedule_of(w), w.itemsize, s.replicas
     stages = schedule.stages_of(place)
     once = {
-        axis: sum(numbers[stage] for stage in stages)
-        for axis, numbers in num_summed_parameters(s, w).items()
+        name: sum(numbers[stage] for stage in stages)
+        for name, numbers in num_summed_parameters(s, w).items()
     }
     of_stage = [numels(s, w, stage) for stage in stages]
     buckets = [numel for units in of_stage for _, numel in units]
@@ -228,16 +228,16 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
         tied = prod(s.inside.flat_shapes(w.one_layer)[TOKENS])
         tied = padded(tied, dp) // dp if s.zero_stage > 1 else tied
         summed.append(Collective("ends", "all_reduce", tied * item))
-    summed += [Collective(axis, "all_reduce", n * item) for axis, n in once.items() if n]
+    summed += [Collective(name, "all_reduce", n * item) for name, n in once.items() if n]
     if not buckets:  # stages without blocks
         return [Part("sync", "", tuple(summed)), Part("optimizer", "", ())]
     if not s.zero_stage:
         if dp > 1:
-            summed.append(s.replicas.summing(sum(buckets) * item))
+            summed.append(s.around.summing(sum(buckets) * item)._replace(axis=axis))
         return [Part("sync", "", tuple(summed)), Part("optimizer", "", (update(w, sum(buckets)),))]
 
     def all_of(kind):
-        return [Collective("dp", kind, numel * item) for numel in buckets]
+        return [Collective(axis, kind, numel * item) for numel in buckets]
 
     if s.zero_stage == 1:
         summed += all_of("reduce_scatter")
@@ -252,7 +252,7 @@ def numels(s: "Staged", w: "GPT", stage: int) -> list[tuple[str, int]]:
     """[(kind, elements)] of the flat buffers of a stage, as in `sharding.groups`; without ZeRO one
     buffer of all its parameters."""
     if s.zero_stage < 2:
-        number = padded(num_local_parameters(s, w)[stage], s.dp if s.zero_stage else 1)
+        number = padded(num_local_parameters(s, w)[stage], s.replicas.ranks if s.zero_stage else 1)
         return [("", number)] * bool(number)
     units = units_at(s, w, stage)
     return [item for unit in units for item in unit_numels(s, w, unit).items()]

@@ -26,7 +26,7 @@ from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import knob
 from tpviz.schemes.strategy import Strategy, register
-from tpviz.schemes.zero.strategy import DataParallel
+from tpviz.schemes.zero.strategy import DataParallel, inside_of_replicas
 
 from .staged import Staged, few_of
 
@@ -106,8 +106,8 @@ class Pipeline(Staged):
         return self.data.zero if self.data else 0
 
     @property
-    def replicas(self) -> DataParallel:
-        return self.data or super().replicas
+    def around(self) -> DataParallel:
+        return self.data or super().around
 
     @property
     def axes(self) -> dict[str, int]:
@@ -132,6 +132,7 @@ class Pipeline(Staged):
                 f"{self.data.short} in a pipeline: gradients are summed by stages, not in buckets; "
                 f"use bucket_mb={DataParallel.bucket_mb}"
             )
+        object.__setattr__(self, "inner", inside_of_replicas(self.inner))
         super().__post_init__()
 
     def _check_factor(self, factor: TensorParallel | DataParallel):

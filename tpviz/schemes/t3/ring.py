@@ -98,4 +98,3 @@ class Ring(Neighbours):
                         messages.pass_on(piece)
                     yield slice(chunk * rows + down.start, chunk * rows + down.stop), piece
         messages.finish()
-

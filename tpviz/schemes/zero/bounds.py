@@ -55,7 +55,7 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
     def moved():
         """(P, seconds of a reduce-scatter of P at least, of a gather, of an all-reduce)."""
         size = inner_memory(s, local)["parameters"]
-        moves = [("dp", kind, size) for kind in ("reduce_scatter", "all_gather")]
+        moves = [(s.replicas.axis, kind, size) for kind in ("reduce_scatter", "all_gather")]
         moves.append(s.summing(size))
         return size, *(bytes_seconds(cluster, mesh, *move) for move in moves)
 
@@ -72,7 +72,9 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
         reduced = reduce if not zero else scatter + blocks * (zero == 3)
         last = max(f, gather * (zero == 3)) + max(b, reduced)
         before = (s.accumulation - 1) * (last if zero > 1 else f + b)
-        after = rest.serial + clock.seconds(update(w, size // (s.dp if zero else 1) // w.itemsize))
+        after = rest.serial + clock.seconds(
+            update(w, size // (s.replicas.ranks if zero else 1) // w.itemsize)
+        )
         busy = forward.plus(backward).plus(rest, s.accumulation).busy
         return max(before + last + after + gather * (0 < zero < 3), *busy.values(), 0.0)
 

@@ -6,7 +6,10 @@ evenly. Buckets are listed in the order in which backward completes their gradie
 
 from collections.abc import Iterable
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tpviz.schemes.gradients import Replicas
 
 MEGABYTE = 1_000_000
 
@@ -91,10 +94,11 @@ def _bucket(names, sizes, padding, block=-1, late=False):
     return Bucket(tuple(parts), -(-offset // padding) * padding, block, late)
 
 
-def kept_ranges(buckets: Iterable[Bucket], ranks: int) -> dict[str, dict[str, Any]]:
+def kept_ranges(buckets: Iterable[Bucket], replicas: "Replicas") -> dict[str, dict[str, Any]]:
     """{parameter: {"axis": "dp", "ranges": which of its elements each rank keeps}} at ZeRO 3."""
+    axis, ranks = replicas
     return {
-        name: {"axis": "dp", "ranges": _ranges(offset, numel, b.numel // ranks, ranks)}
+        name: {"axis": axis, "ranges": _ranges(offset, numel, b.numel // ranks, ranks)}
         for b in buckets
         for name, offset, numel in b.parts
     }

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
     """The `tpviz.cluster.clock.cost.Memory` of one rank."""
-    local, dp = strategy.local(workload), strategy.dp
+    local, dp = strategy.local(workload), strategy.replicas.ranks
     found = of_step(inner_memory(strategy, local), workload, local)
     if dp == 1:
         return found
@@ -69,7 +69,7 @@ def least(strategy: "DataParallel", workload: "GPT") -> Memory:
     found = inner_memory(strategy, strategy.local(workload))
     if strategy.zero:
         found["optimizer"] = 2 * found["parameters"]  # two moments of the flat buffers
-    return Memory(found | model_states(found, strategy.zero, strategy.dp))
+    return Memory(found | model_states(found, strategy.zero, strategy.replicas.ranks))
 
 
 def inner_memory(strategy: "DataParallel", local: "GPT") -> Memory:

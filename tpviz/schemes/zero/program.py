@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tpviz.core.labels import label
+from tpviz.core.mesh import group_along
 from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
 
 from .exchange import BucketExchange
@@ -37,7 +38,7 @@ class DataParallelProgram(Program):
     ):
         self.workload, self.mesh, self.inner = workload, mesh, inner
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
-        self.group, self.zero = mesh.get_group("dp"), strategy.zero
+        self.group, self.zero = group_along(mesh, strategy.replicas.axis), strategy.zero
         self.accumulation, self.rows = strategy.accumulation, [(0, "dp")]
         self.buckets = [
             FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum)
@@ -117,7 +118,7 @@ def build(
 ) -> Program:
     """This rank's program for a `DataParallel` strategy; its inner program alone where dp = 1."""
     inner, count, of_rank = strategy.inner, strategy.accumulation, strategy.local(workload)
-    if strategy.dp == 1:
+    if strategy.replicas.ranks == 1:
         if inner:
             return replace(inner, accumulation=count).build(workload, mesh, dtype, device, lr=lr)  # pyright: ignore[reportCallIssue]
         return reference_program(workload, dtype, device, lr, accumulation=count)

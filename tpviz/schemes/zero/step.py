@@ -50,7 +50,7 @@ def step(strategy: "DataParallel", workload: "GPT") -> Step:
     in the last one."""
     count = strategy.accumulation
     parts = inner_parts(strategy.inside, strategy.local(workload))
-    if strategy.dp == 1:
+    if strategy.replicas.ranks == 1:
         return accumulated(parts, count)
     each = microbatch_of(parts)
     if strategy.zero >= 2 and count > 1:
@@ -116,12 +116,13 @@ class _Step(ExchangeParts):
         self.strategy, self.workload = strategy, workload
         self.buckets = strategy.buckets(workload)
         sizes = [bucket.numel * workload.itemsize for bucket in self.buckets]
+        axis, self.ranks = strategy.replicas
         self.sums = [
-            Collective("dp", "reduce_scatter", size) if strategy.zero else strategy.summing(size)
+            Collective(axis, "reduce_scatter", size) if strategy.zero else strategy.summing(size)
             for size in sizes
         ]
         self.units = [f"blocks.{number}" for number in range(workload.layers)]
-        self.all = [Collective("dp", "all_gather", size) for size in sizes]
+        self.all = [Collective(axis, "all_gather", size) for size in sizes]
         of_blocks = {b.unit: [move] for b, move in zip(self.buckets, self.all)}
         super().__init__(strategy.zero, of_blocks)
         self.missing = [1 if bucket.late else len(bucket.parts) for bucket in self.buckets]
@@ -184,8 +185,8 @@ class _Step(ExchangeParts):
         if not self.zero:
             self.parts += optimizer
             return
-        numel = sum(bucket.numel for bucket in self.buckets) // self.strategy.dp
+        numel = sum(bucket.numel for bucket in self.buckets) // self.ranks
         self.parts.append(Part("optimizer", "", (update(self.workload, numel),)))
         if self.zero < 3:
-            self.made.extend([Issues(tuple(self.all)), Wait("dp")])
+            self.made.extend([Issues(tuple(self.all)), Wait(self.all[0].axis)])
             self.add("optimizer")

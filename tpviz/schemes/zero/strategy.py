@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.core.checks import divides
 from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
+from tpviz.schemes.gradients import Replicas
 from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
 from tpviz.schemes.ownership import local_shapes
@@ -93,6 +94,7 @@ class DataParallel(Strategy):
             )
         self._move("accumulation", 1, to_inner=False)
         self._move("recompute", "none", to_inner=True)
+        object.__setattr__(self, "inner", inside_of_replicas(self.inner))
 
     def _move(self, name: str, default: object, to_inner: bool):
         """A knob that both have is one of the two's; from the other it comes there."""
@@ -126,9 +128,15 @@ class DataParallel(Strategy):
         return self.inner or _whole(self.recompute)
 
     @property
+    def replicas(self) -> Replicas:
+        """Who adds up gradients: the parts of the batch and, inside, of the sequences."""
+        return Replicas.of(self.dp, self.inside)
+
+    @property
     def alike(self) -> bool | tuple[str, ...]:
         """``alike`` of the strategy inside."""
-        return self.inside.alike
+        inside = self.inside.alike
+        return ("dp", *inside) if isinstance(inside, tuple) else inside
 
     @property
     def parent_axis(self) -> Mapping[str, str]:
@@ -174,8 +182,9 @@ class DataParallel(Strategy):
 
     def summing(self, size: float) -> Collective:
         """The collective that adds up ``size`` bytes of gradients at stage 0, here and around a
-        pipeline. One that sends other bytes overrides it, and `start_sum`."""
-        return Collective("dp", "all_reduce", size)  # pyright: ignore[reportArgumentType]
+        pipeline, which gives it the axis. One that sends other bytes overrides it, and
+        `start_sum`."""
+        return Collective(self.replicas.axis, "all_reduce", size)  # pyright: ignore[reportArgumentType]
 
     def start_sum(self, flat: "torch.Tensor", group: "dist.ProcessGroup") -> "dist.Work":
         """Start the sum of ``flat`` over the group, in place; returns the handle to wait for."""
@@ -184,7 +193,7 @@ class DataParallel(Strategy):
         return dist.all_reduce(flat, group=group, async_op=True)  # pyright: ignore[reportReturnType]
 
     def held(self, workload: "GPT", rank: int = 0) -> "Held":
-        shards = self.dp if self.zero >= 2 else 1
+        shards = self.replicas.ranks if self.zero >= 2 else 1
         held = self.inside.held(self.local(workload))
         return held._replace(shards=shards * (self.accumulation > 1))
 
@@ -215,8 +224,9 @@ class DataParallel(Strategy):
 
     def choices(self, workload: "GPT") -> list[dict[str, Any]]:
         """Recomputation, all stages, and those with buckets also with PyTorch's 25 MB."""
-        stages = [{"zero": zero} for zero in (0, 1, 2, 3)[: 4 if self.dp > 1 else 1]]
-        large = [{**stage, "bucket_mb": 25.0} for stage in stages[:3] if self.dp > 1]
+        several = self.replicas.ranks > 1
+        stages = [{"zero": zero} for zero in (0, 1, 2, 3)[: 4 if several else 1]]
+        large = [{**stage, "bucket_mb": 25.0} for stage in stages[:3] if several]
         again = (self.inner.choices if self.inner else super().choices)(workload)
         return [{**stage, **more} for more in again for stage in (*stages, *large)]
 
@@ -228,9 +238,14 @@ class DataParallel(Strategy):
 
     def flat_ranges(self, workload: "GPT") -> dict[str, dict[str, Any]]:
         """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
-        if self.zero < 3 or self.dp == 1:
+        if self.zero < 3 or self.replicas.ranks == 1:
             return {}
-        return kept_ranges(self.buckets(workload), self.dp)
+        return kept_ranges(self.buckets(workload), self.replicas)
+
+
+def inside_of_replicas(inner: Any) -> Any:
+    """``inner`` with the gradients of its parts of sequences left to the replicas around it."""
+    return replace(inner, summing=False) if getattr(inner, "summing", False) else inner
 
 
 @lru_cache(maxsize=64)
@@ -252,7 +267,7 @@ def _buckets(strategy: "DataParallel", workload: "GPT"):
     return tuple(
         fill_buckets(
             shapes,
-            strategy.dp,
+            strategy.replicas.ranks,
             strategy.zero,
             int(strategy.bucket_mb * MEGABYTE),
             workload.itemsize,
