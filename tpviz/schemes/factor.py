@@ -83,7 +83,7 @@ class Factor:
         return f"{self.caption}: {' '.join(' '.join(texts).replace('``', '').split())}"
 
     def nested(self, other: "Strategy") -> "Strategy | None":
-        """The product of this factor and ``other``, inside of a third one; None if there is none."""
+        """The product of this factor and ``other``, inside of a third; None if there is none."""
         return self.takes(other) or other.takes(self)  # pyright: ignore[reportArgumentType]
 
     def takes(self, other: "Strategy") -> "Strategy | None":
@@ -98,8 +98,8 @@ class Factor:
                 return made
         raise ValueError(
             f"cannot combine {self!r} with {other!r}: a product has at most one factor that cuts "
-            "blocks (Megatron, ATP, AxoNN, T3), one Context, one Pipeline and one DataParallel; Merak "
-            "is a product of blocks, pipeline and data"
+            "blocks (Megatron, ATP, AxoNN, T3), one Context, one Pipeline and one DataParallel; "
+            "Merak is a product of blocks, pipeline and data"
         )
 
     def with_order(self, order: str) -> Self:

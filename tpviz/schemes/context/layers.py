@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # -- one block -------------------------------------------------------------------------------------
 def block(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """(output (B, N, c, D), log-sum-exps (B, N, c)) of queries (B, N, c, D) on keys (B, K, c, D)."""
+    """(output (B, N, c, D), log-sum-exps (B, N, c)) of queries (B, N, c, D), keys (B, K, c, D)."""
     if q.device.type == "cpu":
         flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return flash(q, k, v, 0.0, causal)

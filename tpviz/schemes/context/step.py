@@ -1,4 +1,4 @@
-"""Attention of a part of the sequences as data: its blocks, and what travels between them (derived).
+"""Attention of a part of the sequences as data: its blocks, and what travels between (derived).
 
 With n = cp ranks, T = B S / n tokens of a rank, K heads of D numbers of keys and as many of values,
 b bytes a number and b' = max(b, 4), a rank sends for one attention:

@@ -99,7 +99,7 @@ class Context(TensorParallel):
             return None if isinstance(other, Context) else replace(self, inner=other)
         return None
 
-    # -- the factor inside, on a part of the sequences ----------------------------------------------
+    # -- the factor inside, on a part of the sequences ---------------------------------------------
     @property
     def within(self) -> TensorParallel:
         """The tensor parallelism inside, with this one's accumulation and recomputation;
@@ -209,8 +209,8 @@ class Context(TensorParallel):
         return self.within.gathered(workload)
 
     def step(self, workload: GPT) -> Step:
-        """The step of the factor inside on a part of the sequences, and before the update the sum of
-        all gradients over cp, where nothing is around."""
+        """The step of the factor inside on a part of the sequences, and before the update the sum
+        of all gradients over cp, where nothing is around."""
         parts = self.within.step(self.part(workload))
         if self.cp == 1 or not self.summing:
             return parts

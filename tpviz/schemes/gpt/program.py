@@ -112,7 +112,8 @@ class Program:
     whole parameter.
     layout : of a tensor-parallel module: how its activations are cut.
     rows : (dim, axis) of the rows of activations, inner axis first, where the batch is shared
-    inside this program. sequence : how sequences are cut, where they are. summed : {axis: parameters whose gradients `synchronise` adds up over it}.
+    inside this program. sequence : how sequences are cut, where they are. summed : {axis:
+    parameters whose gradients `synchronise` adds up over it}.
     clip : largest norm of the gradient, 0 for any.
     accumulation : microbatches of a step.
     buckets : flat buffers of data parallelism, if there are any, that have the gradients and
