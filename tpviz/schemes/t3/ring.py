@@ -5,8 +5,8 @@ its partial sum, then the trigger. The GEMM needs no message, so it overlaps the
 stays busy meanwhile with the previous chunk. For equal tiles this order is optimal: it takes the
 longer of all GEMMs, and of the first GEMM plus all messages (derived; tested). A message is
 received one chunk ahead, and a rank waits for its send of a chunk earlier. So it buffers one chunk
-in each direction. If ranks are equally fast that wait returns at once (derived). Events are labelled with the position of their chunk in the rank's order
-(``chunk``), the same on all ranks.
+in each direction. If ranks are equally fast that wait returns at once (derived). Events are
+labelled with the position of their chunk in the rank's order (``chunk``), the same on all ranks.
 
 Shapes: T tokens, n ranks, k and h features.
 """

@@ -47,7 +47,7 @@ class Layers:
 
     def pieces(self) -> dict[str, list[Operation]]:
         """{piece of the network: its operations}, for `assemble`."""
-        w, s = self.w, self.s
+        w, s, k = self.w, self.s, self.kernels
         h, f, v = w.hidden // s.tp, w.mlp_width // s.tp, w.vocab // s.tp
         qkv, up = w.qkv_features // s.tp, w.up_features // s.tp
         loss = Collective("tp", "all_gather", self.payloads.loss)
