@@ -20,10 +20,11 @@ from products import draw
 DRAWS, SEED = 300, 1000
 
 
-def cases(draws, seed):
-    """(product, workload) in turn; its capture has the formula's ledger on every rank."""
+def cases(draws, seed, context=False):
+    """(product, workload) in turn; its capture has the formula's ledger on every rank. context :
+    with sequences over ranks."""
     for number in range(draws):
-        strategy, w = draw(random.Random(seed + number))
+        strategy, w = draw(random.Random(seed + number), context)
         program = tv.capture(strategy, w)
         for rank in range(strategy.world_size):
             if program.ledger(rank) != strategy.ledger_of(w, rank):

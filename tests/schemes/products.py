@@ -1,5 +1,5 @@
-"""Products of factors, drawn at random: a tensor parallelism, perhaps a pipeline around it, perhaps
-data parallelism around both, with knobs of each, the axes in some order of ranks."""
+"""Products of factors, drawn at random: a tensor parallelism, perhaps sequences over ranks around
+it, a pipeline, data parallelism, with knobs of each, the axes in some order of ranks."""
 
 from itertools import permutations
 from math import prod
@@ -7,19 +7,20 @@ from math import prod
 import tpviz as tv
 from tpviz.core.schedules import SCHEDULES
 from tpviz.schemes.advice import fits
+from tpviz.schemes.context.sequence import KINDS
 from tpviz.schemes.knobs import RECOMPUTE
 
 LLAMA = {"gated": True, "norm": "rms", "rotary": True, "bias": False, "tied": False, "kv_heads": 4}
 
 
-def workload(rnd):
+def workload(rnd, context=False):
     """A small model; heads divide by 4, so that most products fit."""
     heads = rnd.choice((4, 8))
     return tv.GPT(
         layers=rnd.choice((4, 6)),
         heads=heads,
         hidden=heads * rnd.choice((4, 6)),
-        seq=rnd.choice((8, 12)),
+        seq=rnd.choice((8, 12, 16) if context else (8, 12)),
         batch=16,
         vocab=32,
         **(LLAMA if rnd.random() < 0.3 else {}),
@@ -70,15 +71,17 @@ def pipeline(rnd, pp):
     )
 
 
-def draw(rnd):
-    """(product, workload) that fit, on 2 to 8 ranks."""
+def draw(rnd, context=False):
+    """(product, workload) that fit, on 2 to 8 ranks. context : with sequences over ranks."""
     while True:
-        w, sizes = workload(rnd), [rnd.choice((1, 2, 4)) for _ in range(3)]
+        w, sizes = workload(rnd, context), [rnd.choice((1, 2, 4)) for _ in range(3)]
         ranks, pp, dp = sizes
-        if not 2 <= prod(sizes) <= 8:
+        cp = rnd.choice((2, 2, 4, 8)) if context else 1
+        if not 2 <= cp * prod(sizes) <= 8:
             continue
         inner = tensor(rnd, ranks)
         factors = [inner] if inner else []
+        factors += [tv.Context(cp=cp, kind=rnd.choice(KINDS))] if context else []
         zero = rnd.choice((0, 1, 2, 3))
         if pp > 1:
             factors += [pipeline(rnd, pp)]

@@ -66,7 +66,7 @@ def test_the_numbers_of_a_product_are_merak_s():
     [
         (lambda: tv.Megatron(tp=2) * tv.ATP(), "at most one factor that cuts blocks"),
         (lambda: tv.Pipeline(pp=2) * tv.Pipeline(pp=2), "one Pipeline and one DataParallel"),
-        (lambda: tv.Merak() * tv.Megatron(tp=2), "Merak is a product of all three"),
+        (lambda: tv.Merak() * tv.Megatron(tp=2), "Merak is a product of blocks, pipeline and data"),
         (
             lambda: tv.Pipeline(pp=2) * tv.Megatron(tp=2, accumulation=2),
             r"use Pipeline\(microbatches=8\) and accumulation=1",

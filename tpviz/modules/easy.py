@@ -12,15 +12,14 @@ exchange; here that is one reduce-scatter before it (derived). The bias is added
 rows, and its gradient is a mean over all ranks like that of any whole parameter.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from tpviz.schemes.grid.operators import Linear, LinearSharding
-from tpviz.schemes.operators import ReduceScatter
+from tpviz.schemes.operators import Exchange, ReduceScatter
 
 from .layers import Alone, HeldLinear
 
@@ -28,29 +27,6 @@ if TYPE_CHECKING:
     from .cuts import LinearPart
     from .grid import Grid
     from .layers import RankGroups
-
-
-class Exchange(torch.autograd.Function):
-    """Part j of the first dim goes to rank j of the group, and comes from it: (n, ...) -> (n, ...).
-    It is its own inverse, and so is its gradient's way."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        """The parts of all ranks that are for this one."""
-        ctx.group = group
-        return _exchanged(x, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Send each part's gradient back to the rank that it came from."""
-        return _exchanged(grad, ctx.group), None
-
-
-def _exchanged(x, group):
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(out, x.contiguous(), group=group)
-    return out
 
 
 class EasyLinear(HeldLinear):

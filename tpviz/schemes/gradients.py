@@ -8,7 +8,7 @@ group, which ZeRO's shards are spread over. It is divided once, by
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tpviz.schemes.collectives import own_of, sum_together
 
@@ -40,21 +40,6 @@ def share(tokens: int, batch: int, microbatches: int) -> float:
     """The factor on the gradient of a microbatch's mean loss, where a rank takes ``tokens`` of the
     whole ``batch`` of tokens in equal microbatches."""
     return tokens / (batch * microbatches)
-
-
-class Replicas(NamedTuple):
-    """The ranks that add up the gradients of the same parameters, and share them under ZeRO."""
-
-    axis: str
-    ranks: int
-
-    @classmethod
-    def of(cls, dp: int, inside: Any) -> "Replicas":
-        """Of dp parts of the batch, and of the parts of each sequence that ``inside`` has."""
-        cut = getattr(inside, "sequence", None)
-        if cut is None:
-            return cls("dp", dp)
-        return cls(f"dp*{cut.axis}" if dp > 1 else cut.axis, dp * cut.cp)
 
 
 def add_up(

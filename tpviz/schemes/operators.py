@@ -190,6 +190,27 @@ class ReduceScatter(torch.autograd.Function):
         return out, None, None
 
 
+class Exchange(torch.autograd.Function):
+    """All-to-all: part j of the first dim goes to rank j of the group, and comes from it: (n, ...)
+    -> (n, ...). It is its own inverse, and so is its gradient's way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return _exchanged(x, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return _exchanged(grad, ctx.group), None
+
+
+def _exchanged(x, group):
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    dist.all_to_all_single(out, x.contiguous(), group=group)
+    return out
+
+
 class SplitNorm(torch.autograd.Function):
     """LayerNorm, or RMSNorm (``rms``, no bias), of features that lie over a group, None for one
     rank: two numbers a token, or one, are summed, each way.

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from tpviz.core.labels import label
-from tpviz.schemes.collectives import Group, gather_first, scatter_first
+from tpviz.schemes.collectives import gather_first, scatter_first
 from tpviz.schemes.gpt.model import Heads
+from tpviz.schemes.operators import Exchange
 from tpviz.schemes.ring import Neighbours, RingMessages, neighbours
 
 if TYPE_CHECKING:
@@ -235,49 +235,19 @@ class BlockHeads(Heads):
 
 
 # -- tokens for heads ------------------------------------------------------------------------------
-class Exchange(torch.autograd.Function):
-    """All-to-all between (tokens of a rank, features of all heads) and (all tokens, features of
-    a rank's heads). dim : of the tokens, 0 or 1. tokens : whether all tokens come."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, dim: int, tokens: bool) -> Tensor:
-        ctx.how = group, dim, tokens
-        return exchanged(x, group, dim, tokens)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        group, dim, tokens = ctx.how
-        return exchanged(grad, group, dim, not tokens), None, None, None
-
-
-def exchanged(x: Tensor, group: Any, dim: int, tokens: bool) -> Tensor:
-    """Forward of `Exchange`."""
-    n = group.size()
-    sent = x.unflatten(-1, (n, -1)).movedim(-2, 0) if tokens else _apart(x, dim, n)
-    sent = sent.contiguous()
-    found = torch.empty_like(sent)
-    dist.all_to_all_single(found, sent, group=group)
-    if tokens:
-        return found.movedim(0, dim).flatten(dim, dim + 1)
-    return found.movedim(0, -2).flatten(-2)
-
-
-def _apart(x, dim, n):
-    return x.unflatten(dim, (n, -1)).movedim(dim, 0)
-
-
 class ExchangedHeads(Heads):
-    """`Heads` that compute all tokens of a part of the heads."""
+    """`Heads` that compute all tokens of a part of the heads: an all-to-all before, one behind."""
 
     def __init__(self, w: "GPT", group: Any, **kw: Any):
         super().__init__(w, **kw)
         self.group = group
 
     def attend(self, qkv: Tensor, sequence_first: bool) -> Tensor:
-        dim = int(not sequence_first)
-        whole: Any = Exchange.apply(qkv, self.group, dim, True)
-        return Exchange.apply(super().attend(whole, sequence_first), self.group, dim, False)  # pyright: ignore[reportReturnType]
+        n, dim = self.group.size(), int(not sequence_first)
+        parts: Any = Exchange.apply(qkv.unflatten(-1, (n, -1)).movedim(-2, 0), self.group)
+        y = super().attend(parts.movedim(0, dim).flatten(dim, dim + 1), sequence_first)
+        back: Any = Exchange.apply(y.unflatten(dim, (n, -1)).movedim(dim, 0), self.group)
+        return back.movedim(0, -2).flatten(-2)
 
 
 def heads(cut: "SequenceCut", w: "GPT", mesh: Any, **kw: Any) -> Heads:

@@ -130,6 +130,11 @@ class Context(TensorParallel):
         return self.within.scheme
 
     @property
+    def shares_batch(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Of the factor inside."""
+        return self.within.shares_batch
+
+    @property
     def shares(self) -> Sequence[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Of the factor inside."""
         return self.within.shares

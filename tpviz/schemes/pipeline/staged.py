@@ -19,10 +19,10 @@ from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import kernels
-from tpviz.schemes.gradients import Replicas
 from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.schemes.knobs import microbatches
 from tpviz.schemes.merak.paper import kept_shares
+from tpviz.schemes.replicas import Replicas
 from tpviz.schemes.strategy import Strategy
 from tpviz.schemes.zero.buckets import kept_ranges
 from tpviz.schemes.zero.strategy import DataParallel

@@ -26,7 +26,12 @@ from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import knob
 from tpviz.schemes.strategy import Strategy, register
-from tpviz.schemes.zero.strategy import DataParallel, inside_of_replicas
+from tpviz.schemes.zero.strategy import (
+    DataParallel,
+    inside_of_replicas,
+    own_replicas,
+    with_replicas,
+)
 
 from .staged import Staged, few_of
 
@@ -230,12 +235,12 @@ _WHOLE = WholeBlocks()
 
 def _plane(other: TensorParallel) -> TensorParallel:
     """A factor inside a pipeline without replicas of its own."""
-    return replace(other, data=1) if getattr(other, "data", 1) != 1 else other  # pyright: ignore[reportCallIssue]
+    return with_replicas(other, 1) if own_replicas(other) not in (None, 1) else other
 
 
 def _data(other: TensorParallel, data: DataParallel | None) -> DataParallel | None:
     """Replicas that AxoNN has of its own are those of the product."""
-    replicas = getattr(other, "data", 1)
+    replicas = own_replicas(other) or 1
     if replicas == 1:
         return data
     if data is not None:

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from tpviz.schemes.gradients import Replicas
+    from tpviz.schemes.replicas import Replicas
 
 MEGABYTE = 1_000_000
 

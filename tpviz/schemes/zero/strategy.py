@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.core.checks import divides
 from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
-from tpviz.schemes.gradients import Replicas
 from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
 from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.replicas import Replicas
 from tpviz.schemes.strategy import Strategy, register
 
 from .buckets import MEGABYTE, Bucket, fill_buckets, kept_ranges
@@ -81,7 +81,7 @@ class DataParallel(Strategy):
                 f"{name}(...) * DataParallel(...), or use Merak(dp={self.dp})"
             )
         if knob_of := getattr(self.inner, "shares_batch", ""):
-            name = type(self.inner).__name__
+            name = type(self.inner.factors[0]).__name__  # pyright: ignore[reportOptionalMemberAccess]
             raise ValueError(
                 f"{name} shares the batch itself: use {name}({knob_of}={self.dp}) and "
                 "no DataParallel around it"
@@ -118,8 +118,8 @@ class DataParallel(Strategy):
         beside = hasattr(other, "stages") and not other.shares_batch  # `Pipeline.takes` does it
         if not plain or beside:
             return None
-        if getattr(other, "data", None) == 1 and not self.zero and type(self) is DataParallel:
-            return replace(other, data=self.dp)  # pyright: ignore[reportCallIssue]
+        if own_replicas(other) == 1 and not self.zero and type(self) is DataParallel:
+            return with_replicas(other, self.dp)
         return replace(self, inner=other)
 
     @property
@@ -246,6 +246,18 @@ class DataParallel(Strategy):
 def inside_of_replicas(inner: Any) -> Any:
     """``inner`` with the gradients of its parts of sequences left to the replicas around it."""
     return replace(inner, summing=False) if getattr(inner, "summing", False) else inner
+
+
+def own_replicas(strategy: Any) -> int | None:
+    """The replicas that a strategy, or the one inside of it, has of its own; None where it cannot
+    have any."""
+    return getattr(strategy.factors[0], "data", None)
+
+
+def with_replicas(strategy: Any, ranks: int) -> Any:
+    """The strategy with so many replicas of its own."""
+    first = replace(strategy.factors[0], data=ranks)
+    return first if len(strategy.factors) == 1 else replace(strategy, inner=first)
 
 
 @lru_cache(maxsize=64)
