@@ -62,6 +62,10 @@ STRATEGIES = [
     ],
     tv.DataParallel(dp=2, zero=2, bucket_mb=0.07) * tv.ATP(mesh=(2, 2)),
     *[tv.AxoNN(**dict(zip(("x", "y", "z", "data"), grid)), **knobs) for grid, knobs in AXONN],
+    *[tv.Context(cp=2, kind=kind) for kind in ("zigzag", "ring", "all_gather", "ulysses")],
+    tv.Megatron(tp=2, sp=True) * tv.Context(cp=2),
+    tv.Context(cp=2, recompute="full"),
+    tv.Context(cp=4, recompute="selective"),
 ]
 SMALL = tv.GPT(layers=1, hidden=64, heads=4, seq=32, batch=4, vocab=64)
 LAST = [
@@ -77,6 +81,8 @@ LIKE = [
         tv.Megatron(tp=2),
         tv.Megatron(tp=2, sp=True),
         tv.DataParallel(dp=2, zero=1, bucket_mb=0.3),
+        tv.Context(cp=2),
+        tv.Context(cp=2, kind="ulysses"),
         tv.ATP(mesh=(1, 2)),
         tv.ATP(mesh=(2, 2), attention="A1", sp=True),
         tv.ATP(mesh=(2, 1), chunks=4, chunking="pipelined"),

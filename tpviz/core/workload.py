@@ -12,7 +12,6 @@ the same data offline.
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import prod
-from typing import Any, ClassVar
 
 import numpy as np
 
@@ -73,8 +72,7 @@ class GPT:
     rotary: bool = False
     bias: bool = True
 
-    context: ClassVar[Any] = None
-    """of a part of the sequences that `tpviz.schemes.context` cuts: how"""
+    context = None  # of a part of the sequences that `tpviz.schemes.context` cuts: how
 
     def __post_init__(self):
         for name, most in MOST.items():

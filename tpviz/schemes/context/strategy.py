@@ -232,7 +232,13 @@ class Context(TensorParallel):
         return self.within.held(self.part(workload))
 
     def memory(self, workload: GPT) -> "Memory":
-        return self.within.memory(self.part(workload))
+        """That of the factor inside on a part of the sequences; alone, at least all gradients side
+        by side, as they are added up over cp."""
+        found = self.within.memory(self.part(workload))
+        if self.summing and self.cp > 1:
+            tokens = 16 * self.part(workload).seq * workload.batch
+            found["activations"] = max(found["activations"], tokens + found["gradients"])
+        return found
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
