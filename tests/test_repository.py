@@ -25,7 +25,7 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 5_850,
+    "core": 5_890,
     "cluster": 3_600,
     "ranks": 5_970,
     "files": 2_100,
