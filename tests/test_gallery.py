@@ -36,13 +36,15 @@ def test_everything_plays_and_every_slider_changes_its_picture(tab):
         place = places.nth(i)
         place.scroll_into_view_if_needed()
         place.locator("[data-ready]").wait_for()
-        for slider in place.locator(".tpv-knobs input").all():
-            drawn = [look(place)]
-            for at in range(int(slider.get_attribute("max")) + 1):
-                slider.fill(str(at))
+        for knob in place.locator(".tpv-knobs :is(input, select)").all():
+            names, drawn = knob.locator("option").all_inner_texts(), [look(place)]
+            stops = len(names) or int(knob.get_attribute("max")) + 1
+            for at in range(stops):
+                knob.select_option(index=at) if names else knob.fill(str(at))
                 tab.evaluate("() => new Promise(done => requestAnimationFrame(() => done()))")
                 drawn.append(look(place))
-            assert len(set(drawn)) == int(slider.get_attribute("max")) + 1
+            assert len(set(drawn)) == stops
+            assert not any(name.isdigit() for name in names)  # a slider has numbers, a menu names
     ids = tab.evaluate("() => [...document.querySelectorAll('[id]')].map(node => node.id)")
     assert len(ids) == len(set(ids))
 

@@ -1,6 +1,7 @@
 """``study``: the numbers of the verbs, gains, words, charts, what is refused, one emulated run."""
 
 import doctest
+import re
 import warnings
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from tpviz.core import charts, tables
 from tpviz.core.charts import unit_of
 from tpviz.core.trace.faithful import badge_words
 from tpviz.evidence import peers, study
-from tpviz.evidence.study import KINDS, Outcome, outcome
+from tpviz.evidence.study import KINDS, Outcome, Study, Variant, outcome
 from tpviz.ranks.bar import viewer
 from tpviz.views.figures.chart_svg import LEGIBLE
 from tpviz.views.figures.svg import image
@@ -88,11 +89,25 @@ def test_bars_and_stacks_are_the_numbers(found):
     assert np.concatenate([one.y, other.y]) * scale == pytest.approx(steps)
     assert one.marker.pattern.shape != other.marker.pattern.shape  # not by colour alone
     figure = found.figure(kind="exposed")
-    assert figure.layout.annotations[0].text.startswith(f"predicted step ({unit}), ")
-    stacks = [t for t in figure.data if t.xaxis == "x"]
+    assert figure.layout.annotations[0].text.startswith(f"simulated step ({unit}), ")
+    *stacks, other = figure.data
     assert [t.name for t in stacks] == ["kernels", *(f"waiting for {a}" for a in found.axes)]
-    assert sum(np.array(t.y) for t in stacks) * scale == pytest.approx(steps[:4])
+    assert sum(np.array(t.y) for t in stacks) * scale == pytest.approx(steps[4:])
     assert len({t.marker.pattern.shape for t in stacks}) == len(stacks)
+    assert (other.name, other.x) == ("predicted", stacks[0].x)  # marks on the same stacks
+    assert np.array(other.y) * scale == pytest.approx(steps[:4])
+
+
+def test_entries_of_a_legend_are_never_alike():
+    """Of strategies whose axes have one usual colour, as tp and x; and of more axes than these."""
+    axes = ("tp", "dp", "pp", "x", "y", "z", "data", "cp")
+    for shown in (axes[:4], axes):
+        times = {"predicted": Outcome(1.0, dict.fromkeys(shown, 0.1))}
+        rows = (Variant("all", tv.Megatron(tp=2), times),)
+        svg = Study(W, NODE, rows).to_svg(theme="light", kind="exposed")
+        inks = re.findall(r"data-name='waiting for \w+'><g>.*?class='f-(\w+)", svg, re.S)
+        assert len(set(inks)) == len(inks) == len(shown)
+        assert svg.count("fill='url(#tpv-") >= 2 * len(shown)
 
 
 def test_a_notebook_shows_the_chart_with_its_table(found):

@@ -11,11 +11,11 @@ from synthetic import synthetic_trace
 
 from tpviz.cluster.clock.cost import Segment, by_axis, parts
 from tpviz.core.trace import Trace
+from tpviz.verbs.compare import Comparison
 from tpviz.views.figures.comparison import (
     comparison_scene,
     comparison_svg,
     describe,
-    to_html,
     to_table,
 )
 from tpviz.views.figures.svg import image
@@ -323,8 +323,10 @@ def test_table_and_words(scene):
 
 def test_html_is_the_picture_of_the_page_and_the_table(scene):
     svg = comparison_svg(scene)
-    html = to_html(scene, lambda: svg)
-    assert html.startswith(f"<div>{image(svg, describe(scene))}")
+    compared = Comparison(None, None, None)
+    compared.scene = scene
+    html = compared._repr_html_()
+    assert html.startswith(image(svg, describe(scene)))
     assert html.count("<tr>") == len(to_table(scene))
 
 

@@ -141,7 +141,7 @@ PICTURES = {
     ).to_svg(),
     "matrix": lambda: tv.communication_matrix(BOX).to_svg(),
     "tree, without scripts": lambda: microscope_still("tree"),
-    "losses": lambda: losses_svg([3.0, 2.5, 2.2], [3.0, 2.5, 2.2]),
+    "losses": lambda: losses_svg([3.0, 2.5, 2.2]),
 }
 GROUNDS = """() => [
   getComputedStyle(document.querySelector(".tpv") ?? document.body).backgroundColor,
@@ -274,7 +274,7 @@ def test_sliders_change_a_chart(tab, tmp_path):
     assert tab.locator("details tr").count() == len(study().to_table())
     seen, heights = set(), set()
     for at, kind in enumerate(("bars", "exposed", "curve")):
-        tab.get_by_label("kind").fill(str(at))
+        tab.get_by_label("kind").select_option(str(at))
         svg = tab.locator(".tpv-picture svg")
         assert svg.get_attribute("aria-label") == study().scene(kind=kind)["title"]
         seen.add(svg.inner_html())

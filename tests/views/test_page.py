@@ -320,6 +320,7 @@ def test_the_strip_and_what_is_above_it_are_told_apart(tab, tmp_path):
     assert at(3.0, "dp").startswith("reduce")
     assert at(4.5, "compute") == at(4.5, "tp") == "idlerank 0\n1 s, from 4 s to 5 s"
     assert tab.locator(".tpv-timeline button:text-is('axes')[aria-pressed=false]").count() == 1
+    tab.click(".tpv-timeline button:text-is('more')")
     tab.click(".tpv-timeline button:text-is('axes')")
     tab.wait_for_selector(f"{PICTURE} > text:text-is('dp')")
     left, wide = (float(axis.get_attribute(name)) for name in ("x", "width"))

@@ -264,8 +264,15 @@ def test_tables_keep_formula_simulation_and_run_apart():
     one = panel(formula=(30.0, line.bubble))
     one = SchedulePanel(line, one.recompute, one.formula, (), measured(trace_of(line)))
     assert figures([one, panel("1f1b")], "") == [
-        ["schedule", "step", "idle", "held at most", "formula", "emulated"],
-        ["shifted_critical_path", "30", "25.0 %", "4, rank 0", "✓ equal", "30, idle 25.0 %"],
+        ["schedule", "step", "idle", "held at most", "by formula", "emulated"],
+        [
+            "shifted_critical_path",
+            "30",
+            "25.0 %",
+            "4, rank 0",
+            "the same step and idle",
+            "30, idle 25.0 %",
+        ],
         ["1f1b", "36", "33.3 %", "4, rank 0", "", ""],
     ]
     for formula in ((31.0, line.bubble), (30.0, [2 * idle for idle in line.bubble])):

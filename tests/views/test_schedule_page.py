@@ -140,6 +140,7 @@ def test_it_opens_filled_plays_from_the_start_at_the_chosen_speed_and_nothing_pa
     assert speed.input_value() == "4"
     svg.press("<")
     assert speed.input_value() == "2"
+    view.get_by_role("button", name="more controls").click()
     speed.select_option("0.25x")
     svg.press("Space")
     view.page.wait_for_function(
@@ -174,6 +175,7 @@ def test_the_speed_is_the_chosen_one(page_of):
     tab = page_of("schedule", [ScheduleView("1f1b", p=2, m=4).picture.state()])
     view, runs = tab.locator(".tpv-schedule"), {}
     view.locator("svg[role=application]").press("Space")
+    view.get_by_role("button", name="more controls").click()
     for speed in ("0.25x", "1x"):
         view.get_by_label("speed").select_option(speed)
         (a, t0), (b, t1) = (

@@ -113,7 +113,10 @@ def test_the_closed_form_stands_beside_where_there_is_one(name):
     [panel] = panels(view)
     assert panel.formula[0] == pytest.approx(panel.timeline.makespan)
     assert panel.formula[1] == pytest.approx(panel.timeline.bubble)
-    assert [row[4] for row in view.picture.scene["table"]] == ["formula", "✓ equal"]
+    assert [row[4] for row in view.picture.scene["table"]] == [
+        "by formula",
+        "the same step and idle",
+    ]
     set_knobs(view, latency=0.5)
     assert panels(view)[0].formula is None
     assert "formula" not in view.picture.scene["table"][0]
@@ -205,7 +208,7 @@ def test_a_strategy_has_its_stages_own_times_and_memory(merak):
     for panel in panels(merak):  # between actions: less than at the worst moment of one
         for strip, memory in zip(panel.strips, panel.memory):
             assert 0.5 < peak(strip) / memory["activations"] < 1
-    assert head[4] == "formula (mean stage, no messages)"
+    assert head[4] == "by formula (mean stage, no messages)"
     f, b, r = (
         sum(
             sum(s.seconds for s in clock(MERAK, W, cluster, tv.Mesh(MERAK.axes))[1][kind, i])

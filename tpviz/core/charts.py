@@ -97,9 +97,12 @@ def points(
     return {**own, "marker": marker, **more}
 
 
-def bar(name: str, x: Iterable[Any], y: Iterable[float], ink: str, shape: str) -> dict[str, Any]:
-    """Bars. shape : plotly's pattern over the ink."""
-    pattern = {"shape": shape, "fillmode": "overlay", "size": 6, "fgcolor": "ink:bg"}
+def bar(
+    name: str, x: Iterable[Any], y: Iterable[float], ink: str, shape: str, waits: bool = False
+) -> dict[str, Any]:
+    """Bars. shape : plotly's pattern over the ink. waits : exposed communication, of an axis."""
+    over = "ink:exposed" if waits else "ink:bg"
+    pattern = {"shape": shape, "fillmode": "overlay", "size": 6, "fgcolor": over}
     marker = {"color": f"ink:{ink}", "pattern": pattern}
     return {"type": "bar", "name": name, "x": list(x), "y": list(y), "marker": marker}
 
@@ -176,24 +179,27 @@ def bars(title: str, times: Mapping[str, Mapping[Any, float]], **more: Any) -> d
 
 def stacks(
     steps: Mapping[str, Mapping[str, tuple[float, str, Mapping[str, float]]]],
-    styles: Mapping[str, tuple[str, str, str]],
+    styles: Mapping[str, tuple[Any, ...]],
 ) -> dict[str, Any]:
-    """Panels that split steps into parts: a panel for each source, a stack for each variant.
+    """A stack of a step's parts for each variant: by the source that has most variants, of several
+    the last. Marks are where the step ends by the other sources, so that one sees what differs.
 
     steps : {source: {variant: (seconds, what stands above the stack, {part: seconds})}}. styles :
-    {part: (words, ink, pattern)}, bottom first.
+    {part: (words, ink, pattern, and whether it is exposed)}, bottom first.
     """
     unit, scale = unit_of([one[0] for variants in steps.values() for one in variants.values()])
-    panels = []
+    shown = max(reversed(steps), key=lambda source: len(steps[source]))
+    parts, traces = {at: one[2] for at, one in steps[shown].items()}, []
+    for part, (words, *look) in styles.items():
+        seconds = [one.get(part, 0.0) / scale for one in parts.values()]
+        traces.append(bar(words, parts, seconds, *look))
     for source, variants in steps.items():
-        traces = []
-        for part, (words, ink, shape) in styles.items():
-            seconds = [parts.get(part, 0.0) / scale for *_, parts in variants.values()]
-            traces.append(bar(words, variants, seconds, ink, shape))
-        marks = [label(words, at, step / scale) for at, (step, words, _) in variants.items()]
-        title = f"{words_of(source)} step ({unit}), speedup over first"
-        panels.append(panel(title, traces, marks=marks))
-    return {"panels": panels, "stack": True, "shared_y": True}
+        ends = [one[0] / scale for one in variants.values()]
+        symbol = LINES[source][2]
+        traces += [points(words_of(source), variants, ends, "fg", symbol, 11)] * (source != shown)
+    marks = [label(words, at, step / scale) for at, (step, words, _) in steps[shown].items()]
+    title = f"{words_of(shown)} step ({unit}), speedup over first"
+    return {"panels": [panel(title, traces, marks=marks)], "stack": True}
 
 
 def growth(
@@ -209,8 +215,8 @@ def growth(
     x : the axis, as `axis` gives it with ticks, which are where the points are. styles, texts :
     {line: (ink, dash, marker)}, {line: what a pointer brings up at each point}.
     """
-    unit, scale = unit_of([s for values in seconds.values() for s in values])
-    panels = []
+    every, panels = [s for values in seconds.values() for s in values], []
+    unit, scale = unit_of(every)
     for title, lines, factor in zip(
         (f"{titles[0]} ({unit})", titles[1]), (seconds, shares), (1 / scale, 100.0)
     ):
@@ -219,8 +225,6 @@ def growth(
             for name, values in lines.items()
         ]
         panels.append(panel(title, traces, x))
-    panels[0]["y"] = axis(
-        ticks=log_ticks([s / scale for values in seconds.values() for s in values])
-    )
+    panels[0]["y"] = axis(ticks=log_ticks([s / scale for s in every]))
     panels[1]["y"] = {"range": [0, 100]}
     return panels

@@ -14,19 +14,10 @@ MEMORY_KINDS = {
     "activations": "activations",
 }
 """Column of ``trace.meta["memory"]`` -> key of INKS, bottom of the stack first."""
-_USUAL = {
-    "tp": 0,
-    "x": 0,
-    "dp": 1,
-    "data": 1,
-    "pp": 2,
-    "y": 2,
-    "z": 3,
-    "cp": 3,
-    "ep": 3,
-    "world": 4,
-}
-NUM_AXIS_INKS = 5
+_ALIKE = "tp x", "dp data", "pp y", "z cp ep", "world"
+_USUAL = {name: number for number, names in enumerate(_ALIKE) for name in names.split()}
+AXIS_INKS = [f"axis{i}" for i in range(5)]
+MORE = ["copy", "optimizer", "other"]  # of a sixth axis and further ones
 
 
 def axis_keys(names: Collection[str]) -> dict[str, str]:
@@ -35,9 +26,8 @@ def axis_keys(names: Collection[str]) -> dict[str, str]:
     for usual in (True, False):
         for name in names:
             if name not in keys and (name in _USUAL or not usual):
-                taken = set(keys.values())
-                first = _USUAL.get(name, 0)
-                order = [f"axis{(first + i) % NUM_AXIS_INKS}" for i in range(NUM_AXIS_INKS)]
+                taken, first = set(keys.values()), _USUAL.get(name, 0)
+                order = [*AXIS_INKS[first:], *AXIS_INKS[:first], *MORE]
                 keys[name] = next((k for k in order if k not in taken), order[0])
     return {name: keys[name] for name in names}
 

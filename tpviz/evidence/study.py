@@ -12,7 +12,7 @@ import numpy as np
 from tpviz.cluster import Cluster
 from tpviz.core.charts import FROM_ZERO, axis, bars, curves, stacks, words_of
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.inks import axis_keys
+from tpviz.core.inks import AXIS_INKS, MORE, axis_keys
 from tpviz.core.tables import show_seconds
 from tpviz.core.trace.faithful import is_faithful
 from tpviz.core.trace.steps import median_step
@@ -35,7 +35,7 @@ KINDS = ("bars", "exposed", "curve")
 GAIN = "Gain in speed: the first's time over its own, minus 1; +50 % or 1.5x: a third less time."
 FAR = 20  # times between the least and the largest value of a knob: its axis is logarithmic then
 IN_TABLE = GAIN.replace("Gain", "The table's gain", 1)
-SHAPES = {"axis0": "/", "axis1": ".", "axis2": "\\", "axis3": "x", "axis4": "+"}
+SHAPES = dict(zip([*AXIS_INKS, *MORE], ("/", ".", "\\", "x", "+", "-", "|", "x")))
 """{ink of an axis: its pattern}, so that colour is never the only sign."""
 
 
@@ -277,11 +277,11 @@ class Study(Report):
 
     def stacked(
         self,
-        styles: dict[str, tuple[str, str, str]],
+        styles: Mapping[str, tuple[Any, ...]],
         parts: Callable[[Any], dict[str, float]],
     ) -> dict[str, Any]:
-        """A panel of stacks for each source, each with its speedup over the first. parts :
-        `Outcome` -> {part: seconds}. styles : as `tpviz.core.charts.stacks` takes them."""
+        """A stack for each variant, with its speedup over the first. parts : `Outcome` -> {part:
+        seconds}. styles : as `tpviz.core.charts.stacks` takes them."""
         steps = {
             source: {
                 self.tick(label): (one.step, self._times(label, source), parts(one))
@@ -293,14 +293,9 @@ class Study(Report):
 
     def _exposed(self):
         """Stacks of kernels and waits."""
-        meshes = [axis for row in self.rows for axis in row.strategy.axes]
-        inks = axis_keys(list(dict.fromkeys([*meshes, *self.axes])))
-        styles, free = {"kernels": ("kernels", "forward", "")}, ["-", "|", *SHAPES.values()]
-        for name in self.axes:  # inks repeat where axes are many, patterns not so soon
-            shape = SHAPES[inks[name]]
-            shape = shape if shape in free or not free else free[0]
-            free = [other for other in free if other != shape]
-            styles[name] = (f"waiting for {name}", inks[name], shape)
+        styles: dict[str, Any] = {"kernels": ("kernels", "forward", "")}
+        for name, ink in axis_keys(self.axes).items():
+            styles[name] = f"waiting for {name}", ink, SHAPES[ink], True
         parts = lambda one: {"kernels": one.step - one.waits, **one.exposed}
         return self.stacked(styles, parts)
 

@@ -162,8 +162,7 @@ def training(runs: Mapping[str, Any], reference: Sequence[float]) -> str:
 
 def timeline_of(trace: "tv.Trace") -> str:
     """The timeline of a run's last steps."""
-    timeline = tv.Timeline(last_steps(trace))
-    return place(timeline.kind, timeline.state())
+    return place("timeline", tv.Timeline(last_steps(trace)).state())
 
 
 def loss_table(reference: Sequence[float], losses: Sequence[float], rows: int = 6) -> str:

@@ -159,8 +159,8 @@ SECTIONS = {
     ),
     "Prediction, simulation and an emulated run": (
         comparison,
-        "The same step by formula, replayed from its own program, and run on real ranks whose "
-        "kernels and links are paced.",
+        "Predicted by formulas; simulated, its operations on a virtual clock; and emulated: run on "
+        "real ranks, whose kernels and links are paced.",
     ),
     "Who owns what": (
         mesh,

@@ -55,19 +55,24 @@ LEAST = 5e-4
 def merge(start: "ArrayLike", end: "ArrayLike") -> tuple[np.ndarray, np.ndarray]:
     """Union of intervals: disjoint sorted (start, end) arrays; touching ones join, empty go."""
     start, end = np.asarray(start, float), np.asarray(end, float)
-    start, end = start[end > start], end[end > start]
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    first = np.ones(len(start), bool)
-    first[1:] = start[1:] > end[:-1]
-    last = np.append(first[1:], True)[: len(first)]
-    return start[first], end[last]
+    some = end > start
+    if not some.all():
+        start, end = start[some], end[some]
+    if not (start[1:] >= start[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    end = np.maximum.accumulate(end)
+    gap = np.flatnonzero(start[1:] > end[:-1])
+    return np.concatenate([start[:1], start[gap + 1]]), np.concatenate([end[gap], end[-1:]])
 
 
 def intersect(
     a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Intersection of two merged interval sets, merged itself."""
+    for one, other in ((a, b), (b, a)):  # as a step has all of its events
+        if len(one[0]) == 1 and (other[0] >= one[0]).all() and (other[1] <= one[1]).all():
+            return other
     # A piece starts where the later of two overlapping intervals starts: pair every start with the
     # interval of the other set that covers it.
     pieces = [[], []]
@@ -111,10 +116,14 @@ def _ranks(trace, rank):
     return [rank]
 
 
-def _covered(trace, ranks):
-    """(seconds of communication, seconds of it under compute) of each rank."""
+def communication(trace: "Trace", rank: int | None = None) -> tuple[float, float]:
+    """(`overlap`, `exposed_communication`)."""
+    ranks = _ranks(trace, rank)
     comm, compute = _spans(trace, "comm", ranks), _spans(trace, "compute", ranks)
-    return [(length(comm[r]), length(intersect(comm[r], compute[r]))) for r in ranks]
+    sums = [(length(comm[r]), length(intersect(comm[r], compute[r]))) for r in ranks]
+    whole, under = np.array(sums).reshape(-1, 2).sum(0)
+    bare = max((max(0.0, one - covered) for one, covered in sums), default=0.0)
+    return min(1.0, float(under / whole)) if whole > 0 else 0.0, bare
 
 
 def overlap(trace: "Trace", rank: int | None = None) -> float:
@@ -125,8 +134,7 @@ def overlap(trace: "Trace", rank: int | None = None) -> float:
     over ranks. 0.0 where there is no communication. Raises ValueError for a rank that is not in the
     trace.
     """
-    sums = np.array(_covered(trace, _ranks(trace, rank))).reshape(-1, 2).sum(0)
-    return min(1.0, float(sums[1] / sums[0])) if sums[0] > 0 else 0.0
+    return communication(trace, rank)[0]
 
 
 def overlaps(trace: "Trace") -> dict[int, float]:
@@ -143,8 +151,7 @@ def exposed_communication(trace: "Trace", rank: int | None = None) -> float:
     of `breakdown` add up. rank None: the largest over ranks, since the step waits for the slowest.
     Raises ValueError for a rank that is not in the trace.
     """
-    seconds = _covered(trace, _ranks(trace, rank))
-    return max((max(0.0, comm - covered) for comm, covered in seconds), default=0.0)
+    return communication(trace, rank)[1]
 
 
 class Breakdown(NamedTuple):
@@ -247,7 +254,7 @@ def _breakdown(windows, compute, copy, start, end, arrival):
         compute=length(compute) - both,
         overlapped=both,
         exposed=length(comm) - both,
-        idle=length(windows) - length(_union(works, copy)),
+        idle=length(windows) - length(_union(works, copy) if len(copy[0]) else works),
         waiting=length(before) - length(intersect(before, moving)),
         copying=length(copy) - length(intersect(copy, works)),
     )

@@ -21,7 +21,7 @@ from tpviz.core.tables import listed
 from . import analyses, ledger
 from .agreement import MOST, disagreements
 from .clocks import refuse_several
-from .columns import COLUMNS, Event, equals
+from .columns import COLUMNS, Event, codes, equals
 from .faithful import badge_words, warn, warn_if_late
 from .members import members_text
 from .meta import brief, fact
@@ -193,7 +193,7 @@ class Trace:
     @property
     def lanes(self) -> list[str]:
         """Names of the lanes to draw: compute first, then communication by name."""
-        names = [n for n in np.unique(self["lane"]).tolist() if n != "step"]
+        names = [n for n in codes(self["lane"])[0].tolist() if n != "step"]
         return sorted(names, key=lambda n: (n != "compute", n))
 
     @property

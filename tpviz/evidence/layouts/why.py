@@ -69,7 +69,8 @@ class Why(Report):
             )
             heights = [height for pair in pairs for height in pair]
             if any(heights):
-                traces.append(bar(name, places, heights, ink, shape))
+                waits = name.startswith(EXPOSED)
+                traces.append(bar(name, places, heights, ink, shape, waits))
         heights = [h for p in picks.values() for h in (0.0, p.measured / scale)]
         traces.append(bar("measured", places, heights, "forward", ""))
         return panel(f"where the step goes ({unit})", traces, axis())

@@ -137,10 +137,9 @@ def _bars(trace, plot, number, count, base):
 
 
 def _bar(trace, x, y, wide, tall):
-    marker = trace["marker"]
-    return swatch(
-        x, y, wide, tall, ink_of(marker["color"])[0], PATTERNS[marker["pattern"]["shape"]]
-    )
+    ink, over = ink_of(trace["marker"]["color"])[0], trace["marker"]["pattern"]
+    waits = " exposed" * (over["fgcolor"] == "ink:exposed")
+    return swatch(x, y, wide, tall, ink, PATTERNS[over["shape"]] + waits)
 
 
 def _cells(trace, plot):

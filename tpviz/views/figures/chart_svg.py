@@ -25,7 +25,7 @@ from .chart_marks import (
 )
 from .legend import USUAL, legend
 from .scales import scale_of, ticks_of
-from .svg import badge, document, lines, pattern_defs, text, width_of, wrapped
+from .svg import badge, document, lines, meanings, pattern_defs, text, width_of, wrapped
 
 WIDTH, PLOT, SLOT, LEFT, GAP, LEAST = 740, 230, 30, 10, 26, 190
 """px: of the picture; height of a panel, and of a category in it; free at the left, and between
@@ -50,7 +50,8 @@ def chart_svg(scene: dict[str, Any], theme: str = "auto") -> str:
         x += wide + 8
     panels, y = _panels(scene, y + 33)
     names, y = _names(scene, y + 6)
-    notes = [row for note in scene["notes"] for row in wrapped(note, int((WIDTH - 2 * LEFT) / 7.0))]
+    notes = filter(None, [" ".join(meanings(scene["badges"])), *scene["notes"]])
+    notes = [row for note in notes for row in wrapped(note, int((WIDTH - 2 * LEFT) / 7.0))]
     body += [panels, names, lines(LEFT, y + 20, notes, 16, "muted", SIZE)]
     return document(WIDTH, y + 12 + 16 * len(notes), body, scene["title"], theme, scene["alt"])
 
@@ -85,14 +86,15 @@ class _Panel:
         self.x_values = values_of(one, "x")
         self.y_values = list(chain(*(values_of(other, "y") for other in others)))
         if bars and stack:
-            totals = (map(sum, zip(*(trace["y"] for trace in o["traces"]))) for o in others)
-            self.y_values += chain(*totals)
+            for o in others:
+                heights = (t["y"] for t in o["traces"] if t["type"] == "bar")
+                self.y_values += map(sum, zip(*heights))
         self.names = scale_of(self.x, self.x_values, 0, 1).names
         rows = scale_of(self.y, self.y_values, 0, 1).names
         self.rows = {str(name): wrapped(str(name), ROW) for name in rows}
         most = max(map(len, self.rows.values()), default=0)
         self.height = len(rows) * max(SLOT, LINE * most + 4) if rows else PLOT
-        over = 24 if any(not mark["ink"] for mark in one["marks"]) else 0
+        over = 36 if any(not mark["ink"] for mark in one["marks"]) else 0
         self.up = scale_of(self.y, self.y_values, self.height, 0, over)
         self.ticks = ticks_of(self.up, self.y, self.y_values, True)
         self.share = max(3, len(self.names)) if self.names else 5

@@ -7,7 +7,7 @@ turned off.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from html import escape
 from itertools import groupby
 from operator import itemgetter
@@ -18,12 +18,22 @@ import numpy as np
 
 from tpviz.core.checks import one_of
 from tpviz.core.inks import axis_keys, phase_key
-from tpviz.core.tables import html_table
 from tpviz.core.trace.steps import median_step
 
-from .lanes import Axis, bars, inset, mark, outlines
+from .lanes import Axis, bars, inset, mark, outlines, spans
 from .legend import USUAL, key_of, legend
-from .svg import VIEW, badge, document, image, pattern_defs, rect, seconds, shape, text, width_of
+from .svg import (
+    VIEW,
+    badge,
+    document,
+    meanings,
+    pattern_defs,
+    seconds,
+    shape,
+    text,
+    width_of,
+)
+from .svg import image as image  # of what shows it
 from .timeline import lane_svg, marks, placed, scopes, timeline_scene
 from .tokens import INKS
 
@@ -238,16 +248,6 @@ def describe(scene: dict[str, Any]) -> str:
     )
 
 
-def to_html(scene: dict[str, Any], to_svg: Callable[..., str]) -> str:
-    """The picture and its table, for a notebook. to_svg : function () -> SVG."""
-    rows = to_table(scene)
-    side = "padding:1px 12px;text-align:"
-    aligned = [side + ("left" if i == 0 else "right") for i in range(len(rows[0]))]
-    table = html_table(rows, "style='border-collapse:collapse'", aligned)
-    picture = image(to_svg(), describe(scene))
-    return f"<div>{picture}<details><summary>table</summary>{table}</details></div>"
-
-
 # -- the picture -----------------------------------------------------------------------------------
 DRAWN = "lanes", "keys", "bars", "exposed", "idle"
 GUTTER, RIGHT, HEAD, NUMBERS = 254, 24, 114, 192
@@ -310,8 +310,8 @@ def _lanes(scene, axis):
 
 
 def _outlined(x0, x1, top, height, ink):
-    dash = "stroke-width='1.2'" + " stroke-dasharray='3 2'" * (ink == "exposed")
-    return outlines(x0, x1, top + 0.6, height - 1.2, ink, dash)
+    bare = spans(x0, x1, top, height, ink) if ink == "exposed" else ""
+    return bare + outlines(x0, x1, top + 0.6, height - 1.2, ink, "stroke-width='1.2'")
 
 
 def _header(scene, width):
@@ -346,7 +346,9 @@ def _ends(scene, axis, lanes_end, bottom):
             )
         words = f"{' = '.join(name for _, name, _ in row)} {row[0][0]}"
         x, wide = min(float(axis.x(t)) for *_, t in row), 1.1 * width_of(words)
-        labels += rect(x - 5 - wide, y - 10, wide + 2, 13, "bg")
+        labels += shape(
+            f"M{x - 5 - wide:.1f},{y - 10}h{wide + 2:.1f}v13h-{wide + 2:.1f}z", "bg", ""
+        )
         labels += text(x - 5, y, words, anchor="end", weight=600)
     return out + labels
 
@@ -354,6 +356,8 @@ def _ends(scene, axis, lanes_end, bottom):
 def _waterfall(scene, top, axis):
     """Each part from where the one before ended; the prediction's as outlines above the bars."""
     out = [text(10, top - 9, f"the {scene['marks'][-1][0]} step, part by part", weight=600)]
+    if scene["foreseen"]:
+        out.append(legend([("predicted", "hollow: predicted")], GUTTER, top - 18.5, 1e4)[0])
     y = top
     for part in scene["parts"]:
         out.append(text(10, y + 14, part["name"]))
@@ -414,6 +418,10 @@ def _words(scene, y, width, whole):
             for x, words in zip(ends[-len(texts) :], texts)
         ]
     verdict = wrap(scene["verdict"], max(int((width - 20) / 7.4), 20)) if whole else []
-    y += 1.5 * LINE
-    out += [text(10, y + LINE * i, line, weight=600) for i, line in enumerate(verdict)]
-    return "".join(out), y + LINE * len(verdict)
+    told = wrap(" ".join(meanings(scene["badges"])), int((width - 20) / 7))
+    for rows, look in ((verdict, {"weight": 600}), (told, {"token": "muted"})):
+        y += LINE / 2
+        for line in rows:
+            y += LINE
+            out.append(text(10, y, line, **look))
+    return "".join(out), y + LINE / 2

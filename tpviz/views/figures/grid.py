@@ -68,6 +68,7 @@ def to_table(story: Story) -> list[list[str]]:
 CUBE, ROOM = (16, 384), (446, 200)
 LAYERS = ("qkv", "out", "up", "down")
 SCALE = 0.3
+IS = "scheme"
 
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
@@ -108,11 +109,10 @@ def _known(story, y):
     """(the known schemes that the grid equals, why where one points; y of the last one)."""
     out = ""
     for case in story.cases:
-        words = f"✓ {case.name}"
         about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
-        width = width_of(words) + 16
-        face = rect(PANEL, y, width, 20, "fg", "rx='10'")
-        face += text(PANEL + width / 2, y + 14.5, words, "bg", anchor="middle")
+        width, left = width_of(case.name) + 16, PANEL + width_of(IS) + 8
+        face = text(PANEL, y + 14.5, IS) + rect(left, y, width, 20, "fg", "rx='10'")
+        face += text(left + width / 2, y + 14.5, case.name, "bg", anchor="middle")
         out += f"<g data-case='{case.name}'>{about}{face}</g>"
         y += 24
     return out, y

@@ -17,7 +17,6 @@ APART = 44  # px of a time axis, at least, to a time in words
 SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
 IDLE = 34  # px of an idle span, at least, to its name
 MESSAGE = "axis2"  # the ink of what travels along pp
-IDLE_LOOK = "fill-opacity='0.3'"  # of idle and exposed time
 
 
 class Axis(NamedTuple):
@@ -98,7 +97,7 @@ def bars(x0: np.ndarray, x1: np.ndarray, top: float, height: float, key: str) ->
 
 def spans(x0: np.ndarray, x1: np.ndarray, top: float, height: float, kind: str) -> str:
     """Spans of exposed communication or of idle time, in which a lane has no bars."""
-    return shape(bars_path(x0, x1, top, height), kind, kind, IDLE_LOOK)
+    return shape(bars_path(x0, x1, top, height), kind, kind)
 
 
 def idle_word(x0: np.ndarray, x1: np.ndarray, top: float, height: float) -> str:
@@ -132,7 +131,7 @@ def box(x: float, y: float, width: float, height: float) -> str:
 
 def idle(x: float, y: float, width: float, height: float) -> str:
     """Idle time, or a lane of it."""
-    return swatch(x, y, width, height, "idle", "idle", IDLE_LOOK)
+    return swatch(x, y, width, height, "idle", "idle")
 
 
 def ring(

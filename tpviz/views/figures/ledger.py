@@ -36,11 +36,8 @@ def ledger_html(expected: "Ledger", measured: "Ledger | None" = None, hint: str 
     to do for a measurement where there is none."""
     head, *rows = ledger_table(expected, measured)
     if not rows:
-        return (
-            "<p class='tpv-ledger'>No communication: neither by formula nor measured.</p>"
-            if measured is not None
-            else "<p class='tpv-ledger'>No communication, by formula.</p>"
-        )
+        why = ", by formula" if measured is None else ": neither by formula nor measured"
+        return f"<p class='tpv-ledger'>No communication{why}.</p>"
     if measured is None:
         line = f"Ledger of one step of a rank, by formula. {hint}"
     elif expected == measured:

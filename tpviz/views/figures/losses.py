@@ -8,24 +8,11 @@ from .svg import document, text
 LEFT, TOP, HEIGHT = 56, 30, 92
 
 
-def losses_svg(
-    losses: Sequence[float],
-    reference: Sequence[float] | None = None,
-    width: float = 420,
-    theme: str = "auto",
-) -> str:
-    """Draw the loss of each step, and optionally the one-process reference as open circles.
-
-    losses, reference: floats, one per step, of equal length. Raises ValueError where there
-    is none, or where the lengths differ.
-    """
+def losses_svg(losses: Sequence[float], width: float = 420, theme: str = "auto") -> str:
+    """Draw the loss of each step. Raises ValueError where there is none."""
     if not len(losses):
         raise ValueError("no losses to draw: the list is empty")
-    if reference is not None and len(reference) != len(losses):
-        raise ValueError(
-            f"{len(losses)} losses but {len(reference)} reference losses: give one per step"
-        )
-    finite = [v for v in [*losses, *(reference or [])] if math.isfinite(v)]
+    finite = [v for v in losses if math.isfinite(v)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     high = high if high > low else low + max(abs(low), 1.0) * 1e-6
 
@@ -46,11 +33,5 @@ def losses_svg(
         line = "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
         body.append(f"<path d='M{line}' class='s-forward' fill='none' stroke-width='2'/>")
     body += [f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3.5' class='f-forward'/>" for x, y in points]
-    body += [
-        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' class='s-axis0' fill='none' stroke-width='1.6'/>"
-        for x, y in (point(i, v) for i, v in enumerate(reference or []) if math.isfinite(v))
-    ]
-    if reference is not None:
-        body.append(text(width - 12, 16, "circles: one process", "muted", anchor="end"))
     label = "losses " + ", ".join(f"{v:.6g}" for v in losses)
     return document(width, TOP + HEIGHT + 24, body, label, theme)

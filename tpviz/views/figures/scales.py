@@ -43,11 +43,7 @@ class Scale(NamedTuple):
 
 
 def scale_of(
-    axis: Mapping[str, Any],
-    values: Iterable[Any],
-    start: float,
-    end: float,
-    over: float = 0,
+    axis: Mapping[str, Any], values: Iterable[Any], start: float, end: float, over: float = 0
 ) -> Scale:
     """The `Scale` of an axis (`charts.axis`) with these values; None is no value.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .lanes import play_head, window, zoomable
 from .legend import keyed, legend
 from .schedule_lanes import HEAD, LEFT, RIGHT, Lanes, axis, in_lanes, lay_out, named, stops
-from .schedule_words import SchedulePanel, figures, say, spans, summary, to_table, words
+from .schedule_words import NOTES, SchedulePanel, figures, say, spans, summary, to_table, words
 from .svg import LETTERS, VIEW, alone, check_step, pattern_defs, table, table_html, text, wrapped
 from .tokens import INKS
 
@@ -64,6 +64,7 @@ def schedule_scene(
         "legend": keyed((ink, INKS[ink].pattern, said) for ink, said in _inks(panels).items()),
         "table": rows,
         "under": table_html(rows),
+        "notes": NOTES,
         "summary": summary(panels, unit),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],

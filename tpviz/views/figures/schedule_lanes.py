@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import ceil
 from typing import Any, NamedTuple
 
-from .lanes import IDLE_LOOK, MESSAGE, axis_below, box, ring, timed
+from .lanes import MESSAGE, axis_below, box, ring, timed
 from .schedule_words import SchedulePanel, awaited, halves, peak, say, spans
 from .svg import VIEW, shape, text
 from .tokens import INKS
@@ -204,12 +204,12 @@ class Lanes:
         return f"<g data-gathered='' display='none'>{out}</g>"
 
     def names(self) -> Iterator[tuple[str, float, float, float, str]]:
-        """(ink, base line, x, width, microbatch) of every bar that has one, in px."""
+        """(ink, base line, x, width, microbatch) of every bar, in px."""
         for row in self.rows:
             actions = self.schedule.of(row.rank)
             for ink, start, end, half, i in self.pieces(row.rank):
                 y, high = _half(row, half)
-                if high >= 12 and end > start and (ink != "recompute" or actions[i].kind != "RB"):
+                if high >= 12 and end > start:
                     wide = (end - start) * self.layout.scale
                     yield ink, y + high / 2 + 4.5, self.x(start), wide, str(actions[i].microbatch)
 
@@ -321,7 +321,7 @@ def _inked(ink, bars, edge):
     path, to = "".join(bar for bar, _ in bars), " ".join(f"{x:.1f}" for _, x in bars)
     where = f"stroke-width='{edge:.2g}' data-key='{ink}' data-to='{to}'"
     if ink == "idle":
-        drawn = shape(path, ink, ink, f"{IDLE_LOOK} data-key='idle' data-to='{to}'")
+        drawn = shape(path, ink, ink, f"data-key='idle' data-to='{to}'")
     else:
         drawn = shape(path, f"{ink} s-bg", INKS[ink].pattern, where)
     return drawn.replace("class='tpv-mark'", f"class='tpv-mark' data-to='{to}'")
@@ -341,13 +341,13 @@ def in_lanes(names: Iterable[tuple[str, float, float, float, str]]) -> list[list
 
 
 def named(lanes: Iterable[Sequence[Any]]) -> str:
-    """The names of `in_lanes` that fit on their bars; as ``drawNames``."""
+    """The names of `in_lanes`, all of a lane where the longest fits its bar; as ``drawNames``."""
     texts: dict[str, str] = {}
     for ink, y, wide, several in lanes:
-        for x, name in several:
-            if DIGIT * len(name) + 4 < wide:
-                text = f"<text x='{x + wide / 2:.1f}' y='{y:g}'>{name}</text>"
-                texts[ink] = texts.get(ink, "") + text
+        fits = DIGIT * max(len(name) for _, name in several) + 4 < wide
+        for x, name in several if fits else ():
+            text = f"<text x='{x + wide / 2:.1f}' y='{y:g}'>{name}</text>"
+            texts[ink] = texts.get(ink, "") + text
     groups = (f"<g class='f-halo-{ink}'>{some}</g>" for ink, some in texts.items())
     looks = "font-size='13' text-anchor='middle' font-weight='600'"
     return f"<g data-names='' {looks}>{''.join(groups)}</g>"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .svg import amount, seconds
+from .svg import amount, meanings, seconds
 from .tokens import INKS
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ DOES = {
     "I": "gradient of the input",
     "W": "gradient of the weights",
 }
+NOTES = meanings(["simulated"])
 CLOSE = 1e-9
 """Relative to the makespan: closer times are equal."""
 
@@ -312,10 +313,10 @@ def _difference(one, two, unit):
 def figures(
     panels: Sequence[SchedulePanel], unit: str, device: float | None = None
 ) -> list[list[str]]:
-    """The table under the picture, header first: a schedule each. Its closed form is one tick where
+    """The table under the picture, header first: a schedule each. Its closed form is in words where
     it gives the same. device : as of `schedule.schedule_scene`."""
     columns = ["schedule", "step", "idle", "held at most"]
-    form = "formula (mean stage, no messages)" if unit else "formula"
+    form = "by formula" + " (mean stage, no messages)" * bool(unit)
     more = {
         form: [_formula(panel, unit) for panel in panels],
         next((p.measured.badge for p in panels if p.measured), ""): [_ran(p, unit) for p in panels],
@@ -343,7 +344,7 @@ def _formula(panel, unit):
     (length, idle), line = panel.formula, panel.timeline
     least = CLOSE * line.makespan
     if all(abs(a - b) <= least for a, b in zip((length, *idle), (line.makespan, *line.bubble))):
-        return "✓ equal"
+        return "the same step and idle"
     return f"{say(length, unit)}, idle {share(idle, length)}"
 
 

@@ -36,7 +36,8 @@ def spent(step: Trace) -> dict[str, Any]:
     mean, compute = step.breakdown().mean, step["kind"] == "compute"
     phases: dict[str, float] = defaultdict(float)
     alike = Counter(map(step.model_of, step.ranks))  # how many ranks share a rank's rows
-    taken = (step["end"] - step["start"]) * [alike[rank] for rank in step["rank"].tolist()]
+    ranks, rank = np.unique(step["rank"], return_inverse=True)
+    taken = (step["end"] - step["start"]) * np.array([alike[r] for r in ranks.tolist()])[rank]
     names, code = codes(step["phase"][compute])
     busy = np.bincount(code, taken[compute], len(names))
     for phase, length in zip(names.tolist(), busy.tolist()):

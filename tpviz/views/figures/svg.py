@@ -133,11 +133,7 @@ class Picture(NamedTuple):
         return self.html
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        return {
-            "text/html": self.html,
-            "image/svg+xml": self.svg,
-            "text/plain": self.words,
-        }
+        return {"text/html": self.html, "image/svg+xml": self.svg, "text/plain": self.words}
 
 
 def fitted(svg: str, least: float | None = None) -> str:
@@ -190,25 +186,32 @@ def swatch(
     pattern: str | None = None,
     extra: str = "",
 ) -> str:
-    """A rect in an ink under its pattern. pattern : one of `PATTERNS`; None is the ink's own."""
-    pattern = INKS[key].pattern if pattern is None else pattern
-    out = rect(x, y, width, height, key, extra)
-    if pattern not in ("", "solid"):
-        out += rect(x, y, width, height, "", f"{extra} {_over(pattern)}")
-    return out
+    """A rect in an ink under its pattern. pattern : one of `PATTERNS`, "idle", "exposed", or one of
+    these after another; None is the ink's own. What is exposed looks so in every picture: pale,
+    under red hatching, with an edge in the ink of the axis."""
+    key, look, over = _dressed(key, pattern)
+    out = rect(x, y, width, height, key, look + extra)
+    return out + "".join(rect(x, y, width, height, "", f"{extra} {fill}") for fill in over)
 
 
 def shape(path: str, key: str, pattern: str | None = None, extra: str = "") -> str:
     """As `swatch`, of a path in px; nothing where it is empty."""
-    pattern = INKS[key].pattern if pattern is None else pattern
-    over = f"<path d='{path}' {_over(pattern)}/>" if pattern not in ("", "solid") else ""
-    return f"<path d='{path}' class='f-{key}' {extra}/>{over}" if path else ""
+    key, look, over = _dressed(key, pattern)
+    drawn = (f"class='f-{key}' {look}{extra}", *over)
+    return "".join(f"<path d='{path}' {one}/>" for one in drawn) if path else ""
 
 
-def _over(pattern):
-    """The fill of a pattern, which shows where patterns are on; that of exposed time always."""
-    mark = "" if pattern == "exposed" else "class='tpv-mark' "
-    return f"{mark}fill='url(#tpv-{pattern})'"
+def _dressed(key, pattern):
+    """(classes, looks of a mark; the fills over it: patterns, and what is exposed, always)."""
+    ink = key.partition(" ")[0]
+    names = (INKS[ink].pattern if pattern is None else pattern).split()
+    bare = ink == "exposed" or "exposed" in names
+    names = [n for n in names if n not in ("solid", "exposed", "hatch" if bare else "")]
+    over = [f"class='tpv-mark' fill='url(#tpv-{name})'" for name in names]
+    over += ["fill='url(#tpv-exposed)'"] * bare
+    if bare and key == ink != "exposed":
+        return f"{key} s-{key}", "fill-opacity='0.5' stroke-width='2' ", over
+    return key, "fill-opacity='0.3' " * (bare or "idle" in names), over
 
 
 def lines(
@@ -240,9 +243,11 @@ def table(x: float, y: float, rows: Iterable[Sequence[str]]) -> tuple[str, float
 
 def table_html(rows: Iterable[Sequence[str]]) -> str:
     """As `table`, in HTML."""
+    rows = [*rows]
     cells = (("td" if i else "th", row) for i, row in enumerate(rows))
     lines = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in cells)
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f"<table style='--rows: {len(rows[0]) if rows else 0}'>{body}</table>"
 
 
 def wrapped(words: str, letters: int) -> list[str]:
@@ -267,23 +272,39 @@ def width_of(words: str, size: float = SMALL) -> float:
     return size * sum(letters)
 
 
-def badge(x: float, y: float, words: str, dash: str = "") -> tuple[str, float]:
+MEANS = {
+    "predicted": "by formulas, nothing ran",
+    "simulated": "its operations on a virtual clock, nothing ran",
+    "emulated": "real ranks ran it, each operation as long as on the cluster",
+}
+
+
+def meanings(badges: Iterable[str]) -> list[str]:
+    """A sentence for each of the sources of numbers that a newcomer cannot know."""
+    sources = (re.split("[,; ]", words)[0] for words in badges)
+    return [f"{word.capitalize()}: {MEANS[word]}." for word in sources if word in MEANS]
+
+
+def badge(
+    x: float, y: float, words: str, dash: str = "", notes: Iterable[str] = ()
+) -> tuple[str, float]:
     """(where the numbers come from, in a round frame; its width), as ``.tpv-badge`` of pages.
-    dash : of a broken frame."""
+    dash : of a broken frame. notes : more of it, where one points."""
     width = 1.06 * width_of(words) + 18  # the letters are bold
     broken = f"stroke-dasharray='{dash}'" if dash else ""
     frame = outline(x, y, width, 20, "fg", 1.2, 10, broken)
-    return frame + text(x + width / 2, y + 14, words, "fg", anchor="middle", weight=600), width
+    frame += text(x + width / 2, y + 14, words, "fg", anchor="middle", weight=600)
+    about = "\n".join(dict.fromkeys((*meanings([words]), *notes)))
+    return f"<g><title>{escape(about)}</title>{frame}</g>" if about else frame, width
 
 
 def head(scene: dict[str, Any], title: str | None = None) -> str:
     """The badge and the title of a scene, on top of a picture that stands alone; ``notes`` and
     ``about``, which may lack, tell more of them where one points."""
-    frame, width = badge(10, 8, scene["badge"])
+    frame, width = badge(10, 8, scene["badge"], notes=scene.get("notes", ()))
     words = text(width + 20, 22, scene["title"] if title is None else title, "muted")
     about = f"<title>{escape(scene['about'])}</title>" if scene.get("about") else ""
-    notes = escape("\n".join(scene.get("notes", ())))
-    return f"<g>{f'<title>{notes}</title>' if notes else ''}{frame}</g><g>{about}{words}</g>"
+    return f"{frame}<g>{about}{words}</g>"
 
 
 def alone(

@@ -15,6 +15,7 @@ from .legend import keyed, legend
 from .svg import (
     VIEW,
     alone,
+    amount,
     check_step,
     pattern_defs,
     rect,
@@ -48,8 +49,7 @@ Time = TypeVar("Time", float, np.ndarray)
 RIGHT, MAX_PARTS, STEPS = 12, 2304, 120
 HEAD, LANE, GAP, BELOW, AXIS = 28, 34, 8, 18, 24
 """px: of a panel's name; of a lane; between lanes; under a panel; of the time axis."""
-LANES = {"computing": "computing", "memory": "memory", "tracker": "tracker", "link": "link"}
-"""{lane: its name}."""
+LANES = "computing", "memory", "tracker", "link"
 HIGH = len(LANES) * (LANE + GAP) - GAP
 SIDE, MAPS, NAMES, GPU = 3, (170, 100), 96, 18
 """px: left of tiles; of tiles, at most across beside lanes, or down above them; of lanes' names; of
@@ -234,14 +234,24 @@ def _lanes(panels, number, layout):
     panel, y = panels[number], layout.lanes[number]
     left = max(layout.left, 12 + 1.06 * width_of(heading(panel), 16))
     ends = _ends(panel, layout, layout.heads[number] + 16, y, left)
-    for what, name in LANES.items():
-        yield text(layout.left - 10, y + LANE / 2 + 4.5, name, anchor="end")
+    for what in LANES:
+        areas, top = _drawn(panels, panel, what)
+        for down, token, words in ((-2, "fg", what), (13, "muted", _most(panel.run, what, top))):
+            yield text(layout.left - 10, y + LANE / 2 + down, words, token, anchor="end")
         wide = panel.run.seconds * layout.scale
         ground = rect(layout.left, y, wide, LANE, "rule", "fill-opacity='.5'")
-        areas = _stack(panel.series["time"], *_drawn(panels, panel, what), y, layout, what)
-        yield timed(ground + "".join(areas))
+        drawn = _stack(panel.series["time"], areas, top, y, layout, what)
+        yield timed(ground + "".join(drawn))
         y += LANE + GAP
     yield timed("".join(ends))
+
+
+def _most(run, what, top):
+    """What the top of a lane is, in words."""
+    if what == "tracker" and not fused(run):
+        return "not used"
+    words = {"computing": f"{top} tiles", "memory": amount(top), "tracker": f"{top} parts"}
+    return f"\N{LESS-THAN OR EQUAL TO} {words.get(what, f'{amount(run.machine.link)}/s')}"
 
 
 def _drawn(panels, panel, what):

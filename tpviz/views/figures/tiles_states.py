@@ -35,10 +35,10 @@ class TileState(NamedTuple):
 
 
 STATES = (
-    TileState("w", "waiting", "rule", "", "", 0.6),
+    TileState("w", "waiting", "rule s-muted", "", "waiting", 0.6),
     TileState("c", "computing", "forward", "solid", "computing"),
-    TileState("q", "computed, its store queued", "recompute", "dots", "store queued"),
-    TileState("p", "stored", "optimizer_state", "zigzag", "stored"),
+    TileState("q", "computed, its store queued", "optimizer_state", "dots", "", 0.45),
+    TileState("p", "stored", "optimizer_state", "zigzag", "stored (faint: queued)"),
     TileState("s", "stored: one update", "optimizer_state", "zigzag"),
     TileState("t", "updated twice: triggered", "axis1", "back", "updated twice: triggered"),
     TileState("l", "on the link", "axis0", "lines", "on the link (faint: sent)"),

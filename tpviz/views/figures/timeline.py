@@ -24,6 +24,7 @@ import numpy as np
 from tpviz.core.checks import number, one_of, whole_number
 from tpviz.core.inks import MEMORY_KINDS, axis_keys, phase_key
 from tpviz.core.trace import Trace
+from tpviz.core.trace.analyses import communication
 from tpviz.core.trace.columns import codes
 from tpviz.core.trace.steps import median_number, median_step, step_spans
 
@@ -37,6 +38,7 @@ from .svg import (
     document,
     head,
     lines,
+    meanings,
     pattern_defs,
     seconds,
     shape,
@@ -94,7 +96,7 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     whole = " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k))
     scene = {
         "badge": trace.badge,
-        "notes": trace.notes,
+        "notes": [*meanings([trace.badge]), *trace.notes],
         "title": trace.fact("title") or whole,
         "about": whole,
         "ranks": np.unique(trace["rank"][rows]).tolist(),
@@ -250,9 +252,8 @@ def _metrics(trace):
     label = f"step time (median of {count})" if count > 1 else "step time"
     rows = [[label, seconds(one.step_time)]]
     if (one["kind"] == "comm").any():
-        overlap, bare = scopes(one)
-        rows.append([overlap, f"{100 * one.overlap():.1f} %"])
-        rows.append([bare, seconds(one.exposed_communication())])
+        (overlap, bare), (share, waits) = scopes(one), communication(one)
+        rows += [[overlap, f"{100 * share:.1f} %"], [bare, seconds(waits)]]
     return rows
 
 

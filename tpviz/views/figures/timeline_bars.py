@@ -55,11 +55,12 @@ class Bars:
         and the time of the steps in which the rank is idle (`tpviz.core.trace.analyses.idle`)."""
         kind = np.array([k["kind"] for k in keys])[self.key]
         rank = np.array([lane["rank"] for lane in lanes])[self.lane]
+        does = [kind == k for k in ("comm", "compute")]
         idle, spans = idle_spans(self.trace), {"exposed": [], "idle": []}
         for i, lane in enumerate(lanes):
             if lane["lane"] == "compute":
-                mine = [(kind == k) & (rank == lane["rank"]) for k in ("comm", "compute")]
-                bare = subtract(*(merge(self.start[m], self.end[m]) for m in mine))
+                here = rank == lane["rank"]
+                bare = subtract(*(merge(self.start[m & here], self.end[m & here]) for m in does))
                 free = (np.round(t - self.zero, 9) for t in idle[lane["rank"]])
                 for name, (start, end) in (("exposed", bare), ("idle", free)):
                     spans[name].append((np.full(len(start), i), start, end))
@@ -81,7 +82,7 @@ class Bars:
         code = lane * (int(self.key.max()) + 1) + self.key[inside]
         bar, cut = _merged(code, start, end, low, high, most)
         first, count, busy, start, end = _drawn(lane, start, end, bar, low, cut)
-        order = np.lexsort((-end, start, lane[first]))
+        order = np.lexsort((-end, start, lane[first])) if cut else bar
         columns, strings = self._columns(inside, bar, first[order], count[order], order)
         columns |= {"start": start[order].tolist(), "end": end[order].tolist()}
         spans = {name: self._spans(name, low, high, most // 4) for name in self.spans}
@@ -101,8 +102,11 @@ class Bars:
         here, alone, strings = inside[first], count == 1, {"": 0}
         rows, columns = self.rows[here], {}
         for name in TEXT_COLUMNS:
-            texts = np.where(alone, self.trace[name][rows], "").tolist()
-            columns[name] = [strings.setdefault(text, len(strings)) for text in texts]
+            texts = self.trace[name][rows]
+            texts = (texts if alone.all() else np.where(alone, texts, "")).tolist()
+            for text in dict.fromkeys(texts):
+                strings.setdefault(text, len(strings))
+            columns[name] = list(map(strings.__getitem__, texts))
         for name in INT_COLUMNS:
             values = np.where(alone, self.trace[name][rows], -1)
             if name in SUMS and not alone.all():
@@ -186,6 +190,8 @@ def _drawn(lane, start, end, bar, low, cut):
 
     Merged bars of one lane and interval are laid side by side within the time they cover.
     """
+    if not cut:
+        return bar, np.ones_like(bar), end - start, start, end
     count = np.bincount(bar)
     first = np.full(len(count), len(bar))
     np.minimum.at(first, bar, np.arange(len(bar)))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import ipywidgets
@@ -23,18 +24,13 @@ class GuessPane(ipywidgets.VBox):
 
     def __init__(self, lock: threading.RLock):
         self._lock = lock
-        self.on = ipywidgets.Checkbox(
-            True,
-            description="guess first, then reveal",
-            indent=False,
-            tooltip="Run waits until you have committed a guess",
+        box, waits = (
+            partial(ipywidgets.Checkbox, indent=False),
+            "Run waits until you commit one",
         )
-        self.cover = ipywidgets.Checkbox(
-            False,
-            description="cover the prediction until then",
-            indent=False,
-            tooltip="harder: guess without seeing the formula's result",
-        )
+        self.on = box(True, description="guess first, then reveal", tooltip=waits)
+        harder = "harder: guess without seeing the formula's result"
+        self.cover = box(False, description="cover the prediction until then", tooltip=harder)
         self.skip = ipywidgets.Button(
             description="skip the guess",
             icon="forward",
@@ -66,12 +62,7 @@ class GuessPane(ipywidgets.VBox):
     @property
     def settled(self) -> bool:
         """Whether the configuration may run: guessed, skipped, or no guess is wanted."""
-        return (
-            not self.on.value
-            or self._key is None
-            or self._key in self._skipped
-            or self._key in self._of
-        )
+        return not self.on.value or self._key in {None, *self._skipped, *self._of}
 
     @property
     def covering(self) -> bool:

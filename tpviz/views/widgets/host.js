@@ -1,6 +1,6 @@
 /**
  * A stand-in for the widget model, so that the views run in a plain HTML page: get, set, on, off, save_changes; and
- * sliders for knobs, whose pictures are all in the page. Views on one page share the chosen rank.
+ * knobs, whose pictures are all in the page: sliders of numbers, menus of names. Views on one page share the chosen rank.
  */
 import { unpacked } from "./pack.js";
 import { make, roomy } from "./view.js";
@@ -38,20 +38,23 @@ class Host {
     this.save_changes();
   }
 
-  /** A slider for each knob, in the view's rail; the states are all combinations, the last knob's values first. */
-  sliders(knobs, at, el, words) {
+  /** A control for each knob, in the view's rail; the states are all combinations, the last knob's values first. */
+  controls(knobs, at, el, words) {
     const names = Object.keys(knobs);
     if (!names.length) return;
     const row = make("div", { class: "tpv-knobs" }, el.querySelector(".tpv-rail"));
     names.forEach((name, i) => {
       const values = knobs[name], label = make("label", {}, row, name);
-      const input = make("input", { type: "range", min: 0, max: values.length - 1, value: at[i], "aria-label": name }, label);
-      const shown = make("b", {}, label), unit = words[name] ?? "";
-      roomy(shown, values);
+      const named = values.some(isNaN), input = make(named ? "select" : "input", { "aria-label": name }, label);
+      if (named) values.forEach((value, n) => make("option", { value: n }, input, value));
+      else for (const [key, value] of Object.entries({ type: "range", min: 0, max: values.length - 1 })) input[key] = value;
+      input.value = at[i];
+      const shown = named ? {} : make("b", {}, label), unit = words[name] ?? "";
+      if (!named) roomy(shown, values);
       if (unit) make("span", { class: "tpv-title" }, label, unit);
       const say = () => {
         shown.textContent = values[at[i]];
-        input.setAttribute("aria-valuetext", `${values[at[i]]} ${unit}`.trim());
+        if (!named) input.setAttribute("aria-valuetext", `${values[at[i]]} ${unit}`.trim());
       };
       input.addEventListener("input", () => {
         at[i] = Number(input.value);
@@ -75,7 +78,7 @@ for (const el of document.querySelectorAll(".tpv-place")) {
   const view = await import(url);
   URL.revokeObjectURL(url);
   view.default.render({ model: host, el });
-  host.sliders(knobs, start, el, words);
+  host.controls(knobs, start, el, words);
   hosts.push(host);
 }
 for (const host of hosts) {

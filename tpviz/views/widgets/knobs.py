@@ -117,9 +117,9 @@ def small_html(text: str) -> str:
 def stepped(
     name: str, value: Any, help: str, stops: Collection[Any], layout: Mapping[str, str]
 ) -> ipywidgets.DOMWidget:
-    """A slider that stops at these values only; for meshes a menu."""
+    """A slider that stops at these numbers only; of what has a name a menu."""
     options = [(_label(v), v) for v in stops]
-    kind = ipywidgets.Dropdown if is_pair(value) else ipywidgets.SelectionSlider
+    kind = ipywidgets.SelectionSlider if type(value) in (int, float) else ipywidgets.Dropdown
     style = WIDE if layout is CONTROL else {"description_width": "50px"}
     return kind(
         options=options, value=value, description=name, style=style, layout=layout, tooltip=help

@@ -193,11 +193,7 @@ def parts_svg(
 
 
 def memory_svg(
-    memory: Mapping[str, float],
-    capacity: float,
-    device: str,
-    theme: str = "page",
-    scale: float = 1,
+    memory: Mapping[str, float], capacity: float, device: str, theme: str = "page", scale: float = 1
 ) -> str:
     """A rank's memory by kind, against its device's memory. memory : {kind: bytes}. scale : what a
     byte of it stands for, on a scale model."""

@@ -106,7 +106,7 @@ def axes_svg(
     times = {name: (exposed.get(name, 0.0), hidden.get(name, 0.0)) for name in names}
     longest = max(map(sum, times.values())) or 1.0
     scale = (RIGHT - LEFT) / longest
-    title = "communication by axis: exposed (filled), hidden (frame)"
+    title = "communication by axis: exposed (hatched), hidden (frame)"
     body, y = [pattern_defs(), text(LEFT, 12, title, weight=600)], 24
     told = []
     for name, (waits, under) in times.items():
@@ -119,7 +119,7 @@ def axes_svg(
             words = f"pp{size}: waiting for messages between stages is part of the bubble"
         told.append(words)
         body.append(text(LEFT, y + 8, words))
-        body.append(swatch(LEFT, y + 14, waits * scale, 12, inks[name]))
+        body.append(swatch(LEFT, y + 14, waits * scale, 12, inks[name], "exposed"))
         if under:
             body.append(outline(LEFT + waits * scale, y + 14.5, under * scale, 11, inks[name]))
         y += 36

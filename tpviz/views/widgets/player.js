@@ -1,6 +1,6 @@
 /**
- * What every view has that is played: its controls, its keys and its clock. `head` is where the clock stands, within
- * `span`; it moves by `speed` a second, times what the reader chose.
+ * What is played: controls, keys, clock. `head` is where the clock stands in `span`; it moves by `speed` a second, times
+ * what the reader chose. What is rarely used stands behind "more".
  *
  * A view says what its controls step through (`unit`), goes there (`jump`), draws what moves (`move`), and what a click
  * does (`onClick`).
@@ -27,16 +27,17 @@ export class Player extends View {
       ["back", "next # (Right)", 1], ["first", "the end (End)", Infinity]]) {
       this.button(tools, "", which.replace("#", this.unit), () => this.jump(by)).append(icon(name, by));
     }
-    this.rate = make("select", { "aria-label": "speed", title: "speed (< and >)" }, tools);
+    const more = this.more = make("div", { class: "tpv-tools", hidden: "" }, this.rail);
+    this.rate = make("select", { "aria-label": "speed", title: "speed (< and >)" }, more);
     for (const speed of SPEEDS) make("option", { value: speed }, this.rate, `${speed}x`);
     this.rate.value = 1;
     this.buildTools(tools);
-    this.switch(tools, "patterns", "patterns over the colours of the page", "tpv-patterns", document.documentElement);
-    const help = make("div", { class: "tpv-hint", hidden: "" }, this.rail);
-    const ask = this.button(tools, "?", "keys, and what can be clicked", () => {
-      help.hidden = !help.hidden;
+    this.switch(more, "patterns", "patterns over the colours of the page", "tpv-patterns", document.documentElement);
+    const help = make("div", { class: "tpv-hint" }, more);
+    const ask = this.button(tools, "more", "more controls, keys, and what can be clicked", () => {
+      more.hidden = !more.hidden;
       help.textContent = this.help;
-      ask.setAttribute("aria-expanded", !help.hidden);
+      ask.setAttribute("aria-expanded", !more.hidden);
     });
     ask.setAttribute("aria-expanded", false);
     const scroll = make("div", { class: "tpv-scroll" }, this.stage);

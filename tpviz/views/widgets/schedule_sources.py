@@ -135,11 +135,7 @@ def of_sizes(sizes: ScheduleSizes, own: Schedule | None = None) -> ScheduleScene
 
 
 def of_strategy(
-    strategy: Merak,
-    against: str,
-    workload: GPT,
-    cluster: "Cluster",
-    trace: "Trace | None" = None,
+    strategy: Merak, against: str, workload: GPT, cluster: "Cluster", trace: "Trace | None" = None
 ) -> ScheduleScene:
     """The `ScheduleScene` of a `Merak`, with each stage's own times on a cluster.
 

@@ -1,6 +1,6 @@
 /**
  * A film on a time axis (`scene.axis`): a play-head passes, one zooms, bars glide. What Python drew in `[data-timed]`
- * moves to where the window has it, `names` stand where they fit.
+ * moves to where the window has it.
  */
 import { Film } from "./film.js";
 import { make, seconds, ticks } from "./view.js";
@@ -131,13 +131,14 @@ export class TimedFilm extends Zoomed(Film) {
     }
   }
 
-  /** The names that fit into what is seen of each bar; as `named` in schedule_lanes.py. */
+  /** As `named` in schedule_lanes.py. */
   drawNames(group) {
     group?.replaceChildren();
     for (const [ink, y, width, several] of this.scene.names ?? []) {
+      const most = DIGIT * Math.max(...several.map(([, name]) => name.length)) + 4;
       for (const [at, name] of several) {
         const x0 = Math.max(this.x(at), this.left), x1 = Math.min(this.x(at + width), this.right), x = (x0 + x1) / 2;
-        if (DIGIT * name.length + 4 < x1 - x0) make("text", { x, y, class: `f-halo-${ink}` }, group, name);
+        if (most < x1 - x0) make("text", { x, y, class: `f-halo-${ink}` }, group, name);
       }
     }
   }

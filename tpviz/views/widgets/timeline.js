@@ -1,6 +1,6 @@
 /**
- * The timeline view: zoom, pan, hover, stepping through events and the play-head. The kernel hears of the rank and
- * the event chosen and, where it merged events, of the window, and sends its detail.
+ * The timeline view. The kernel hears of the rank and the event chosen and, where it merged events, of the window,
+ * and sends its detail.
  */
 import { TimelineDrawing } from "./timeline_draw.js";
 import { amount, make, rendered, seconds } from "./view.js";
@@ -12,12 +12,12 @@ class TimelineView extends TimelineDrawing {
 
   buildTools(tools) {
     super.buildTools(tools);
-    this.button(tools, "step", "show one step (s)", () => this.showStep());
+    this.button(this.more, "step", "show one step (s)", () => this.showStep());
     const set = (act) => () => { act(); this.onChange(); };
     this.tabs = ["time", "memory"].map((name) =>
       this.button(tools, name, name, set(() => { this.tab = name; })));
     this.axes = false;
-    this.apart = this.button(tools, "axes", "a lane for each axis", set(() => { this.axes = !this.axes; }));
+    this.apart = this.button(this.more, "axes", "a lane for each axis", set(() => { this.axes = !this.axes; }));
   }
 
   buildBody() {

@@ -1,6 +1,6 @@
 /**
  * A window on a time axis, for views that zoom: from `low` to `high`, of what is on the axis (`whole`), drawn from
- * `left` to `right` px. The wheel and the keys zoom, dragging pans.
+ * `left` to `right` px.
  */
 export const Zoomed = (Base) => class extends Base {
   get finest() { return 1e-5; } // of the whole, that a window has at least
@@ -9,9 +9,9 @@ export const Zoomed = (Base) => class extends Base {
 
   buildTools(tools) {
     super.buildTools(tools);
-    this.button(tools, "+", "zoom in (+)", () => this.zoom(0.6));
-    this.button(tools, "−", "zoom out (-)", () => this.zoom(1 / 0.6));
-    this.button(tools, "all", "all of it (0)", () => this.setWindow(...this.whole));
+    this.button(this.more, "+", "zoom in (+)", () => this.zoom(0.6));
+    this.button(this.more, "−", "zoom out (-)", () => this.zoom(1 / 0.6));
+    this.button(this.more, "all", "all of it (0)", () => this.setWindow(...this.whole));
   }
 
   buildBody() {
