@@ -2,7 +2,7 @@
 
 The groups are the recorded backend's own, around an inner group that is always done at once. Under
 `FakeTensorMode` the functional collectives (DTensor's) never reach a group, since they have fake
-kernels of their own: `FunctionalCollectives` reports them instead.
+kernels of their own: `Fakes` reports them instead.
 """
 
 import gc
@@ -14,13 +14,13 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # its defaults are the world of when it is imported: none
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tpviz.cluster.clock import deadline
 
 from . import adapters, backend
 from .operations import FUNCTIONAL
+from .recipes import QuickFakes
 
 _DEVICE = torch.ops.prim.device.default
 _PLAIN = {torch.Tensor, torch.nn.Parameter, FakeTensor}
@@ -34,7 +34,7 @@ def _refuse_objects(*_):
     raise NoNumbers("exchanges Python objects")
 
 
-class FunctionalCollectives(TorchDispatchMode):
+class Fakes(QuickFakes):
     """Has each functional collective pass through its group's recording, and each wait too."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -45,7 +45,7 @@ class FunctionalCollectives(TorchDispatchMode):
         if torch._C._current_graph_task_id() < 0:  # inside backward, C++ may not let it pass
             deadline.check()
         if func.namespace != "_c10d_functional":
-            return func(*args, **(kwargs or {}))
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
         name = func._schema.name.split("::")[1]
         if name == "wait_tensor":
             work = getattr(args[0], "_tpviz_work", None)
@@ -53,7 +53,7 @@ class FunctionalCollectives(TorchDispatchMode):
                 args[0]._tpviz_work = None
                 work.wait()
             return args[0]
-        result = func(*args, **(kwargs or {}))
+        result = super().__torch_dispatch__(func, types, args, kwargs or {})
         kind = FUNCTIONAL.get(name.removesuffix("_").removesuffix("_out"))
         if kind is not None:
             group = dist.distributed_c10d._resolve_process_group(  # pyright: ignore[reportPrivateImportUsage]
@@ -61,7 +61,7 @@ class FunctionalCollectives(TorchDispatchMode):
             )
             work = group.follow_silently(kind, args[0], args[1])  # pyright: ignore[reportAttributeAccessIssue]
             for tensor in result if isinstance(result, (list, tuple)) else [result]:
-                tensor._tpviz_work = work
+                tensor._tpviz_work = work  # pyright: ignore[reportAttributeAccessIssue]
         return result
 
 
@@ -103,8 +103,8 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
 @contextmanager
 def fake_tensors() -> Iterator[None]:
     """Inside, tensors have shapes and no numbers, and functional collectives are seen."""
-    mode = FakeTensorMode()
+    mode = Fakes()
     # What torch remembers by its meta tensor, module.to(dtype) could not replace.
     mode.fake_tensor_converter.set_tensor_memo = lambda meta, fake: None  # pyright: ignore[reportAttributeAccessIssue]
-    with mode, FunctionalCollectives():
+    with mode:
         yield
