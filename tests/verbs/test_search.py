@@ -12,6 +12,7 @@ from tpviz.cluster import Cluster, Device, Level
 from tpviz.evidence import peers
 from tpviz.schemes.knobs import knob
 from tpviz.schemes.strategy import Strategy, register
+from tpviz.verbs.room import need
 from tpviz.verbs.search import kendall_tau, space
 from tpviz.verbs.space import cells
 from tpviz.verbs.why import because
@@ -363,3 +364,29 @@ def test_pipelines_around_any_tensor_parallelism_are_searched_where_they_are_giv
     best = found.best
     again = tv.search(w, tv.clusters.nvlink_pairs(pairs=4), [best], top=1, seconds=None)
     assert again.rows[0].simulated is not None
+
+
+def test_products_are_searched_where_they_are_asked_for():
+    """In 16 bits too, where states of a pipeline of any factor are bounded."""
+    w = tv.GPT(layers=4, hidden=64, heads=8, seq=64, batch=16, vocab=64, dtype="bfloat16")
+    for cls in (tv.Context, tv.Pipeline):
+        found = tv.search(w, tv.clusters.nvlink_pairs(pairs=2), strategies=cls, seconds=2)
+        assert cls in {type(f) for f in found.best.factors}
+
+
+def test_parts_of_sequences_need_what_as_many_sequences_do():
+    """A rank has as many tokens, and as many ranks share its states."""
+    w = tv.models.llama3("8B", batch=16, seq=8192)
+    node = tv.clusters.as_run_by(tv.clusters.dgx("H100-SXM-80GB", 8))
+    short = replace(w, batch=64, seq=2048)
+    for made, same in (
+        (
+            tv.Megatron(tp=2, sp=True) * tv.Context(cp=4) * tv.DataParallel(dp=1, zero=1),
+            tv.Megatron(tp=2, sp=True) * tv.DataParallel(dp=4, zero=1),
+        ),
+        (
+            tv.Context(cp=4) * tv.Pipeline(pp=2) * tv.DataParallel(dp=1, zero=1),
+            tv.Pipeline(pp=2) * tv.DataParallel(dp=4, zero=1),
+        ),
+    ):
+        assert need(made, w, node) == need(same, short, node)

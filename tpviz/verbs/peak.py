@@ -168,7 +168,8 @@ def states(s: "Merak", w: "GPT", stages: Iterable[int], run: TrainingRun) -> dic
     """
     numels = num_local_parameters(s, w)
     number = sum(numels[stage] for stage in stages)
-    number -= w.tied * (s.pp == 1) * w.vocab * w.hidden // s.tp  # both ends share it
+    at = s.inside.layout
+    number -= w.tied * (s.pp == 1) * w.vocab * w.hidden // (at.i * at.s)  # both ends share it
     weights, gradients, zero = 2 * number, run.summed * number, s.zero_stage
     rest = (run.master + 2 * run.moment) * number / run.shards
     if zero > 1:

@@ -26,6 +26,7 @@ from tpviz.cluster.profiles import framework_of
 from tpviz.core.checks import number, one_of, settle
 from tpviz.core.tables import show_bytes
 from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.context.strategy import uncut
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.schemes.pipeline.memory import memory_of
@@ -143,7 +144,7 @@ def check_states(
     if workload.itemsize > 2:
         return
     run = (training or USUAL).of(TrainingRun(summed=UNFUSED.get(framework_of(cluster), 4)))
-    run = replace(run, shards=strategy.dp if strategy.zero_stage else 1)
+    run = replace(run, shards=strategy.replicas.ranks if strategy.zero_stage else 1)
     least = sum(states(strategy, workload, range(strategy.stages), run).values()) / strategy.pp
     if least > (size := room(cluster, training)):
         raise ValueError(
@@ -189,7 +190,9 @@ def words(workload: "GPT", cluster: "Cluster", training: Training | None = None)
 # -- whose formula ---------------------------------------------------------------------------------
 def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
     """(the equivalent `Merak`, perhaps of one stage; its workload; number of ranks that ZeRO shards
-    over), the form in which frameworks run it; None if no framework has such a plan."""
+    over), the form in which frameworks run it; None if no framework has such a plan. Parts of
+    sequences are counted as sequences of their own, without keys and values under way."""
+    s, w = uncut(s, w)
     if isinstance(s := as_merak(s), Merak):
         usual = s.schedule in ORDERS and s.recompute != "stage_aware" and not s.subpipeline
         if not usual or s.pp > 1:

@@ -12,17 +12,21 @@ arXiv 2407.21783, section 3.3.2; Ulysses: Jacobs et al. 2023, arXiv 2309.14509.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.core.checks import divides
+from tpviz.core.checks import divides, divisors
 from tpviz.core.step import Collective, Part, Step
 from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.ownership import num_local
+from tpviz.schemes.pipeline.strategy import Pipeline
 from tpviz.schemes.strategy import Strategy, register
+from tpviz.schemes.zero.strategy import DataParallel
 
 from .sequence import BALANCED, KINDS, PartOfSequence, SequenceCut
 
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
     from tpviz.schemes.grid.program import Groups
 
 __all__ = ["GPT", "Context"]
+
+MOST_TP = 64
+"""Ranks of tp that a search tries at most, as `Megatron` allows."""
 
 
 @register
@@ -241,11 +248,45 @@ class Context(TensorParallel):
         return found
 
     @classmethod
+    def layouts(cls, workload: GPT, world_size: int) -> Iterator[Strategy]:
+        """Every (pp, cp, tp, dp) with Megatron-LM's sequence parallelism inside, and each kind but
+        "ring", which is "zigzag" out of balance; replicas with ZeRO-1."""
+        for pp, cp, tp in product(divisors(world_size), repeat=3):
+            dp, rest = divmod(world_size, pp * cp * tp)
+            if rest or cp == 1 or not cls.allows("cp", cp) or tp > MOST_TP:
+                continue
+            inner = Megatron(tp=tp, sp=True) if tp > 1 else None
+            for kind in KINDS:
+                if kind == "ring":
+                    continue
+                made, data = cls(cp=cp, kind=kind, inner=inner), DataParallel(dp=dp, zero=1)
+                if pp == 1:
+                    yield replace(data, inner=made)
+                elif Pipeline.allows("pp", pp):
+                    yield Pipeline(pp=pp, microbatches=1, inner=made, data=data)
+
+    @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """Every kind, with all ranks on cp."""
         if cls.allows("cp", world_size):
             for kind in KINDS if world_size > 1 else KINDS[:1]:
                 yield cls(cp=world_size, kind=kind)
+
+
+def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
+    """(the product without its `Context`, a workload whose sequences are its parts of sequences): a
+    rank has as many tokens, and as many replicas share gradients. Others as they are."""
+    inside = strategy if isinstance(strategy, Context) else getattr(strategy, "inner", None)
+    if not isinstance(inside, Context):
+        return strategy, workload
+    knobs = {"accumulation": inside.accumulation, "recompute": inside.recompute}
+    cp, around = inside.cp, strategy if strategy is not inside else DataParallel(dp=1, **knobs)
+    if isinstance(around, DataParallel):
+        made = replace(around, dp=around.dp * cp, inner=inside.inner, placement="")
+    else:
+        data = replace(around.around, dp=around.dp * cp, placement="")
+        made = replace(around, inner=inside.inner, data=data, placement="")
+    return made, replace(workload, seq=workload.seq // cp, batch=workload.batch * cp)
 
 
 def _last_sync(parts):
