@@ -14,6 +14,7 @@ from test_comparison_figure import RESIDUAL, SEGMENTS, Foreseen, Found, badged
 from test_layouts import MAKERS as LAYOUTS
 from test_merak_studies_charts import MAKERS as MERAK
 from test_t3_charts import MAKERS as T3
+from torch import nn
 
 import tpviz as tv
 from tpviz.core.mesh import Mesh
@@ -38,9 +39,16 @@ def mesh():
 
 
 def partition():
-    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(12)))
-    graph = trace(layers, (torch.zeros(2, 4),))
-    return tv.PartitionView(partition_of(graph, 3, shard(graph, "finest")))
+    """A small language model: its stages differ in parameters, work and what they keep."""
+    layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    model = nn.Sequential(nn.Embedding(2048, 64), encoder, nn.Linear(64, 2048))
+    graph = trace(model, (torch.zeros(4, 64, dtype=torch.long),))
+    partition = partition_of(graph, 3, shard(graph, 9), "parameters")
+    for size in ("flops", "activation_bytes"):
+        sizes = [stage[size] for stage in partition.scene()["stages"]]
+        assert max(sizes) > 2 * min(sizes)
+    return tv.PartitionView(partition)
 
 
 def microscope():

@@ -117,7 +117,7 @@ def message(m: dict[str, Any], to: int) -> str:
 LEFT, RIGHT, GAP = 246, 4, 8  # of the columns, and between two
 HEAD = 12
 SIZE = 34  # height of a bar of a stage, with its number
-NAME = 38  # letters of a piece's name
+NAME = 31  # letters of a piece's name
 LOOK = Look(letter=7, space=19, down=9, token="muted")
 FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at a cut
 
