@@ -288,3 +288,23 @@ def test_sliders_change_a_chart(tab, tmp_path):
         seen.add(svg.inner_html())
         heights.add(tab.locator(".tpv-picture").bounding_box()["height"])
     assert len(seen) == 3 and max(heights) - min(heights) < 1  # nothing below moves
+
+
+@pytest.mark.browser
+def test_a_chart_is_a_tab_stop_only_where_it_has_shrunk(tab, tmp_path):
+    """There a focus shows it in its own size; elsewhere it would do nothing."""
+    tab.goto(study().to_html(tmp_path / "a.html").as_uri())
+    picture, svg = tab.locator(".tpv-picture[data-ready]"), tab.locator(".tpv-picture > svg")
+    own = float(svg.get_attribute("width"))
+    for width, shrunk in ((1440, False), (400, True), (1200, False)):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.wait_for_function(
+            "shrunk => document.querySelector('.tpv-picture').hasAttribute('tabindex') === shrunk",
+            arg=shrunk,
+        )
+        picture.evaluate("node => node.focus()")
+        assert picture.evaluate("node => node === document.activeElement") == shrunk
+        wide = svg.bounding_box()["width"]
+        assert wide == own if shrunk else wide >= own
+        picture.evaluate("node => node.blur()")
+        assert svg.bounding_box()["width"] < own or not shrunk

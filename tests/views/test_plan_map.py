@@ -95,7 +95,7 @@ def test_a_dot_is_a_prediction_and_a_click_takes_its_plan(asked):
     assert view.to_table()[4][0] == view.plans[3][0].short
     assert "a step" in view.describe()
     view.show(chosen, (1.0, 2.0, 4.0))
-    assert view.scene["numbers"][0] == ["likely, the bar", "1 s to 4 s"]
+    assert view.scene["numbers"][0] == ["9 of 10 runs (bar)", "1 s to 4 s"]
 
 
 def test_the_planner_has_it_around_the_plan_of_its_knobs():

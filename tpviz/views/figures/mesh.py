@@ -401,10 +401,10 @@ def _axis_names(scene):
     """Arrows along the last axis (across) and the one before it (down), of those of squares; of
     many ranks with long numbers the first one of each row."""
     shown = [a for a in scene["axes"] if a["within"] < a["size"] or a["size"] == 1]
-    out, x = "", _left(scene)
+    out, x, y = "", _left(scene), TOP - (26 if scene["slices"][0] else 14)
     for axis, arrow in [*zip(shown[-2:-1], "↓"), *zip(shown[-1:], "→")]:
         words = f"{axis['name']} {arrow}"
-        out += text(x, TOP - 26, words, axis["key"], weight=700)
+        out += text(x, y, words, axis["key"], weight=700)
         x += width_of(words) + 18
     if not _named(scene):
         for here, (x, y) in zip(scene["ranks"], scene["places"]):

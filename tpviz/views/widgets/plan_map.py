@@ -80,7 +80,7 @@ class PlanMap(Working, View):
             "big": seconds(p.step_time),
             "says": f"a step, with {p.strategy.caption}",
             "numbers": [
-                *([["likely, the bar", " to ".join(map(seconds, ends))]] if ends else []),
+                *([["9 of 10 runs (bar)", " to ".join(map(seconds, ends))]] if ends else []),
                 ["speed", f"{p.tokens_per_second / p.strategy.world_size:,.0f} tokens/s a GPU"],
                 ["memory", memory + ("fits" if p.fits else "does not fit")],
             ],
