@@ -299,6 +299,11 @@ class Calls:
                         "recompute": ["full"],
                     },
                 ),
+                (
+                    "ContextView",
+                    [self.draw([tv.Context(cp=2), tv.Context(cp=4, kind="ring")])],
+                    {"against": ["none", "ulysses"], "phase": ["backward"]},
+                ),
                 ("TileView", [self.draw([(512, 512, 512)])], {"ranks": [2, 4], "mode": ["tile"]}),
             ]
         )

@@ -20,7 +20,7 @@ MOVES = "() => document.querySelector('.tpv-playing') && performance.now()"
 def test_it_is_of_this_code():
     """The pictures that no run is in are what the script would write now."""
     there = places((DOCS / "gallery.html").read_text())
-    for name in ("blocks", "grid", "schedules", "tiles", "mesh"):
+    for name in ("blocks", "grid", "schedules", "context", "tiles", "mesh"):
         [drawn] = places(getattr(gallery, name)())
         assert drawn in there, f"{name}: run make gallery"
     assert "](docs/gallery.html)" in (DOCS.parent / "README.md").read_text()
@@ -31,7 +31,7 @@ def test_everything_plays_and_every_slider_changes_its_picture(tab):
     tab.goto((DOCS / "gallery.html").as_uri())
     assert tab.wait_for_function(MOVES).json_value() < FIRST_MOTION
     places = tab.locator(".tpv-place")
-    assert places.count() == 7
+    assert places.count() == 8
     for i in range(places.count()):
         place = places.nth(i)
         place.scroll_into_view_if_needed()
@@ -53,7 +53,7 @@ def test_everything_plays_and_every_slider_changes_its_picture(tab):
 def test_anybody_can_use_it(tab):
     """axe-core finds nothing serious; at 200 % nothing is beside the window; Tab reaches all."""
     tab.goto((DOCS / "gallery.html").as_uri())
-    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 7")
+    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 8")
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         found = Axe().run(tab).response["violations"]

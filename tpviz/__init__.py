@@ -54,6 +54,7 @@ _HOMES = {
     "tpviz.views.widgets": [
         "explore",
         "BlocksView",
+        "ContextView",
         "GridView",
         "LayoutView",
         "Timeline",

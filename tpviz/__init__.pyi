@@ -67,6 +67,7 @@ from .verbs.verify import verify as verify
 from .views.collectives.observe import microscope as microscope
 from .views.matrix import communication_matrix as communication_matrix
 from .views.widgets import BlocksView as BlocksView
+from .views.widgets import ContextView as ContextView
 from .views.widgets import GridView as GridView
 from .views.widgets import LayoutView as LayoutView
 from .views.widgets import MeshView as MeshView

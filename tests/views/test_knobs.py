@@ -136,6 +136,11 @@ VIEWS = {
     "schedule": (lambda: tv.ScheduleView("shifted_critical_path", p=4, m=8), "m", 2),
     "strategy": (merak, "pp", 8),
     "tiles": (lambda: tv.TileView(ranks=5, m=256, tile=128), "tile", 256),
+    "context": (
+        lambda: tv.ContextView(tv.Context(cp=4, kind="ulysses"), tv.GPT(seq=2048)),
+        "cp",
+        8,
+    ),
     "layout": (lambda: tv.LayoutView("llama-3B", gpus=32), "tp", 8),
 }
 

@@ -15,6 +15,10 @@ SWEPT = {
         lambda mesh=(2, 2), chunks=1: tv.BlocksView(tv.ATP(mesh=mesh, chunks=chunks)),
         {"mesh": [(2, 2), (1, 4), (3, 2)], "chunks": [1, 2]},
     ),
+    "context": (
+        lambda kind="zigzag", **k: tv.ContextView(tv.Context(kind=kind, **({"cp": 4} | k))),
+        {"kind": ["zigzag", "ulysses"], "cp": [2, 4]},
+    ),
     "grid": (lambda **k: tv.GridView(tv.AxoNN(**k)), {"x": [1, 2], "z": [2, 4]}),
 }
 

@@ -56,6 +56,12 @@ def schedules() -> str:
     return view.to_place({"m": [4, 8, 12, 16], "r": [0.0, 1.0, 2.0]})
 
 
+def context() -> str:
+    """Balanced blocks of attention against contiguous ones."""
+    view = tv.ContextView(tv.Context(cp=4), autoplay=True)
+    return view.to_place({"kind": ["zigzag", "all_gather", "ulysses"], "cp": [2, 4, 8]})
+
+
 def tiles() -> str:
     """T3-MCA over the sequential configuration."""
     view = tv.TileView(config="t3_mca", against="sequential", autoplay=True)
@@ -120,6 +126,7 @@ def thumbnails() -> str:
         blocks: tv.BlocksView(tv.ATP(mesh=(2, 2)), GPT).picture,
         grid: tv.GridView(tv.AxoNN(x=2, y=2, z=2), GPT).picture,
         schedules: tv.ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8).picture,
+        context: tv.ContextView(tv.Context(cp=4)).picture,
         tiles: tv.TileView(config="t3_mca", against="sequential").picture,
         mesh: tv.MeshView(Mesh({"dp": 2, "pp": 2, "tp": 2})),
     }
@@ -152,6 +159,11 @@ SECTIONS = {
         schedules,
         "The last stage recomputes nothing, so the pipeline's longest chain gets shorter than "
         "1F1B's.",
+    ),
+    "Context parallelism: one long sequence on many GPUs": (
+        context,
+        "Each rank attends with its own tokens to those before them, whose keys and values go "
+        "round; cut in order, the last rank has most to do.",
     ),
     "T3: a GEMM fused with its reduce-scatter": (
         tiles,

@@ -1,6 +1,7 @@
 """Views for notebooks: timeline, mesh, and `explore`, which joins them with knobs and a run."""
 
 from .blocks import BlocksView
+from .context import ContextView
 from .explore import Explore
 from .grid import GridView
 from .layouts import LayoutView
@@ -13,6 +14,7 @@ from .timeline import Timeline
 
 __all__ = [
     "BlocksView",
+    "ContextView",
     "Explore",
     "GridView",
     "LayoutView",

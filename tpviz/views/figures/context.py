@@ -1,0 +1,360 @@
+"""An attention over sequences that are cut -> scene: whose block is where, and when, beside lanes.
+
+Queries down, keys across, both by chunk; a block has the ink of the rank that computes it, and the
+number of the position of the ring at which it does. Under Ulysses the square is tokens by heads.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpviz.core.inks import axis_keys
+
+from .lanes import Axis, axis_below, idle_word, spans
+from .legend import legend
+from .svg import (
+    VIEW,
+    alone,
+    bars_path,
+    check_step,
+    outline,
+    pattern_defs,
+    rect,
+    seconds,
+    shape,
+    text,
+)
+from .tokens import INKS
+
+if TYPE_CHECKING:
+    from tpviz.views.films.context import AttentionFilm
+
+NAMES = {"zigzag": "zigzag", "ring": "ring", "all_gather": "all-gather", "ulysses": "Ulysses"}
+RANK_INKS = (
+    "forward",
+    "backward",
+    "axis2",
+    "parameters",
+    "axis1",
+    "optimizer_state",
+    "axis4",
+    "copy",
+)
+"""Rank r has the ink r; its number is always written."""
+MOST = len(RANK_INKS)
+MESSAGE = axis_keys(["cp"])["cp"]
+STRIP, HEAD, FOOT = 18, 26, 26
+"""px: of the edges that say whose a chunk is; of a panel's name; under a square."""
+SIDE = {1: 304, 2: 208}
+"""{panels: px of a square}."""
+BOX, NAME, RIGHT, LANE = (26, 18), 58, 12, 52
+"""px: of the keys that a rank has; of its name; right of the lanes; of a lane at most."""
+GAP, FLOW = 6, 5  # px: between lanes; of the messages at the foot of one
+
+
+def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "") -> dict[str, Any]:
+    """The scene of one or two `AttentionFilm`s on one clock, ready for JSON; as `Film` wants it.
+
+    ``pieces`` have ``data-blocks``: "rank position", and the query and the key chunk of each block.
+    Raises ``ValueError`` above `MOST` ranks.
+    """
+    check(films[0].cut.cp)
+    side, last = SIDE[len(films)], max(film.steps for film in films)
+    each = HEAD + STRIP + side + FOOT
+    places = [_Panel(film, number * each, side, films) for number, film in enumerate(films)]
+    first = places[0]
+    scale = (first.axis.right - first.axis.left) / first.axis.high
+    move = f"<g transform='translate({first.names:g},0)'>"
+    below = axis_below(first.axis.left - first.names, 0, scale, first.axis.high, seconds)
+    drawn = f"{move}<g transform='translate(0,{places[-1].below:g})'>{below}</g></g>"
+    pieces: dict[str, int] = {}
+    frames = [
+        [pieces.setdefault(piece, len(pieces)) for place in places for piece in place.frame(step)]
+        for step in range(last + 1)
+    ]
+    exchanged = any(film.cut.kind == "ulysses" for film in films)
+    caption = "step {1} of {2}" if exchanged else "position {0} of the ring"
+    return {
+        "title": title,
+        "about": about,
+        "badge": films[0].badge,
+        "width": VIEW,
+        "top": 0,
+        "height": len(films) * each,
+        "common": pattern_defs() + "".join(place.common() for place in places) + drawn,
+        "pieces": list(pieces),
+        "frames": frames,
+        "legend": LEGEND,
+        "facts": facts(films),
+        "captions": [*(caption.format(step, step + 1, last) for step in range(last)), "the end"],
+        "words": [said(films, step) for step in range(last + 1)],
+        "opens": 1,
+    }
+
+
+LEGEND = [
+    [{"key": MESSAGE, "kind": "", "pattern": INKS[MESSAGE].pattern}, "messages"],
+    [{"key": "exposed", "kind": "exposed", "pattern": "exposed"}, INKS["exposed"].label],
+    [{"key": "idle", "kind": "idle", "pattern": "sparse"}, "idle"],
+]
+
+
+def check(cp: int) -> None:
+    """Raise ``ValueError`` for more ranks than can be told apart."""
+    if cp > MOST:
+        raise ValueError(f"cp={cp} ranks are more than the {MOST} that this view shows")
+
+
+# -- words and numbers -----------------------------------------------------------------------------
+def facts(films: "Sequence[AttentionFilm]") -> list[list[str]]:
+    """(label, text) pairs for the rail."""
+    film = films[0]
+    if len(films) == 1:
+        return [
+            ["attention", seconds(film.seconds)],
+            ["exposed, at most", seconds(max(film.exposed))],
+            ["busiest rank over the mean", f"{uneven(film):.2f}"],
+        ]
+    times = [[NAMES[each.cut.kind], seconds(each.seconds)] for each in films]
+    return [*times, ["speedup", f"{films[1].seconds / film.seconds:.2f}"]]
+
+
+def uneven(film: "AttentionFilm") -> float:
+    """Computing time of the busiest rank over the mean of all; 1 is even."""
+    return max(film.computing) * film.cut.cp / sum(film.computing)
+
+
+def said(films: "Sequence[AttentionFilm]", step: int) -> str:
+    """The sentences of a step."""
+    words = [_said(film, min(step, film.steps)) for film in films]
+    if len({*words}) == 1:
+        return capital(words[0])
+    return " ".join(f"{capital(NAMES[film.cut.kind])}: {each}" for film, each in zip(films, words))
+
+
+def capital(words: str) -> str:
+    """With a large first letter, the others as they are."""
+    return words[:1].upper() + words[1:]
+
+
+def _said(film, step):
+    kind, n = film.cut.kind, film.cut.cp
+    if step == film.steps:
+        return f"the busiest rank computes {uneven(film):.2f} times the mean."
+    if kind == "ulysses":
+        return (
+            "each rank sends all others their heads of its tokens.",
+            "each rank has all tokens, and computes a part of the heads.",
+            "the results go back: all heads of a rank's own tokens.",
+        )[step]
+    if not step:
+        return (
+            "each rank begins with its own keys, while all are gathered."
+            if kind == "all_gather"
+            else "each rank begins with its own keys and values, and passes them to the one above."
+        )
+    words = f"rank r computes with the keys of rank r + {step}"
+    if kind != "ring":
+        return f"{words}, round the ring."
+    none = "rank 0 has" if n - step == 1 else f"ranks 0 to {n - step - 1} have"
+    return f"{words}; {none} nothing to do, as those come after their queries."
+
+
+def to_table(films: "Sequence[AttentionFilm]") -> list[list[str]]:
+    """Rows of strings, header first: a rank of a kind each."""
+    rows = [["kind", "rank", "blocks", "computing", "exposed", "idle"]]
+    for film in films:
+        for rank, lane in enumerate(film.lanes):
+            blocks = sum(len(film.cut.blocks(rank, other)) for other in range(film.cut.cp))
+            times = film.computing[rank], film.exposed[rank], film.seconds - lane.end
+            many = "-" if film.cut.kind == "ulysses" else str(blocks)
+            rows.append([NAMES[film.cut.kind], str(rank), many, *map(seconds, times)])
+    return rows
+
+
+def describe(films: "Sequence[AttentionFilm]", title: str) -> str:
+    """The attention in words."""
+    each = [
+        f"{NAMES[film.cut.kind]} takes {seconds(film.seconds)} ({film.badge}), of which up to "
+        f"{seconds(max(film.exposed))} are exposed; the busiest rank computes {uneven(film):.2f} "
+        "times the mean."
+        for film in films
+    ]
+    return f"{title}. {' '.join(map(capital, each))}"
+
+
+# -- pictures --------------------------------------------------------------------------------------
+class _Panel:
+    """A square and lanes, from ``top`` px down."""
+
+    def __init__(self, film, top, side, films):
+        self.film, self.cut, self.side, self.top = film, film.cut, side, top
+        self.y, self.n = top + HEAD + STRIP, film.cut.cp
+        self.names = STRIP + side + 14
+        self.boxes = self.names + NAME
+        left = self.boxes + BOX[0] + 16
+        self.axis = Axis(left, VIEW - RIGHT, 0.0, max(each.seconds for each in films))
+        self.pitch = min(side / self.n, LANE)
+        self.high, self.below = self.pitch - GAP - FLOW, self.y + self.n * self.pitch
+        whole = self.cut.kind == "ulysses"
+        self.chunks = [(rank,) if whole else self.cut.chunks(rank) for rank in range(self.n)]
+        self.cell = side / sum(map(len, self.chunks))
+
+    def common(self):
+        """What all steps share."""
+        name = f"{NAMES[self.cut.kind]}: {seconds(self.film.seconds)}"
+        out = text(0, self.top + 16, name, size=16, weight=650)
+        out += outline(STRIP, self.y, self.side, self.side, "rule")
+        for rank, chunks in enumerate(self.chunks):
+            for chunk in chunks:
+                at = chunk * self.cell
+                out += self._owner(STRIP + at, self.y - STRIP, self.cell, STRIP - 2, rank)
+                out += self._owner(0, self.y + at, STRIP - 2, self.cell, rank)
+        whole = self.cut.kind == "ulysses"
+        words = "rows: tokens, columns: heads" if whole else "rows: queries, columns: keys"
+        out += text(0, self.y + self.side + 16, words, "muted")
+        if not whole:
+            x, y = STRIP + self.side * 0.74, self.y + self.side * 0.26
+            out += text(x, y, "masked", "muted", anchor="middle")
+            out += text(self.boxes + 13, self.y - 6, "has keys of", "muted", anchor="middle")
+        return out + "".join(self._lane(rank) for rank in range(self.n))
+
+    def _owner(self, x, y, width, height, rank):
+        ink = RANK_INKS[rank]
+        out = rect(x + 0.5, y + 0.5, width - 1, height - 1, ink, "rx='2'")
+        place = x + width / 2, y + height / 2 + 4.5
+        return out + text(*place, rank, f"halo-{ink}", anchor="middle")
+
+    def _lane(self, rank):
+        """Blocks in the rank's ink, messages at their foot, what is exposed, and idle time."""
+        lane, y, high, x = self.film.lanes[rank], self._at(rank), self.high, self.axis
+        out = text(self.names, y + high / 2 + 4.5, f"rank {rank}")
+        waits, flows = (np.array(each).reshape(-1, 2).T for each in (lane.exposed, lane.messages))
+        if lane.computing:
+            x0, x1 = (x.x([span[end] for span in lane.computing]) for end in (0, 1))
+            out += shape(bars_path(x0, np.maximum(x1 - 0.6, x0), y, high), RANK_INKS[rank])
+        out += spans(*x.spans(*waits), y, high, "exposed")
+        idle = x.spans(np.array([lane.end]), np.array([self.film.seconds]))
+        out += spans(*idle, y, high, "idle") + idle_word(*idle, y, high)
+        return out + shape(bars_path(*x.spans(*flows), y + high + 1, FLOW - 1), MESSAGE)
+
+    def _at(self, rank):
+        return self.y + rank * self.pitch
+
+    def frame(self, step):
+        """The pieces of a step."""
+        step = min(step, self.film.steps)
+        if self.cut.kind == "ulysses":
+            yield from self._exchanged(step)
+        else:
+            yield from self._blocks(step)
+            yield from self._keys(step)
+        if step < self.film.steps:
+            yield self._now(step)
+
+    # -- the square --------------------------------------------------------------------------------
+    def _blocks(self, step):
+        """Each rank's blocks of each position: done, computed now, or to come."""
+        for rank in range(self.n):
+            for position, other in enumerate(self.cut.passing(rank)):
+                blocks = [
+                    (self.chunks[rank][i], self.chunks[other][j], causal)
+                    for i, j, causal in self.cut.blocks(rank, other)
+                ]
+                if blocks:
+                    state = (position > step) - (position < step)
+                    yield self._drawn(rank, position, blocks, state)
+
+    def _drawn(self, rank, position, blocks, state):
+        ink, c = RANK_INKS[rank], self.cell
+        path = words = ""
+        for query, key, causal in blocks:
+            x, y = STRIP + key * c, self.y + query * c
+            path += f"M{x:.2f},{y:.2f}" + (
+                f"l{c:.2f},{c:.2f}h-{c:.2f}z" if causal else f"h{c:.2f}v{c:.2f}h-{c:.2f}z"
+            )
+            low = 0.16 if causal and c > STRIP else 0.0  # the middle of what is not masked
+            at = x + c * (0.5 - low), y + c * (0.5 + low) + 4.5
+            token = f"halo-{ink}" if state == 0 else "fg" if state < 0 else "muted"
+            words += text(*at, position, token, anchor="middle", weight=700 if state == 0 else "")
+        if state > 0:
+            body = f"<path d='{path}' class='s-rule' fill='none'/>"
+        else:
+            body = shape(path, ink, "solid", "fill-opacity='.35'" if state else "")
+            body += f"<path d='{path}' class='s-bg' fill='none'/>"
+        names = " ".join(f"{query},{key}" for query, key, _ in blocks)
+        return f"<g data-blocks='{rank} {position} {names}'>{body}{words}</g>"
+
+    def _exchanged(self, step):
+        """Tokens by heads: who has them, and where they go."""
+        for row in range(self.n):
+            for column in range(self.n):
+                owner, to = (row, column) if step == 0 else (column, row)
+                owner, to = (row, row) if step == 3 else (owner, owner if step == 1 else to)
+                ink, c = RANK_INKS[owner], self.cell
+                x, y = STRIP + column * c, self.y + row * c
+                words = f"{owner}→{to}" if owner != to and c > 40 else str(to)
+                token = f"halo-{ink}"
+                out = rect(x + 0.5, y + 0.5, c - 1, c - 1, ink)
+                out += text(x + c / 2, y + c / 2 + 4.5, words, token, anchor="middle")
+                yield f"<g data-part='{row},{column} {owner}'>{out}</g>"
+
+    # -- beside it ---------------------------------------------------------------------------------
+    def _keys(self, step):
+        """Whose keys each rank has, and in a ring where they go."""
+        place = min(step, self.n - 1)
+        going = self.cut.kind != "all_gather" and step < self.n - 1
+        centre, half = self.boxes + BOX[0] / 2, self.high / 2
+        for rank in range(self.n):
+            owner, to = (rank + place) % self.n, (rank - 1) % self.n
+            ink, y = RANK_INKS[owner], self._at(rank) + half
+            path = ""
+            if going:
+                bend = 0 if rank else 24
+                ends = [centre, y, centre + bend, (y + self._at(to) + half) / 2]
+                ends += [centre, self._at(to) + half]
+                path = f" data-path='{[round(end, 1) for end in ends]}' data-lag='0'"
+                yield self._arrow(rank, y)
+            corner = -BOX[0] / 2, -BOX[1] / 2, *BOX
+            yield (
+                f"<g data-message='{owner}-{rank}-{to}'{path} "
+                f"transform='translate({centre:.1f},{y:.1f})'>"
+                f"<title>rank {rank} has the keys and values of rank {owner}</title>"
+                + rect(*corner, ink, "rx='8'")
+                + outline(*corner, "bg", 1.5, 8)
+                + f"{text(0, 4.5, owner, f'halo-{ink}', anchor='middle', weight=700)}</g>"
+            )
+
+    def _arrow(self, rank, y):
+        """To the rank above; from the first round to the last."""
+        x, style = self.boxes - 5, f"class='s-{MESSAGE}' fill='none' stroke-width='1.6'"
+        if rank:
+            up = y - self.pitch + 4
+            return f"<path d='M{x:.1f},{y:.1f}V{up:.1f}m-3,4l3,-4l3,4' {style}/>"
+        x, end = self.boxes + BOX[0] + 3, self._at(self.n - 1) + self.high / 2
+        return f"<path d='M{x:.1f},{y:.1f}h5V{end:.1f}h-5m4,-3l-4,3l4,3' {style}/>"
+
+    def _now(self, step):
+        """A frame round what each rank computes in this step."""
+        out = ""
+        for rank, lane in enumerate(self.film.lanes):
+            now = [span for span in lane.computing if span[2] == step]
+            if now:
+                x0, x1 = (float(self.axis.x(at)) for at in (now[0][0], now[-1][1]))
+                y, wide = self._at(rank), max(x1 - x0, 2)
+                out += outline(x0 - 1, y - 1, wide + 2, self.high + 2, "fg", 1.6, 3)
+                if wide > 14 and self.cut.kind != "ulysses":
+                    place = (x0 + x1) / 2, y + self.high / 2 + 4.5
+                    out += text(*place, step, f"halo-{RANK_INKS[rank]}", anchor="middle")
+        return out
+
+
+def context_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
+    """The picture at a step as a whole SVG; there are as many as captions. theme "light", "dark" or
+    "auto". Raises ``ValueError`` for a step that does not exist."""
+    check_step(scene, step)
+    body = scene["common"] + "".join(scene["pieces"][at] for at in scene["frames"][step])
+    marks, y = legend(scene["legend"], 0, scene["height"] + 6, VIEW)
+    words = f"{scene['captions'][step]}\n{scene['words'][step]}"
+    return alone({**scene, "height": y + 18}, words, body + marks, theme, side=12)

@@ -1,0 +1,154 @@
+"""The view of context parallelism: whose block of attention is where and when, beside the ranks.
+
+>>> view = ContextView(tv.Context(cp=4), against="ring")                         # doctest: +SKIP
+"""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tpviz import clusters
+from tpviz.core.workload import GPT
+from tpviz.schemes.context.sequence import KINDS
+from tpviz.schemes.context.strategy import Context
+from tpviz.verbs.predict import check
+from tpviz.views.figures import context as figure
+from tpviz.views.films.context import PHASES, AttentionFilm, predicted, traced
+
+from .base import Film, Framed, named
+from .knobs import Knobs, control
+
+if TYPE_CHECKING:
+    from tpviz.cluster import Cluster
+    from tpviz.core.trace import Trace
+
+NONE = "none"
+WORKLOAD = GPT(
+    layers=1, hidden=4096, heads=32, kv_heads=8, seq=8192, batch=1, dtype="bfloat16", rotary=True
+)
+LENGTHS = tuple(2**power for power in range(11, 18))
+"""Tokens of a sequence that its knob has."""
+
+
+class ContextView(Framed):
+    """The causal square of one attention by blocks: the rank that computes each, at which position
+    of the ring, and which keys and values travel; beside it what each rank does, over time.
+
+    Parameters
+    ----------
+    strategy : `tpviz.Context`, alone or around a tensor parallelism; None is ``Context(cp=4)``.
+    workload : `tpviz.GPT`; None has a layer of 4,096 features and sequences of 8,192 tokens.
+    cluster : of as many ranks; None is a node of H100s.
+    against : a second kind on the same clock, or "none".
+    phase : "forward" or "backward".
+    autoplay : start playing (never where the reader prefers reduced motion).
+
+    ``step`` is the position of the ring shown, ``strategy`` and ``workload`` are those shown, and
+    ``films`` the `AttentionFilm` of each kind; ``error`` says why the current knobs cannot be
+    shown, or is "". Times are predicted, those of a run given to `measured` are its own. Raises
+    ``ValueError`` on another strategy, on sizes that clash, and above 8 ranks; ``TypeError`` on an
+    argument that does not exist.
+    """
+
+    picture: "ContextSteps"
+
+    @named()
+    def __init__(
+        self,
+        strategy: Context | None = None,
+        workload: GPT | None = None,
+        cluster: "Cluster | None" = None,
+        *,
+        against: str = "ring",
+        phase: str = "forward",
+        autoplay: bool = False,
+    ):
+        self.strategy = Context(cp=4) if strategy is None else strategy
+        if not isinstance(self.strategy, Context):
+            raise ValueError(f"ContextView shows tv.Context, not {strategy!r}")
+        self.workload = WORKLOAD if workload is None else workload
+        if not isinstance(self.workload, GPT):
+            raise ValueError(f"ContextView needs a workload such as tv.GPT(), not {workload!r}")
+        self.cluster = clusters.nvswitch(figure.MOST) if cluster is None else cluster
+        figure.check(self.strategy.cp)
+        self._trace: Trace | None = None
+        seq = self.workload.seq
+        more = {
+            "against": control("against", against, "a second kind", choices=(NONE, *KINDS)),
+            "seq": control("seq", seq, "tokens", choices=sorted({*LENGTHS, seq})),
+            "phase": control("phase", phase, "of the step", choices=PHASES),
+        }
+        knobs = Knobs(
+            Context,
+            vars(self.strategy),
+            compact=True,
+            more=more,
+            hidden=("accumulation", "recompute"),
+            stops={"cp": sorted({1, 2, 4, 8, self.strategy.cp})},
+        )
+        super().__init__(knobs, ContextSteps(autoplay))
+        self.picture.show(*self._read())
+
+    def _read(self):
+        values = self.knobs.values()  # pyright: ignore[reportAttributeAccessIssue]
+        against, seq, phase = (values.pop(name) for name in ("against", "seq", "phase"))
+        strategy, w = replace(self.strategy, **values), replace(self.workload, seq=seq)
+        kinds = [strategy.kind, *(kind for kind in [against] if kind not in (NONE, strategy.kind))]
+        films = [self._film(replace(strategy, kind=kind), w, phase) for kind in kinds]
+        self.strategy, self.workload = strategy, w
+        title = f"{seq:,} tokens over {strategy.cp} ranks"
+        return films, title, f"{strategy.short}, {w.short}, {phase}, on {self.cluster.caption}"
+
+    def _film(self, strategy, w, phase):
+        check(strategy, w, self.cluster)
+        trace = self._trace
+        if trace and trace.meta["strategy"] == repr(strategy) and trace.meta["workload"] == repr(w):
+            return traced(trace, strategy.sequence, phase)
+        return predicted(strategy, w, self.cluster, phase)
+
+    def measured(self, trace: "Trace | None") -> None:
+        """Draw the times of a run, or of a simulation, where knobs stand at its strategy and
+        workload; None takes them away.
+
+        Raises ``ValueError`` where the trace is of another strategy or workload.
+        """
+        shown = {"strategy": repr(self.strategy), "workload": repr(self.workload)}
+        for name, mine in shown.items() if trace else ():
+            if (its := trace.meta.get(name)) != mine:  # pyright: ignore[reportOptionalMemberAccess]
+                raise ValueError(
+                    f"the trace is of another {name}: {its}, and this view shows {mine}"
+                )
+        self._trace = trace
+        self._redraw()
+
+    @property
+    def films(self) -> list[AttentionFilm]:
+        """The `AttentionFilm` of each kind shown."""
+        return self.picture.films
+
+
+class ContextSteps(Film):
+    """The picture of `ContextView`; messages travel as those of the microscope."""
+
+    kind, _svg = "microscope", staticmethod(figure.context_svg)
+    films: list[AttentionFilm] = []
+
+    def show(self, films: list[AttentionFilm], title: str, about: str) -> None:
+        """Draw them; the step stays."""
+        scene = figure.context_scene(films, title, about)
+        with self._lock:
+            self.films = films
+            self.publish(scene=scene, step=self._step_in(scene), error="")
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first: a rank of a kind each."""
+        return figure.to_table(self.films)
+
+    def describe(self) -> str:
+        """The attention and the step shown, in words."""
+        scene, step = self.scene, self.step
+        told = figure.describe(self.films, scene["title"])
+        return f"{told} Shown, {scene['captions'][step]}: {scene['words'][step]}"
+
+    def _words(self):
+        kinds = " against ".join(figure.NAMES[film.cut.kind] for film in self.films)
+        return f"{kinds}: {self.scene['title']}, {self.scene['captions'][self.step]}"
