@@ -46,9 +46,9 @@ MOST = len(RANK_INKS)
 MESSAGE = axis_keys(["cp"])["cp"]
 STRIP, HEAD, FOOT = 18, 26, 26
 """px: of the edges that say whose a chunk is; of a panel's name; under a square."""
-SIDE = {1: 304, 2: 208}
+SIDE = {1: 264, 2: 208}
 """{panels: px of a square}."""
-BOX, NAME, RIGHT, LANE = (26, 18), 58, 12, 52
+BOX, NAME, RIGHT, LANE = (26, 18), 58, 28, 52
 """px: of the keys that a rank has; of its name; right of the lanes; of a lane at most."""
 GAP, FLOW = 6, 5  # px: between lanes; of the messages at the foot of one
 
@@ -62,7 +62,7 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
     check(films[0].cut.cp)
     side, last = SIDE[len(films)], max(film.steps for film in films)
     each = HEAD + STRIP + side + FOOT
-    places = [_Panel(film, number * each, side, films) for number, film in enumerate(films)]
+    places = [AttentionPanel(film, number * each, side, films) for number, film in enumerate(films)]
     first = places[0]
     scale = (first.axis.right - first.axis.left) / first.axis.high
     move = f"<g transform='translate({first.names:g},0)'>"
@@ -185,7 +185,7 @@ def describe(films: "Sequence[AttentionFilm]", title: str) -> str:
 
 
 # -- pictures --------------------------------------------------------------------------------------
-class _Panel:
+class AttentionPanel:
     """A square and lanes, from ``top`` px down."""
 
     def __init__(self, film, top, side, films):

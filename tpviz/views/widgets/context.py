@@ -82,7 +82,7 @@ class ContextView(Framed):
             vars(self.strategy),
             compact=True,
             more=more,
-            hidden=("accumulation", "recompute"),
+            without=("accumulation", "recompute"),
             stops={"cp": sorted({1, 2, 4, 8, self.strategy.cp})},
         )
         super().__init__(knobs, ContextSteps(autoplay))
