@@ -114,7 +114,7 @@ class Context(TensorParallel):
         return _within(self)
 
     @property
-    def sequence(self) -> SequenceCut | None:
+    def sequence(self) -> SequenceCut | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """How sequences are cut; None where they are not."""
         return SequenceCut(self.cp, self.kind) if self.cp > 1 else None
 
@@ -289,7 +289,7 @@ def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
     return made, replace(workload, seq=workload.seq // cp, batch=workload.batch * cp)
 
 
-def _last_sync(parts):
+def _last_sync(parts: Step) -> Part:
     return next(p for p in reversed(parts) if isinstance(p, Part) and p.phase == "sync")
 
 
@@ -303,5 +303,6 @@ def _within(context: Context) -> TensorParallel:
 
 @lru_cache(maxsize=1024)
 def _part(workload: GPT, cut: SequenceCut) -> PartOfSequence:
-    sizes = {f.name: getattr(workload, f.name) for f in fields(GPT)}
-    return PartOfSequence(**sizes | {"seq": workload.seq // cut.cp}, context=cut)
+    sizes: dict[str, Any] = {f.name: getattr(workload, f.name) for f in fields(GPT)}
+    sizes["seq"] = workload.seq // cut.cp
+    return PartOfSequence(**sizes, context=cut)

@@ -62,7 +62,9 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
     check(films[0].cut.cp)
     side, last = SIDE[len(films)], max(film.steps for film in films)
     each = HEAD + STRIP + side + FOOT
-    places = [AttentionPanel(film, number * each, side, films) for number, film in enumerate(films)]
+    places = [
+        _AttentionPanel(film, number * each, side, films) for number, film in enumerate(films)
+    ]
     first = places[0]
     scale = (first.axis.right - first.axis.left) / first.axis.high
     move = f"<g transform='translate({first.names:g},0)'>"
@@ -185,7 +187,7 @@ def describe(films: "Sequence[AttentionFilm]", title: str) -> str:
 
 
 # -- pictures --------------------------------------------------------------------------------------
-class AttentionPanel:
+class _AttentionPanel:
     """A square and lanes, from ``top`` px down."""
 
     def __init__(self, film, top, side, films):

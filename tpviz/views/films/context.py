@@ -128,7 +128,7 @@ class _March:
             assert any(done), "ranks wait for each other"
         for rank in range(self.num):
             spans = [self._span(number, rank) for number in range(len(self.issued[rank]))]
-            yield RankLane(*map(tuple, (self.computing[rank], spans, self.exposed[rank])))
+            yield RankLane(tuple(self.computing[rank]), tuple(spans), tuple(self.exposed[rank]))  # pyright: ignore[reportArgumentType]
 
     def _run(self, rank):
         """Do what a rank can; how many operations that were."""
@@ -161,7 +161,7 @@ class _March:
         ]
         if None in spans:
             return False
-        start, end = self.now[rank], max(span[1] for span in spans)
+        start, end = self.now[rank], max(span[1] for span in spans)  # pyright: ignore[reportOptionalSubscript]
         if end > start:
             self.exposed[rank].append((start, end))
             self.now[rank] = end
@@ -169,8 +169,10 @@ class _March:
 
     def _span(self, number, rank):
         """(start, end) of a message to a rank; None where somebody has not issued it yet."""
-        move = self.issued[rank][number][1] if number < len(self.issued[rank]) else None
-        ring = move and move.collective == RING_SHIFT
+        if len(self.issued[rank]) <= number:
+            return None
+        move = self.issued[rank][number][1]
+        ring = move.collective == RING_SHIFT
         ends = (rank, (rank + 1) % self.num) if ring else range(self.num)
         if any(len(self.issued[end]) <= number for end in ends):
             return None
