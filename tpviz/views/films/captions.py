@@ -185,9 +185,7 @@ RMS_NORM = (
     "they all-reduce one number per token."
 )
 CUT = "All ranks hold the same tensor, and each takes its part of the features: nothing is sent."
-FORWARD = (
-    "Each rank multiplies its own blocks, a part of the contracted dim: a partial sum over {0}."
-)
+FORWARD = "Each rank multiplies its blocks, a part of the contracted dim: a partial sum over {0}."
 ALONE = "Each rank multiplies its own blocks; its result is complete."
 MEANWHILE = "Meanwhile the all-reduce of the previous rows is in flight."
 HERE = "Both factors are on the rank already: a weight's gradient needs no communication."
