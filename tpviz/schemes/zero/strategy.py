@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tpviz.core.checks import divides
 from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
-from tpviz.schemes.grid.tensor import WholeBlocks
+from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
 from tpviz.schemes.ownership import local_shapes
 from tpviz.schemes.replicas import Replicas
@@ -112,8 +112,9 @@ class DataParallel(Strategy):
 
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a strategy inside. Around AxoNN it becomes AxoNN's own axis ``data``."""
-        if self.inner is not None and (made := self.inner.nested(other)) is not None:
-            return None if hasattr(made, "stages") else replace(self, inner=made)
+        if self.inner is not None and isinstance(other, TensorParallel):
+            made = self.inner.nested(other)
+            return made and replace(self, inner=made)
         plain = self.inner is None and not isinstance(other, DataParallel)
         beside = hasattr(other, "stages") and not other.shares_batch  # `Pipeline.takes` does it
         if not plain or beside:
