@@ -25,7 +25,7 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 5_890,
+    "core": 5_900,
     "cluster": 3_600,
     "ranks": 6_096,
     "files": 2_100,

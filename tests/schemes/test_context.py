@@ -13,6 +13,8 @@ from tpviz.schemes.context.paper import imbalance, ring_bytes, ulysses_bytes
 from tpviz.schemes.context.sequence import KINDS, SequenceCut
 from tpviz.schemes.context.step import operations
 from tpviz.schemes.gpt.kernels import attention
+from tpviz.schemes.ownership import ownership
+from tpviz.views.figures.mesh import share
 
 W = tv.GPT(layers=2, hidden=32, heads=8, seq=16, batch=4, vocab=32)
 LLAMA = tv.GPT(
@@ -224,3 +226,17 @@ def test_sizes_that_do_not_fit_say_what_does(make, message):
 def test_fewer_heads_of_keys_than_ranks():
     with pytest.raises(ValueError, match="kv_heads=4 does not split evenly over cp=8: use cp=4"):
         tv.Context(cp=8, kind="ulysses").check(LLAMA)
+
+
+@pytest.mark.parametrize("order", ["", "dp-cp-tp"])
+def test_what_a_rank_keeps_under_zero_3_is_drawn_over_both_axes(order):
+    """Where it is in its group of dp and cp is the part that it keeps."""
+    made = tv.Megatron(tp=2) * tv.Context(cp=2) * tv.DataParallel(dp=2, zero=3)
+    made = made.with_order(order) if order else made
+    mesh = tv.Mesh(made.axes)
+    for rank in range(8):
+        place = mesh.group(rank, "dp*cp").index(rank)
+        assert mesh.index_along(mesh.coords(rank), "dp*cp") == place
+    view = tv.MeshView(mesh, ownership=ownership(made, W))
+    [weight] = [p for p in view.scene["parameters"] if p["name"] == "blocks.0.mlp.up.weight"]
+    assert sum(share(weight, rank) for rank in range(8)) == pytest.approx(1, abs=1e-5)

@@ -84,6 +84,13 @@ class Mesh:
         """Number of ranks of each group of an axis, or of several, as "dp*cp"."""
         return ranks_along(self.axes, axis)
 
+    def index_along(self, coords: Mapping[str, int], axis: str) -> int:
+        """The place of these {axis: index} in their group of an axis, or of several."""
+        found, names = 0, axis.split("*")
+        for name, size in self.axes.items():
+            found = found * size + coords[name] if name in names else found
+        return found
+
     def group(self, rank: int, axis: str) -> list[int]:
         """Global ranks that differ from ``rank`` along ``axis`` only, in order, itself included.
         "dp*cp": along these axes."""

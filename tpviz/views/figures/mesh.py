@@ -175,7 +175,7 @@ def check_ownership(mesh: Mesh, rows: Sequence[dict[str, Any]]) -> list[dict[str
                     f"{', '.join(mesh.names)}"
                 )
         if row.get("flat"):
-            ranges, size = row["flat"]["ranges"], mesh.axes[row["flat"]["axis"]]
+            ranges, size = row["flat"]["ranges"], mesh.ranks_along(row["flat"]["axis"])
             if len(ranges) != size or any(len(pair) != 2 for pair in ranges):
                 raise ValueError(
                     f"{row['name']} has the ranges {short(ranges)}: give a [start, "
@@ -185,8 +185,8 @@ def check_ownership(mesh: Mesh, rows: Sequence[dict[str, Any]]) -> list[dict[str
 
 
 def _axes(row):
-    axes = [cut["axis"] for cut in row["splits"]]
-    return axes + [row[what]["axis"] for what in ("flat", "at") if row.get(what)]
+    cuts = *row["splits"], *(row[what] for what in ("flat", "at") if row.get(what))
+    return [axis for cut in cuts for axis in cut["axis"].split("*")]  # "dp*cp": of both
 
 
 def _parameter(mesh, row, coords):
@@ -226,7 +226,7 @@ def _block(mesh, row, coords):
         low[side] += coords[cut["axis"]] * length
         high[side] = low[side] + length
     if row.get("flat"):
-        start, stop = row["flat"]["ranges"][coords[row["flat"]["axis"]]]
+        start, stop = row["flat"]["ranges"][mesh.index_along(coords, row["flat"]["axis"])]
         local = max(max(end for _, end in row["flat"]["ranges"]), 1)
         side = 0 if len(row["shape"]) == 1 else 1
         first, length = low[side], high[side] - low[side]
