@@ -31,7 +31,7 @@ def test_everything_plays_and_every_slider_changes_its_picture(tab):
     tab.goto((DOCS / "gallery.html").as_uri())
     assert tab.wait_for_function(MOVES).json_value() < FIRST_MOTION
     places = tab.locator(".tpv-place")
-    assert places.count() == 8
+    assert places.count() == 9
     for i in range(places.count()):
         place = places.nth(i)
         place.scroll_into_view_if_needed()
@@ -53,7 +53,7 @@ def test_everything_plays_and_every_slider_changes_its_picture(tab):
 def test_anybody_can_use_it(tab):
     """axe-core finds nothing serious; at 200 % nothing is beside the window; Tab reaches all."""
     tab.goto((DOCS / "gallery.html").as_uri())
-    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 8")
+    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 9")
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         found = Axe().run(tab).response["violations"]

@@ -68,6 +68,15 @@ def tiles() -> str:
     return view.to_place({"link": [5.0, 10.0, 15.0, 30.0, 60.0]})
 
 
+def timeline() -> str:
+    """A simulated step, in which some communication is hidden and some exposed."""
+
+    def state(parallelism):
+        return playing(tv.Timeline(tv.simulate(PARALLELISM[parallelism], WORKLOAD, box())))
+
+    return swept("timeline", {"parallelism": PARALLELISM}, state)
+
+
 def comparison() -> str:
     """Predicted, simulated and emulated steps."""
 
@@ -90,16 +99,9 @@ def beside(comparison: tv.Comparison) -> dict[str, Any]:
 
 def mesh() -> str:
     """Which rank owns what."""
-    strategies = {
-        s.short: s
-        for s in (
-            tv.Megatron(tp=2) * tv.DataParallel(dp=4),
-            tv.Megatron(tp=4) * tv.DataParallel(dp=2),
-            tv.AxoNN(x=2, y=2, z=2),
-            tv.DataParallel(dp=8, zero=3),
-        )
-    }
-    gpt = tv.GPT(batch=8)
+    both = [tv.Megatron(tp=n) * tv.DataParallel(dp=8 // n) for n in (2, 4)]
+    every = *both, tv.AxoNN(x=2, y=2, z=2), tv.DataParallel(dp=8, zero=3)
+    strategies, gpt = {s.short: s for s in every}, tv.GPT(batch=8)
 
     def state(strategy):
         s = strategies[strategy]
@@ -168,6 +170,11 @@ SECTIONS = {
     "T3: a GEMM fused with its reduce-scatter": (
         tiles,
         "A tracker sends each tile when its last update arrives, while later tiles still compute.",
+    ),
+    "One step, rank by rank": (
+        timeline,
+        "Blue and green compute; strips communicate behind it; red is waited for. Choose how the "
+        "model is split, and see what is hidden.",
     ),
     "Prediction, simulation and an emulated run": (
         comparison,

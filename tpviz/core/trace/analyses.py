@@ -102,9 +102,9 @@ def length(intervals: tuple[np.ndarray, np.ndarray]) -> float:
 
 def _spans(trace, kind, ranks):
     """{rank: the merged intervals of its events of a kind}; ranks that share rows share these."""
-    rows = trace["kind"] == kind
+    rows, models = np.flatnonzero(trace["kind"] == kind), set(map(trace.model_of, ranks))
     rank, start, end = (trace[column][rows] for column in ("rank", "start", "end"))
-    found = {m: merge(start[rank == m], end[rank == m]) for m in set(map(trace.model_of, ranks))}
+    found = {m: merge(start[mine], end[mine]) for m in models for mine in [rank == m]}
     return {r: found[trace.model_of(r)] for r in ranks}
 
 

@@ -363,7 +363,7 @@ def panel(
     width: float = 86,
 ) -> str:
     """The running total of every axis, after a frame. x, y : of the first line; width : of bars."""
-    out = text(x, y, "sent so far", weight=650)
+    out = text(x, y, "bytes sent", weight=650)
     for axis, total in totals[-1].items():
         y += 26
         out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)

@@ -5,7 +5,6 @@ Panels stand side by side while the words of their axes fit, else one below the 
 """
 
 from collections.abc import Sequence
-from functools import partial
 from html import escape
 from itertools import chain, pairwise
 from typing import Any
@@ -63,14 +62,10 @@ def _names(scene, y):
         if trace["x"] and trace.get("showlegend", True):
             items.setdefault(trace["name"], {})[trace.get("mode", trace["type"])] = trace
     look = USUAL._replace(width=26, letter=LETTER, size=SIZE, down=10)
-    marks = [(partial(_samples, list(traces.values())), name) for name, traces in items.items()]
+    draw = lambda of: lambda x, y: "".join(sample(trace, x, y) for trace in of.values())
+    marks = [(draw(of), name) for name, of in items.items()]
     out, y = legend(marks, LEFT, y, WIDTH, look)
     return out, y + 14
-
-
-def _samples(traces, x, y):
-    """A name's line and its marker, in the legend."""
-    return "".join(sample(trace, x, y) for trace in traces)
 
 
 class _Panel:

@@ -59,8 +59,8 @@ class Bars:
         idle, spans = idle_spans(self.trace), {"exposed": [], "idle": []}
         for i, lane in enumerate(lanes):
             if lane["lane"] == "compute":
-                here = rank == lane["rank"]
-                bare = subtract(*(merge(self.start[m & here], self.end[m & here]) for m in does))
+                mine = rank == lane["rank"]
+                bare = subtract(*(merge(self.start[m & mine], self.end[m & mine]) for m in does))
                 free = (np.round(t - self.zero, 9) for t in idle[lane["rank"]])
                 for name, (start, end) in (("exposed", bare), ("idle", free)):
                     spans[name].append((np.full(len(start), i), start, end))

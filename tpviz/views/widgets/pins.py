@@ -141,9 +141,7 @@ class PinsPane(ipywidgets.VBox):
 
     def draw(self) -> None:
         """Draw the comparison anew: a plan was run, say."""
-        self.button.disabled = (
-            self._now is None or len(self.plans) == MOST or self._now in self.plans
-        )
+        self.button.disabled = len(self.plans) == MOST or self._now in (None, *self.plans)
         rows, side = self.rows(), "padding:1px 6px;vertical-align:top;text-align:"
         styles = [f"{side}left;white-space:nowrap", *[f"{side}right"] * 3]
         frame = "style='border-collapse:collapse;line-height:1.4'"
