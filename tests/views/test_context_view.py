@@ -2,6 +2,7 @@
 and of runs."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,13 +61,14 @@ def test_times_are_those_of_the_clock(strategy, phase):
     assert film.exposed[last] == pytest.approx(segment.exposed["cp"], rel=1e-12)
 
 
+@pytest.mark.parametrize("seq", [2048, 32768])  # messages take longer than blocks, and less
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_rank_does_what_a_simulation_of_the_program_does(kind):
-    strategy = tv.Context(cp=4, kind=kind)
-    trace = tv.simulate(strategy, W, BOX)
+def test_every_rank_does_what_a_simulation_of_the_program_does(kind, seq):
+    strategy, w = tv.Context(cp=4, kind=kind), replace(W, seq=seq)
+    trace = tv.simulate(strategy, w, BOX)
     # in a ring's backward, ranks do not begin together
     for phase in PHASES[: 1 if kind == "ring" else 2]:
-        mine, its = predicted(strategy, W, BOX, phase), traced(trace, strategy.sequence, phase)
+        mine, its = predicted(strategy, w, BOX, phase), traced(trace, strategy.sequence, phase)
         assert (mine.badge, its.badge) == ("predicted", "simulated")
         for one, other in zip(mine.lanes, its.lanes, strict=True):
             np.testing.assert_allclose(one.computing, other.computing, atol=1e-9 * mine.seconds)

@@ -292,14 +292,13 @@ class _AttentionPanel:
         """Tokens by heads: who has them, and where they go."""
         for row in range(self.n):
             for column in range(self.n):
-                owner, to = (row, column) if step == 0 else (column, row)
-                owner, to = (row, row) if step == 3 else (owner, owner if step == 1 else to)
+                owner = column if step in (1, 2) else row
+                to = {0: column, 2: row}.get(step, owner)
                 ink, c = RANK_INKS[owner], self.cell
                 x, y = STRIP + column * c, self.y + row * c
                 words = f"{owner}→{to}" if owner != to and c > 40 else str(to)
-                token = f"halo-{ink}"
                 out = rect(x + 0.5, y + 0.5, c - 1, c - 1, ink)
-                out += text(x + c / 2, y + c / 2 + 4.5, words, token, anchor="middle")
+                out += text(x + c / 2, y + c / 2 + 4.5, words, f"halo-{ink}", anchor="middle")
                 yield f"<g data-part='{row},{column} {owner}'>{out}</g>"
 
     # -- beside it ---------------------------------------------------------------------------------
