@@ -64,7 +64,7 @@ def test_lab_names_a_page_that_is_not_installed(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["run", "Megatrom(tp=2)"], "'Megatrom' is no strategy; there are ATP, AxoNN, Data"),
+        (["run", "Megatrom(tp=2)"], "'Megatrom' is no strategy; there are ATP, AxoNN, Context"),
         (["run", "Megatron(tq=2)"], "Megatron has no knob 'tq'"),
         (["run", "Megatron(tp=3)"], "heads=4 does not split evenly over tp=3"),
         (["run", "Megatron(tp=2"], "is not written as in Python"),

@@ -133,6 +133,8 @@ def test_variables_alone_make_no_world(monkeypatch):
     """Of a kernel that others start with torchrun's variables, and of a world of one."""
     from tpviz.ranks import launch
 
+    tv.launch(os.getpid, world_size=2)  # ranks that are there have their own variables too
+
     def world(size, kernel):
         monkeypatch.setattr(launch, "in_notebook", lambda: kernel)
         for name, value in (("RANK", "0"), ("WORLD_SIZE", size), ("MASTER_ADDR", "localhost")):

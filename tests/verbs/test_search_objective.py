@@ -34,7 +34,7 @@ def test_paper_mode_ranks_by_the_formula_alone(monkeypatch):
     assert found.describe().startswith(
         "Ranked by communication alone, the schemes' own formulas: ATP(mesh=(4, 2)) is the first "
         "of 6 strategies, 76.8 ms a step. The next that sends longer is ATP(mesh=(2, 4), "
-        "order='row'), 142 ms. Its whole step is predicted to take 172 ms, the least of all."
+        "order='row'), 142 ms. Its whole step is predicted to take 170 ms, the least of all."
     )
     assert found.agreement.keys() == {"communication, predicted"}
     step = tv.search(PAPER, PAIRS, tv.ATP(mesh=(4, 2)), simulate=False)

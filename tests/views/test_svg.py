@@ -71,6 +71,7 @@ def test_the_same_picture_twice_in_a_notebook_has_ids_of_its_own_and_a_file_stay
 
 @pytest.mark.parametrize(("own", "most"), [(676, 946), (1000, 1050), (1200, 1200)])
 def test_a_picture_grows_where_there_is_room(own, most):
-    svg = fitted(document(own, 10, [], "a picture"))
-    assert f"min-width:{own}px;max-width:{most}px" in svg
+    svg = document(own, 10, [], "a picture")
+    assert f"height:auto;max-width:{most}px" in fitted(svg)
+    assert f"min-width:{own}px;max-width:{most}px" in fitted(svg, 0)
     assert f"min-width:600px;max-width:{most}px" in image(document(own, 10, [], "one"), "", 600)

@@ -154,8 +154,8 @@ class Pool:
         """Environment, path and directory of the caller, as far as they differ from last time."""
         old, self._context = self._context, server.surroundings()
         (env, path, cwd), (old_env, old_path, old_cwd) = self._context, old
-        names = [name for name in env.keys() | old_env.keys() if env.get(name) != old_env.get(name)]
-        changed = {name: env.get(name) for name in names}
+        names = (env.keys() | old_env.keys()).difference(worker_bootstrap.OWN)
+        changed = {n: env.get(n) for n in names if env.get(n) != old_env.get(n)}
         return changed, path if path != old_path else None, cwd if cwd != old_cwd else None
 
     def _collect(self, deadline, limit, wanted, show):

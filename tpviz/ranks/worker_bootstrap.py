@@ -23,6 +23,8 @@ from .processes import kill_below
 
 _CLOSING = 0.5  # seconds in which the kernel closes all pipes of a process that has died
 THREADS = "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
+OWN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", *THREADS
+"""Variables that are a rank's own, whatever its caller's are."""
 
 
 class RankSpec(NamedTuple):
@@ -69,13 +71,8 @@ def start_rank(
 
 
 def _own_environment(spec):
-    own = {
-        "RANK": spec.rank,
-        "LOCAL_RANK": spec.rank,
-        "WORLD_SIZE": spec.world_size,
-        "LOCAL_WORLD_SIZE": spec.world_size,
-        **dict.fromkeys(THREADS, 1),
-    }
+    rank, size = spec.rank, spec.world_size
+    own = dict(zip(OWN, (rank, rank, size, size, *[1] * len(THREADS))))
     # Ranks of one machine talk over loopback, whatever the machine's name resolves to.
     if os.path.exists("/sys/class/net/lo") and "GLOO_SOCKET_IFNAME" not in os.environ:
         own["GLOO_SOCKET_IFNAME"] = "lo"
