@@ -70,6 +70,8 @@ def _draw_fits(rng):
     for zero, room in rng.permutation([(0, 1), (1, 1), (0, 1), (1, 1), (0, 0), (1, 0)]).tolist():
         tp, dp = _one_of(rng, 2, 4), _one_of(rng, 4, 8, 16)
         pp = _one_of(rng, 8 // tp, 8)  # another size than tp: they are told apart
+        if zero and dp == 4 and 2 in (tp, pp):  # 2 (6 + 12/4) is 18: two mistakes would be one
+            dp = 8
         memory = _one_of(rng, 40, 80, 141) * GIGA
         # of the memory that the states take
         share = rng.uniform(0.3, 0.8) if room else rng.uniform(1.2, 1.5)
