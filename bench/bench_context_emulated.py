@@ -4,12 +4,14 @@ how much of a balanced ring's messages is hidden.
 Ranks are real, devices and links emulated in slow motion, one step each.
 """
 
-from itertools import combinations
+from collections.abc import Iterator
+from typing import Any
 
 from harness import report, row
 
 import tpviz as tv
 from tpviz.schemes.context.sequence import KINDS
+from tpviz.verbs.search import kendall_tau
 
 RANKS = 4
 CLUSTERS = {
@@ -21,14 +23,7 @@ WORKLOAD = tv.GPT(layers=1, hidden=256, heads=8, seq=2048, batch=1, vocab=256)
 LONGER = tv.GPT(layers=1, hidden=256, heads=8, seq=4096, batch=1, vocab=256)
 
 
-def tau(one, other):
-    """Kendall's rank correlation (1938) of two lists without ties."""
-    pairs = list(combinations(zip(one, other), 2))
-    agree = sum((a - c) * (b - d) > 0 for (a, b), (c, d) in pairs)
-    return 2 * agree / len(pairs) - 1
-
-
-def rows():
+def rows() -> Iterator[dict[str, Any]]:
     for name, cluster in CLUSTERS.items():
         plans = [tv.Context(cp=RANKS, kind=kind) for kind in KINDS]
         slow = tv.in_slow_motion(plans, WORKLOAD, cluster)
@@ -37,7 +32,7 @@ def rows():
         for kind, seconds, measured in zip(KINDS, predicted, ran):
             yield row(f"{name}, {kind}: predicted", seconds, "s")
             yield row(f"{name}, {kind}: emulated", measured, "s")
-        yield row(f"{name}: kinds ranked unlike, 1 - tau", 1 - tau(predicted, ran), "", 0.1)
+        yield row(f"{name}: kinds ranked unlike, 1 - tau", 1 - kendall_tau(predicted, ran), "", 0.1)
     plan, cluster = tv.Context(cp=RANKS), CLUSTERS["Perlmutter"]
     trace = tv.run(plan, LONGER, tv.in_slow_motion(plan, LONGER, cluster), steps=1, progress=False)
     for phase in ("forward", "backward"):
@@ -45,7 +40,7 @@ def rows():
         yield row(f"zigzag, {phase}: part of its messages not hidden", exposed, "", 0.2)
 
 
-def main():
+def main() -> None:
     report("context_emulated", f"Sequences over {RANKS} emulated ranks", [*rows()])
     tv.shutdown()
 

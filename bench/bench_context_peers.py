@@ -11,6 +11,7 @@ from importlib import import_module
 import torch
 import torch.distributed as dist
 from harness import interleaved, ratio, report, row, slowest, timing
+from torch import Tensor
 
 import tpviz as tv
 from tpviz.core.mesh import Mesh
@@ -22,7 +23,9 @@ PAIRS, HEADS, SIZE = 20, 8, 64
 CASES = [(2, 1024), (2, 4096), (4, 2048), (4, 4096)]  # (ranks, tokens of a sequence)
 
 
-def peer(q, k, v, grad, group):
+def peer(
+    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, group: dist.ProcessGroup
+) -> tuple[Tensor, ...]:
     """(output, gradients of q, k, v) by PyTorch's loop."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as torchs
 
@@ -38,14 +41,14 @@ def peer(q, k, v, grad, group):
     return out, *of[:3]
 
 
-def ours(q, k, v, grad, source):
+def ours(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, source: RingKeys) -> tuple[Tensor, ...]:
     """The same by `BlockAttention`."""
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
     out = BlockAttention.apply(*leaves, source)
     return out.detach(), *torch.autograd.grad(out, leaves, grad)
 
 
-def on_rank(ranks, tokens):
+def on_rank(ranks: int, tokens: int) -> tuple[dict[str, list[float]], float]:
     """{name: seconds of each pair}, the largest difference of the two."""
     mesh = Mesh({"cp": ranks}).device_mesh("cpu")
     group, cut = mesh.get_group("cp"), SequenceCut(ranks, "zigzag")
@@ -62,7 +65,7 @@ def on_rank(ranks, tokens):
     return interleaved(both, PAIRS, before=dist.barrier), apart
 
 
-def main():
+def main() -> None:
     """The table."""
     rows = []
     for ranks, tokens in CASES:

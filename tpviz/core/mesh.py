@@ -8,7 +8,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from . import limits
 from .checks import whole_number
@@ -38,6 +38,11 @@ class Mesh:
 
     def __hash__(self):
         return hash(tuple(self.axes.items()))
+
+    @classmethod
+    def of(cls, mesh: "DeviceMesh") -> Self:
+        """The mesh with the axes of a ``DeviceMesh``."""
+        return cls({name: mesh.get_group(name).size() for name in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -179,8 +184,7 @@ def group_along(mesh: "DeviceMesh", axis: str) -> "ProcessGroup":
     every rank of the world."""
     if "*" not in axis:
         return mesh.get_group(axis)
-    whole = Mesh({name: mesh.get_group(name).size() for name in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
-    return whole.second_group(axis, axis, device_type=mesh.device_type)  # pyright: ignore[reportReturnType]
+    return Mesh.of(mesh).second_group(axis, axis, device_type=mesh.device_type)  # pyright: ignore[reportReturnType]
 
 
 # Groups own threads and sockets: one set per mesh for as long as its groups exist, not one a run.

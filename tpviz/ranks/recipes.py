@@ -71,9 +71,7 @@ class QuickFakes(FakeTensorMode):
 
     def _learnt(self, args: Sequence[Any], result: Any):
         """The recipe of a result, False where there is none."""
-        holders: dict[
-            Any, int | None
-        ] = {}  # storage -> the one argument on it; None: no single one
+        holders: dict[int, int | None] = {}  # storage: the one argument on it, None of several
         for i, a in enumerate(args):
             for t in flat(a):
                 storage = id(t.untyped_storage())

@@ -7,7 +7,7 @@ ValueError: tp=0 is too small: the least that works is 1
 """
 
 from collections.abc import Callable
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, field, fields, replace
 from typing import Any
 
 from tpviz.core.checks import number, one_of, settle, some_of, whole_number
@@ -71,6 +71,22 @@ def recompute_knob() -> Any:
         help="what backward recomputes: attention's core (selective), or every block (full)",
         choices=RECOMPUTE,
     )
+
+
+def settle_between(outer: Any, name: str, default: Any, to_inner: bool = False) -> None:
+    """A knob that a factor and its ``inner`` both have is one of the two's; from the other it comes
+    there. Raises ``ValueError`` where both have set it, unlike."""
+    own, inner = getattr(outer, name), getattr(outer.inner, name)
+    if default not in (own, inner) and own != inner:
+        raise ValueError(
+            f"{name}={own!r} around {name}={inner!r} is not possible: give one of the two "
+            "strategies the other's, or none"
+        )
+    value = inner if own == default else own
+    mine, its = (default, value) if to_inner else (value, default)
+    object.__setattr__(outer, name, mine)
+    if inner != its:
+        object.__setattr__(outer, "inner", replace(outer.inner, **{name: its}))
 
 
 def settle_knobs(owner: Any) -> None:

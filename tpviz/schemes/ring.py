@@ -34,8 +34,7 @@ def neighbours(mesh: "DeviceMesh", axis: str) -> tuple["dist.ProcessGroup", Any]
     so there are two. To be called on every rank."""
     group, back = mesh.get_group(axis), None
     if group.size() == 2:
-        whole = Mesh({name: mesh.get_group(name).size() for name in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
-        back = whole.second_group(axis, axis, device_type=mesh.device_type)
+        back = Mesh.of(mesh).second_group(axis, axis, device_type=mesh.device_type)
     return group, back
 
 

@@ -191,7 +191,7 @@ def words(workload: "GPT", cluster: "Cluster", training: Training | None = None)
 def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
     """(the equivalent `Merak`, perhaps of one stage; its workload; number of ranks that ZeRO shards
     over), the form in which frameworks run it; None if no framework has such a plan. Parts of
-    sequences are counted as sequences of their own, without keys and values under way."""
+    sequences are counted as sequences of their own, without the keys and values that travel."""
     s, w = uncut(s, w)
     if isinstance(s := as_merak(s), Merak):
         usual = s.schedule in ORDERS and s.recompute != "stage_aware" and not s.subpipeline

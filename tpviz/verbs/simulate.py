@@ -84,8 +84,9 @@ def check_place(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> No
 
 def as_seen(cluster: "Cluster", detail: str) -> "Cluster":
     """The cluster for a trace: with all operators memory-bound ones are events, not spread."""
-    free = {"pointwise": "free"} if detail == "all" else {}
-    return replace(cluster, device=replace(cluster.device, **free))
+    if detail != "all":
+        return cluster
+    return replace(cluster, device=replace(cluster.device, pointwise="free"))
 
 
 def _check_capture(capture: Any, strategy: "Strategy", workload: "GPT", detail: str):

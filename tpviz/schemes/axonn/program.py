@@ -40,8 +40,7 @@ class DepthGroups(Groups):
         super().__init__(strategy.layout, mesh)
         self.strategy, prefetch = strategy, None
         if "oag" in strategy.overlap and strategy.z > 1:
-            axes = {axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names}  # pyright: ignore[reportOptionalIterable]
-            prefetch = Mesh(axes).second_group("z", "z_ahead", device_type=mesh.device_type)
+            prefetch = Mesh.of(mesh).second_group("z", "z_ahead", device_type=mesh.device_type)
         self.depth = Depth(mesh.get_group("z"), prefetch, "ors" in strategy.overlap, strategy.keep)
         axes = ("x", "y", "z", "data")
         self.tuner = Tuner([mesh.get_group(a) for a in axes]) if strategy.tune else None

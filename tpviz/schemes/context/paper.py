@@ -2,7 +2,7 @@
 
 Ring attention: Liu et al. 2023, https://arxiv.org/abs/2310.01889. Balanced chunks and the
 all-gather: Llama 3, https://arxiv.org/abs/2407.21783, section 3.3.2. Ulysses: Jacobs et al. 2023,
-https://arxiv.org/abs/2309.14509. The papers' bodies were not at hand; what is below is derived.
+https://arxiv.org/abs/2309.14509. The papers' bodies were not read; what is below is derived.
 
 n = cp ranks, S tokens a sequence, B sequences, h features, K of N heads have keys, e bytes a
 number. Bytes that a rank sends forward, for one layer:

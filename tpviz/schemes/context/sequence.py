@@ -82,12 +82,13 @@ class SequenceCut:
 
     # -- what `tpviz.schemes.grid` asks where the workload is a part -----------------------------
     def operations(
-        self, w: GPT, heads: int, keys: int
+        self, w: GPT, heads: int, keys: int, rank: int | None = None
     ) -> "tuple[list[Operation], list[Operation]]":
-        """(forward, backward) of attention with ``heads`` heads of queries, ``keys`` of keys."""
+        """(forward, backward) of attention with ``heads`` heads of queries, ``keys`` of keys, of a
+        ``rank``; the `busiest` unless said."""
         from .step import operations
 
-        return operations(self, w, heads, keys)
+        return operations(self, w, heads, keys, rank)
 
     def heads(self, w: GPT, mesh: Any, **kw: Any) -> "Heads":
         """The module of a rank's attention."""
@@ -97,10 +98,9 @@ class SequenceCut:
 
     def kept(self, w: GPT) -> int:
         """Features of a token that attention keeps for backward beside what it does without
-        context parallelism."""
-        from .memory import kept
-
-        return kept(self, w)
+        context parallelism (derived): block by block the keys and values once more, side by side as
+        they travel; under "ulysses" nothing, but all tokens of a part of the heads."""
+        return 0 if self.kind == "ulysses" else 2 * w.num_kv_heads * w.head_size
 
 
 @dataclass(frozen=True)

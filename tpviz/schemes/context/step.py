@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 
 def operations(
-    cut: "SequenceCut", w: "GPT", heads: int, keys: int
+    cut: "SequenceCut", w: "GPT", heads: int, keys: int, rank: int | None = None
 ) -> tuple[list[Operation], list[Operation]]:
     """Implements `sequence.SequenceCut.operations`."""
     if cut.kind == "ulysses":
         return _exchanged(cut, w, heads, keys)
-    return _forward(cut, w, heads, keys), _backward(cut, w, heads, keys)
+    size, wide = (_bytes(w, keys, item) for item in (w.itemsize, max(w.itemsize, 4)))
+    forward, backward = _kernels(cut, w, heads, keys, cut.busiest if rank is None else rank)
+    return _forward(cut, forward, size), _backward(cut, backward, size, wide)
 
 
 def _exchanged(cut, w, heads, keys):
@@ -51,27 +53,25 @@ def _exchanged(cut, w, heads, keys):
     return [packed, forward, result], [result, backward, packed]
 
 
-def _kernels(cut, w, heads, keys, way):
-    """[kernels of each position, one a block], way : 0 forward, 1 backward."""
+def _kernels(cut, w, heads, keys, rank):
+    """(forward, backward), each [kernels of a position, one a block]."""
     size = w.seq // cut.each
     of = {
-        causal: attention(w.batch, heads, size, w.head_size, w.itemsize, keys, causal)[way]
+        causal: attention(w.batch, heads, size, w.head_size, w.itemsize, keys, causal)
         for causal in (False, True)
     }
-    rank = cut.busiest
-    return [[of[causal] for *_, causal in cut.blocks(rank, other)] for other in cut.passing(rank)]
+    blocks = [cut.blocks(rank, other) for other in cut.passing(rank)]
+    return ([[of[causal][way] for *_, causal in some] for some in blocks] for way in (0, 1))
 
 
 def _bytes(w, keys, item):
     return 2 * w.batch * w.seq * keys * w.head_size * item
 
 
-def _forward(cut, w, heads, keys):
-    made, kernels = Operations(), _kernels(cut, w, heads, keys, 0)
-    size = _bytes(w, keys, w.itemsize)
+def _forward(cut, kernels, size):
+    made, ticket = Operations(), None
     if cut.kind == "all_gather":
         return _gathered(cut, made, kernels, size)
-    ticket = None
     for position, blocks in enumerate(kernels):
         made.wait(ticket)
         if position < cut.cp - 1:
@@ -89,9 +89,8 @@ def _gathered(cut, made, kernels, size):
     return made
 
 
-def _backward(cut, w, heads, keys):
-    made, kernels = Operations(), _kernels(cut, w, heads, keys, 1)
-    size, wide = (_bytes(w, keys, item) for item in (w.itemsize, max(w.itemsize, 4)))
+def _backward(cut, kernels, size, wide):
+    made = Operations()
     if cut.kind == "all_gather":
         _gathered(cut, made, kernels, size)
         made.append(Collective(cut.axis, "reduce_scatter", cut.cp * wide))

@@ -21,7 +21,7 @@ from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
-from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.ownership import num_local
 from tpviz.schemes.pipeline.strategy import Pipeline
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from tpviz.schemes.grid.program import Groups
 
 __all__ = ["GPT", "Context"]
-
-MOST_TP = 64
-"""Ranks of tp that a search tries at most, as `Megatron` allows."""
 
 
 @register
@@ -84,21 +81,8 @@ class Context(TensorParallel):
                 f"{inner.short} in Context: clip={inner.clip} is not possible, since the norm is "
                 "taken before gradients are added up over cp; use clip=0.0"
             )
-        for name, default in (("accumulation", 1), ("recompute", "none")):
-            self._take(inner, name, default)
-
-    def _take(self, inner: TensorParallel, name: str, default: object):
-        """A knob of both is one of theirs: here it is this one's."""
-        own, its = getattr(self, name), getattr(inner, name)
-        if its == default:
-            return
-        if own not in (default, its):
-            raise ValueError(
-                f"{name}={own!r} around {name}={its!r} is not possible: give one of the two "
-                "strategies the other's, or none"
-            )
-        object.__setattr__(self, name, its)
-        object.__setattr__(self, "inner", replace(self.inner, **{name: default}))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        settle_between(self, "accumulation", 1)
+        settle_between(self, "recompute", "none")
 
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a tensor parallelism inside."""
@@ -230,7 +214,7 @@ class Context(TensorParallel):
         summed = Collective("cp", "all_reduce", size)
         return [
             p._replace(operations=(*p.operations, summed))
-            if isinstance(p, Part) and p.phase == "sync" and p is _last_sync(parts)
+            if isinstance(p, Part) and p.phase == "sync"
             else p
             for p in parts
         ]
@@ -253,7 +237,7 @@ class Context(TensorParallel):
         "ring", which is "zigzag" out of balance; replicas with ZeRO-1."""
         for pp, cp, tp in product(divisors(world_size), repeat=3):
             dp, rest = divmod(world_size, pp * cp * tp)
-            if rest or cp == 1 or not cls.allows("cp", cp) or tp > MOST_TP:
+            if rest or cp == 1 or not cls.allows("cp", cp) or not Megatron.allows("tp", tp):
                 continue
             inner = Megatron(tp=tp, sp=True) if tp > 1 else None
             for kind in KINDS:
@@ -287,10 +271,6 @@ def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
         data = replace(around.around, dp=around.dp * cp, placement="")
         made = replace(around, inner=inside.inner, data=data, placement="")
     return made, replace(workload, seq=workload.seq // cp, batch=workload.batch * cp)
-
-
-def _last_sync(parts: Step) -> Part:
-    return next(p for p in reversed(parts) if isinstance(p, Part) and p.phase == "sync")
 
 
 @lru_cache(maxsize=256)

@@ -55,7 +55,7 @@ class RankPipeline:
         self.place = mesh.get_local_rank("pp")
         self.module = nn.ModuleList(stages.values())
         self.named = {name: p for stage in stages.values() for name, p in stage.own().items()}
-        whole = Mesh({axis: mesh.get_group(axis).size() for axis in mesh.mesh_dim_names})  # pyright: ignore[reportOptionalIterable]
+        whole = Mesh.of(mesh)
         kind = mesh.device_type
         # a stage may have no parameters
         self.device = next((p.device for p in self.named.values()), torch.device(kind))

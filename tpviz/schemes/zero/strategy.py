@@ -18,7 +18,7 @@ from tpviz.core.checks import divides
 from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
-from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
 from tpviz.schemes.ownership import local_shapes
 from tpviz.schemes.replicas import Replicas
 from tpviz.schemes.strategy import Strategy, register
@@ -92,23 +92,9 @@ class DataParallel(Strategy):
             raise ValueError(
                 f"inner={self.inner!r} is not possible: use a strategy without a dp axis, or None"
             )
-        self._move("accumulation", 1, to_inner=False)
-        self._move("recompute", "none", to_inner=True)
+        settle_between(self, "accumulation", 1)
+        settle_between(self, "recompute", "none", to_inner=True)
         object.__setattr__(self, "inner", inside_of_replicas(self.inner))
-
-    def _move(self, name: str, default: object, to_inner: bool):
-        """A knob that both have is one of the two's; from the other it comes there."""
-        own, inner = getattr(self, name), getattr(self.inner, name)
-        if default not in (own, inner) and own != inner:
-            raise ValueError(
-                f"{name}={own!r} around {name}={inner!r} is not possible: give one of the two "
-                "strategies the other's, or none"
-            )
-        value = inner if own == default else own
-        mine, its = (default, value) if to_inner else (value, default)
-        object.__setattr__(self, name, mine)
-        if inner != its:
-            object.__setattr__(self, "inner", replace(self.inner, **{name: its}))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a strategy inside. Around AxoNN it becomes AxoNN's own axis ``data``."""

@@ -7,7 +7,6 @@ starts once both ends have issued it and the one before it has come (derived). N
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -71,18 +70,6 @@ class AttentionFilm(NamedTuple):
         return 3 if self.cut.kind == "ulysses" else self.cut.cp
 
 
-@dataclass(frozen=True)
-class CutOfRank(SequenceCut):
-    """Its ``operations`` are those of one rank, not of the busiest."""
-
-    rank: int = 0
-
-    @property
-    def busiest(self) -> int:
-        """This one."""
-        return self.rank
-
-
 def predicted(s: "Context", w: "GPT", cluster: "Cluster", phase: str = "forward") -> AttentionFilm:
     """The attention of one layer and microbatch, in a phase of `PHASES`, on a cluster."""
     cut, part = s.sequence or SequenceCut(1, s.kind), s.local(w)
@@ -91,8 +78,7 @@ def predicted(s: "Context", w: "GPT", cluster: "Cluster", phase: str = "forward"
     sizes = part, w.heads // cuts, w.num_kv_heads // cuts
     programs, positions = [], []
     for rank in range(cut.cp):
-        own = CutOfRank(cut.cp, cut.kind, rank)
-        programs.append([*expanded(own.operations(*sizes)[PHASES.index(phase)])])
+        programs.append([*expanded(cut.operations(*sizes, rank)[PHASES.index(phase)])])
         positions.append(positions_of(cut, rank))
     pace = rates(cluster, Mesh(s.axes), w.dtype, s.parent_axis, s.device(w, cluster))
     return AttentionFilm(cut, tuple(_March(programs, positions, *pace).lanes()), "predicted")
