@@ -8,6 +8,7 @@ Exits with 1 at the first that is not equal.
 
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness import sweep
@@ -20,7 +21,7 @@ from products import draw
 DRAWS, SEED = 300, 1000
 
 
-def cases(draws, seed, context=False):
+def cases(draws: int, seed: int, *, context: bool = False) -> Iterator[tuple[tv.Strategy, tv.GPT]]:
     """(product, workload) in turn; its capture has the formula's ledger on every rank. context :
     with sequences over ranks."""
     for number in range(draws):

@@ -188,7 +188,7 @@ def stacks(
     {part: (words, ink, pattern, and whether it is exposed)}, bottom first.
     """
     unit, scale = unit_of([one[0] for variants in steps.values() for one in variants.values()])
-    shown = max(reversed(steps), key=lambda source: len(steps[source]))
+    shown = max(reversed([*steps]), key=lambda source: len(steps[source]))
     parts, traces = {at: one[2] for at, one in steps[shown].items()}, []
     for part, (words, *look) in styles.items():
         seconds = [one.get(part, 0.0) / scale for one in parts.values()]

@@ -119,18 +119,31 @@ class Drawn:
         return self._image()
 
 
-class Charted(Drawn):
-    """Mixin of a result whose picture is a chart (`tpviz.core.charts`) with a table. A class gives
-    ``scene`` and ``to_table``."""
+class Tabled(Drawn):
+    """Mixin of a picture with the table of its numbers folded below. A class gives ``to_table``."""
+
+    if TYPE_CHECKING:
+
+        def to_table(self) -> list[list[str]]:
+            """Rows of strings, header first."""
+            ...
+
+    def _table(self) -> str:
+        """The table as HTML, folded."""
+        table = html_table(self.to_table(), "class='tpviz-lab'")
+        return f"<details><summary>as a table</summary>{table}</details>"
+
+    def _repr_html_(self):
+        return self._image() + self._table()
+
+
+class Charted(Tabled):
+    """Mixin of a result whose picture is a chart (`tpviz.core.charts`); a class gives ``scene``."""
 
     if TYPE_CHECKING:
 
         def scene(self, **options: Any) -> dict[str, Any]:
             """The chart as data, ready for JSON."""
-            ...
-
-        def to_table(self) -> list[list[str]]:
-            """Rows of strings, header first."""
             ...
 
     def to_svg(self, theme: str = "auto", **options: Any) -> str:
@@ -162,14 +175,6 @@ class Charted(Drawn):
     def _in_page(self, **options):
         """What a page shows of the chart: an SVG that grows with its column."""
         return figure_of(self).fitted(self.to_svg("page", **options))
-
-    def _table(self) -> str:
-        """The table as HTML, folded."""
-        table = html_table(self.to_table(), "class='tpviz-lab'")
-        return f"<details><summary>as a table</summary>{table}</details>"
-
-    def _repr_html_(self):
-        return self._image() + self._table()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None):
         return {

@@ -213,12 +213,12 @@ class Study(Report):
             return ""
         return f"{100 * gain:+.{digits}f} %" if round(100 * gain, digits) or digits else "0 %"
 
-    def _times(self, label, source):
+    def _times(self, label: Any, source: str) -> str:
         """ "2.67x", above a stack: how many times as fast as the first."""
         gain = self._gain(label, source)
         return "" if gain is None else f"{1 + gain:.3g}x"
 
-    def _gain(self, label, source, over=None):
+    def _gain(self, label: Any, source: str, over: Any = None) -> float | None:
         """The speedup over another, by default the first; None where that has no such times."""
         over = self.rows[0].label if over is None else over
         return self.speedup(label, over, source) if over in self.times[source] else None

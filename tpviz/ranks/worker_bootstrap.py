@@ -72,7 +72,7 @@ def start_rank(
 
 def _own_environment(spec):
     rank, size = spec.rank, spec.world_size
-    own = dict(zip(OWN, (rank, rank, size, size, *[1] * len(THREADS))))
+    own: dict[str, int | str] = dict(zip(OWN, (rank, rank, size, size, *[1] * len(THREADS))))
     # Ranks of one machine talk over loopback, whatever the machine's name resolves to.
     if os.path.exists("/sys/class/net/lo") and "GLOO_SOCKET_IFNAME" not in os.environ:
         own["GLOO_SOCKET_IFNAME"] = "lo"

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.core.checks import one_of, whole_number
-from tpviz.core.show import Charted, Drawn, figure_of
+from tpviz.core.show import Tabled, figure_of
 from tpviz.core.trace.steps import median_step
 from tpviz.ranks.bar import viewer
 
@@ -99,7 +99,7 @@ def _foreseen(strategy: "Strategy", workload: "GPT", cluster: "Cluster"):
         return None
 
 
-class Comparison(Drawn):
+class Comparison(Tabled):
     """A `Prediction`, a simulated and a measured `Trace` of one step, and how they differ.
 
     prediction is None for a strategy without a formula; measured is None where nothing has run,
@@ -244,8 +244,6 @@ class Comparison(Drawn):
     def describe(self) -> str:
         """The comparison in words."""
         return figure_of(self).describe(self.scene)
-
-    _table, _repr_html_ = Charted._table, Charted._repr_html_
 
     def __repr__(self):
         return (

@@ -174,7 +174,8 @@ class BlockAttention(torch.autograd.Function):
         for position, (rank, keys) in enumerate(source.all(own)):
             with label(chunk=position):
                 for i, rows, j, causal in _blocks(source, rank, T):
-                    found = block(q[:, :, rows], *keys[:, :, :, j], causal)
+                    k_block, v_block = keys[:, :, :, j]
+                    found = block(q[:, :, rows], k_block, v_block, causal)
                     _merge(out[:, :, rows], sums[:, :, rows], *found, first=i not in begun)
                     begun.add(i)
         result = out.to(q.dtype)
@@ -192,9 +193,10 @@ class BlockAttention(torch.autograd.Function):
             with label(chunk=position):
                 of_keys = torch.zeros_like(own, dtype=wide, memory_format=torch.contiguous_format)
                 for _, rows, j, causal in _blocks(source, rank, q.shape[2]):
-                    parts = [t[:, :, rows] for t in (grad, q, out, sums)]
+                    mine, queries, result, scores = (t[:, :, rows] for t in (grad, q, out, sums))
+                    k_block, v_block = keys[:, :, :, j]
                     of_rows, *of_block = block_backward(
-                        *parts[:2], *keys[:, :, :, j], *parts[2:], causal
+                        mine, queries, k_block, v_block, result, scores, causal
                     )
                     of_q[:, :, rows] += of_rows
                     for part, more in zip(of_keys[:, :, :, j], of_block):

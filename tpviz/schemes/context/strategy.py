@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from tpviz.core.checks import divides, divisors
 from tpviz.core.step import Collective, Part, Step
@@ -263,8 +263,9 @@ def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
     inside = strategy if isinstance(strategy, Context) else getattr(strategy, "inner", None)
     if not isinstance(inside, Context):
         return strategy, workload
-    knobs = {"accumulation": inside.accumulation, "recompute": inside.recompute}
-    cp, around = inside.cp, strategy if strategy is not inside else DataParallel(dp=1, **knobs)
+    cp, around = inside.cp, cast("Any", strategy)
+    if strategy is inside:
+        around = DataParallel(dp=1, accumulation=inside.accumulation, recompute=inside.recompute)
     if isinstance(around, DataParallel):
         made = replace(around, dp=around.dp * cp, inner=inside.inner, placement="")
     else:

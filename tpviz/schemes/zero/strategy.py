@@ -122,7 +122,7 @@ class DataParallel(Strategy):
     @property
     def alike(self) -> bool | tuple[str, ...]:
         """``alike`` of the strategy inside."""
-        inside = self.inside.alike
+        inside: Any = self.inside.alike
         return ("dp", *inside) if isinstance(inside, tuple) else inside
 
     @property

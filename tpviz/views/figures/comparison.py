@@ -419,9 +419,9 @@ def _words(scene, y, width, whole):
         ]
     verdict = wrap(scene["verdict"], max(int((width - 20) / 7.4), 20)) if whole else []
     told = wrap(" ".join(meanings(scene["badges"])), int((width - 20) / 7))
-    for rows, look in ((verdict, {"weight": 600}), (told, {"token": "muted"})):
+    for rows, token, weight in ((verdict, "fg", 600), (told, "muted", "")):
         y += LINE / 2
         for line in rows:
             y += LINE
-            out.append(text(10, y, line, **look))
+            out.append(text(10, y, line, token, weight=weight))
     return "".join(out), y + LINE / 2
