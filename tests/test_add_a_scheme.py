@@ -47,6 +47,11 @@ def test_search_ranks_it_and_bad_sizes_are_refused(scheme):
         scheme.OneMessage(replicas=3).check(workload)
 
 
+def test_a_part_of_each_sequence(scheme):
+    own = tv.Custom({"cp": 2}, scheme.zigzag, chunks={"cp": scheme.ORDER})
+    assert tv.verify(own, tv.GPT(batch=4, seq=16), steps=1, progress=False).ok
+
+
 GPT = tv.GPT(layers=2, hidden=32, heads=4, seq=8, batch=8, vocab=64)
 FACTORS = [
     (),

@@ -31,6 +31,7 @@ _HOMES = {
     "tpviz.schemes.pipeline.strategy": ["Pipeline"],
     "tpviz.schemes.zero.strategy": ["DataParallel"],
     "tpviz.schemes.context.strategy": ["Context"],
+    "tpviz.schemes.context.sequence": ["SequenceCut"],
     "tpviz.schemes.custom": ["Custom"],
     "tpviz.schemes.gpt.own": ["reference_model"],
     "tpviz.core.trace": ["Trace", "Event", "Ledger"],

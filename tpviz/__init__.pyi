@@ -43,6 +43,7 @@ from .ranks.recorder import record as record
 from .schemes import strategies as strategies
 from .schemes.atp.strategy import ATP as ATP
 from .schemes.axonn.strategy import AxoNN as AxoNN
+from .schemes.context.sequence import SequenceCut as SequenceCut
 from .schemes.context.strategy import Context as Context
 from .schemes.custom import Custom as Custom
 from .schemes.gpt.own import reference_model as reference_model

@@ -147,6 +147,50 @@ def both(workload, mesh, wrong=""):
     return model, step
 
 
+class Gathered(torch.autograd.Function):
+    """The parts of all ranks, one after the other along dim 2; the gradient of one's own."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        parts = [torch.empty_like(x) for _ in range(group.size())]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts, 2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.contiguous()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad.chunk(ctx.group.size(), 2)[ctx.group.rank()], None
+
+
+def zigzag(workload, mesh, wrong=""):
+    """Sequences over cp: keys and values of all ranks, masked by the tokens' positions."""
+    group = mesh.get_group("cp")
+    cut = tv.SequenceCut(group.size(), "zigzag")
+    where = cut.positions(workload.seq, mesh)
+    keys = cut.restored(torch.arange(workload.seq).unsqueeze(0)).squeeze(0).argsort()
+    if wrong == "mask":
+        keys = torch.arange(workload.seq)
+
+    def attention(q, k, v):
+        k, v = Gathered.apply(k, group), Gathered.apply(v, group)
+        mask = where.unsqueeze(1) >= keys
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=q.shape[1] > k.shape[1])
+
+    at = torch.arange(len(where)) if wrong == "positions" else where
+    model = tv.reference_model(workload, at, attention)
+
+    def step(batch):
+        loss = model(*[cut.part(rows, mesh) for rows in batch])
+        (loss / group.size()).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, group=group)
+        return loss
+
+    return model, step
+
+
 def zero1(workload, mesh, wrong=""):
     model, group = tv.reference_model(workload), mesh.get_group("dp")
     n, rank, params = group.size(), group.rank(), list(model.parameters())

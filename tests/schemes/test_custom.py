@@ -48,6 +48,37 @@ def test_schemes_by_hand_are_equal_to_one_process(axes, build, workload):
     assert "ledger: no formula given" in repr(found)
 
 
+LLAMA = replace(SMALL, heads=4, kv_heads=2, rotary=True, norm="rms", gated=True, bias=False)
+ORDER = tv.SequenceCut(2, "zigzag").order
+
+
+@pytest.mark.parametrize(
+    "workload", [SMALL, replace(LLAMA, seq=16, tied=False)], ids=["gpt", "llama"]
+)
+def test_sequences_in_another_order_of_chunks(workload):
+    """A rank has the first and the last chunk: its tokens, logits and positions are found."""
+    found = tv.verify(tv.Custom({"cp": 2}, own.zigzag, chunks={"cp": ORDER}), workload, steps=2)
+    assert found.ok, found
+    tokens = tv.SequenceCut(4, "zigzag").restored(torch.arange(16).unsqueeze(0)).argsort()
+    four = tv.Custom({"cp": 4}, own.zigzag, chunks={"cp": tokens.flatten()})
+    assert tv.verify(four, replace(workload, seq=16), steps=1).ok  # an index of each token
+
+
+@pytest.mark.parametrize("wrong", ["mask", "positions"])
+def test_mistakes_of_a_sequence_in_another_order(wrong):
+    scheme = tv.Custom({"cp": 2}, partial(own.zigzag, wrong=wrong), chunks={"cp": ORDER})
+    found = tv.verify(scheme, SMALL, steps=1)
+    assert not found and "outputs" in found.wrong
+
+
+def test_parameters_in_another_order_of_ranks():
+    reversed_ranks = partial(own.tensor_parallel, wrong="order")
+    assert tv.verify(tv.Custom({"tp": 2}, reversed_ranks, chunks={"tp": (1, 0)}), SMALL, steps=1).ok
+    said = r"or say which chunks each rank has, as in tv.Custom\(..., chunks={'tp': \[0, 3, 1, 2\]}"
+    with pytest.raises(RankError, match=said):
+        verified({"tp": 2}, reversed_ranks)
+
+
 def test_a_forward_that_is_recomputed_is_seen_once():
     def build(workload, mesh):
         model, group = tv.reference_model(workload), mesh.get_group("dp")
@@ -192,6 +223,15 @@ def test_without_formulas_it_says_so():
         (lambda: tv.Custom({"dp": 0}, own.zero1), "axis dp=0 is too small"),
         (lambda: tv.Custom({"my axis": 2}, own.zero1), "must be a plain word"),
         (lambda: tv.Custom({"dp": 2}, 3), "build=3 is no function"),
+        (
+            lambda: tv.Custom({"cp": 4}, own.zigzag, chunks={"cp": (0, 3, 1)}),
+            r"chunks=\(0, 3, 1\) of cp=4: give each of 0 to 3 once, 1 for each rank",
+        ),
+        (
+            lambda: tv.Custom({"cp": 2}, own.zigzag, chunks={"cp": (0, 3, 1, 1)}),
+            "give each of 0 to 3 once, 2 for each rank",
+        ),
+        (lambda: tv.Custom({"cp": 2}, own.zigzag, chunks={"tp": (0, 1)}), "axis of chunks='tp'"),
         (lambda: tv.Custom({"dp": 2}, own.zero1, ledger=[]), r"ledger=\[\] is no function"),
         (lambda: tv.Custom({"dp": 2}, own.zero1, cost=1.0), "cost=1.0 is no function"),
         (lambda: tv.DataParallel(dp=2, inner=tv.Custom({"dp": 2}, own.zero1)), "shares the batch"),

@@ -86,3 +86,17 @@ def part_of(x: torch.Tensor, number: int, count: int, dim: int = 0) -> torch.Ten
     """A view of part ``number`` of ``count`` equal parts of x along ``dim``."""
     size = x.shape[dim] // count
     return x.narrow(dim, number * size, size)
+
+
+def reordered(x: torch.Tensor, dim: int, order: Sequence[int] = ()) -> torch.Tensor:
+    """x with the chunks that ``dim`` is cut into in this ``order``: its parts are then those of
+    ranks that have these chunks, one rank after the other. As it is without one."""
+    if not order:
+        return x
+    chunks = x.unflatten(dim, (len(order), -1))
+    return chunks.index_select(dim, torch.tensor(order, device=x.device)).flatten(dim, dim + 1)
+
+
+def restored(x: torch.Tensor, dim: int, order: Sequence[int] = ()) -> torch.Tensor:
+    """The inverse of `reordered`."""
+    return reordered(x, dim, sorted(range(len(order)), key=order.__getitem__))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpviz.cluster.clock.cost import Segment
+from tpviz.core.checks import one_of
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace.ledger import Ledger
 
@@ -60,17 +61,23 @@ class Custom(Strategy):
             because ranks keep only shards of its gradient, is compared after the update alone.
     ledger : function of the workload: the collectives of rank 0's step, as a `Ledger` or rows
         (axis, collective, phase, count, payload bytes of each). None: no formula.
+    chunks : {axis: numbers of chunks}, for ranks whose parts are in another order: what is cut over
+        "cp" with {"cp": (0, 3, 1, 2)} is cut into 4 chunks, of which rank 0 has 0 and 3, rank 1 has
+        1 and 2. A permutation of the indices themselves is one of chunks of 1. Both this order and
+        the plain one are looked for.
     cost : function (workload, cluster): seconds of a step's kernels and of exposed communication by
         axis, {"compute": 0.1, "dp": 0.02}; or a number, all of it compute; or a list of
         `tpviz.cluster.clock.cost.Segment`. None: no formula, so nothing is predicted.
 
-    Raises ``ValueError`` for axes that are no mesh, and for anything that is no function.
+    Raises ``ValueError`` for axes that are no mesh, for anything that is no function, and for
+    chunks that are no permutation of equally many for each rank.
     """
 
     mesh: Mesh
     program: Callable[..., Any]
     rows: Callable[..., Any] | None
     seconds: Callable[..., Any] | None
+    order: tuple[tuple[str, tuple[int, ...]], ...]
 
     shares_batch = "axes"
 
@@ -80,13 +87,21 @@ class Custom(Strategy):
         build: Callable[..., Any],
         ledger: Callable[..., Any] | None = None,
         cost: Callable[..., Any] | None = None,
+        chunks: "Mapping[str, Iterable[int]] | None" = None,
     ):
         for name, value in (("build", build), ("ledger", ledger), ("cost", cost)):
             if not callable(value) and (value is not None or name == "build"):
                 raise ValueError(f"{name}={value!r} is no function: see tv.Custom")
-        made = {"mesh": Mesh(axes), "program": build, "rows": ledger, "seconds": cost}  # pyright: ignore[reportArgumentType]
+        order = tuple((axis, _order(axis, of, axes)) for axis, of in (chunks or {}).items())
+        made: dict[str, Any] = {"mesh": Mesh(axes), "program": build, "rows": ledger}  # pyright: ignore[reportArgumentType]
+        made |= {"seconds": cost, "order": order}
         for name, value in made.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def chunks(self) -> dict[str, tuple[int, ...]]:
+        """{axis: numbers of chunks, rank after rank} of what is cut in another order."""
+        return dict(self.order)
 
     @property
     def axes(self) -> dict[str, int]:
@@ -162,6 +177,19 @@ class Custom(Strategy):
         from .gpt.own import build
 
         return build(self, workload, mesh, device, **options)
+
+
+def _order(axis: str, order: Iterable[int], axes: Mapping[str, int]) -> tuple[int, ...]:
+    one_of("axis of chunks", axis, list(axes))
+    found = tuple(map(int, order))
+    if not found or len(found) % axes[axis] or sorted(found) != list(range(len(found))):
+        n = axes[axis]
+        most = max(n, round(len(found) / n) * n)
+        raise ValueError(
+            f"chunks={found[:8]} of {axis}={n}: give each of 0 to {most - 1} once, {most // n} for "
+            "each rank, rank after rank"
+        )
+    return found
 
 
 def _listed(rows: Any) -> Iterable[Any]:

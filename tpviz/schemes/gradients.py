@@ -31,8 +31,7 @@ def own_rows(
     for _, axis in reversed(rows):
         found = [own_of(part, mesh.get_group(axis)) for part in found]
     if sequence:
-        where = sequence.positions(batch[0].shape[1], mesh).to(batch[0].device)
-        found = [part[:, where] for part in found]
+        found = [sequence.part(part, mesh) for part in found]
     return found
 
 

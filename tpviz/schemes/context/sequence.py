@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tpviz.core.checks import divides, one_of, whole_number
 from tpviz.core.workload import GPT
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class SequenceCut:
     kind: str
 
     axis: ClassVar[str] = "cp"
+
+    def __post_init__(self):
+        whole_number("cp", self.cp)
+        one_of("kind", self.kind, KINDS)
 
     @property
     def each(self) -> int:
@@ -70,15 +75,25 @@ class SequenceCut:
         """The places in the whole sequence of this rank's tokens, int64. seq : of the whole."""
         import torch
 
+        divides("seq", seq, "2*cp" if self.each == 2 else "cp", self.cp * self.each)
         size = seq // (self.cp * self.each)
         mine = self.chunks(mesh.get_group(self.axis).rank())
         return torch.cat([torch.arange(size) + chunk * size for chunk in mine])
 
-    def restored(self, x: "Tensor") -> "Tensor":
-        """x (batch, S, ...), gathered rank after rank, in the order of the sequence."""
-        order = [chunk for rank in range(self.cp) for chunk in self.chunks(rank)]
-        back = sorted(range(len(order)), key=order.__getitem__)
-        return x.unflatten(1, (len(order), -1))[:, back].flatten(1, 2)
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The chunks of all ranks, rank after rank: as `tpviz.Custom` takes ``chunks``."""
+        return tuple(chunk for rank in range(self.cp) for chunk in self.chunks(rank))
+
+    def part(self, x: "Tensor", mesh: "GroupsByAxis") -> "Tensor":
+        """This rank's tokens (batch, S / cp, ...) of x (batch, S, ...): inputs, or targets."""
+        return x[:, self.positions(x.shape[1], mesh).to(x.device)]
+
+    def restored(self, x: "Tensor", dim: int = 1) -> "Tensor":
+        """x (batch, S, ...), gathered rank after rank along ``dim``, in the sequence's order."""
+        from tpviz.schemes.collectives import restored
+
+        return restored(x, dim, self.order)
 
     # -- what `tpviz.schemes.grid` asks where the workload is a part -----------------------------
     def operations(

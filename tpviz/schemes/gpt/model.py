@@ -145,24 +145,26 @@ def positions(w: "GPT", width: int, **kw: Any) -> nn.Embedding | None:
 
 
 class Embedding(nn.Module):
-    """Token plus learned position embedding: (B, S) -> (B, S, H)."""
+    """Token plus learned position embedding: (B, S) -> (B, S, H). where : as of `Heads`."""
 
-    def __init__(self, w: "GPT", **kw: Any):
+    def __init__(self, w: "GPT", where: torch.Tensor | None = None, **kw: Any):
         super().__init__()
         self.token = nn.Embedding(w.vocab, w.hidden, **kw)
-        self.position = positions(w, w.hidden, **kw)
+        self.position, self.where = positions(w, w.hidden, **kw), where
 
     def forward(self, tokens_BS: torch.Tensor) -> torch.Tensor:
         x_BSH = self.token(tokens_BS)
-        return x_BSH if self.position is None else x_BSH + self.position.weight
+        if self.position is None:
+            return x_BSH
+        return x_BSH + (self.position.weight if self.where is None else self.position(self.where))
 
 
 class Attention(nn.Module):
     """Causal multi-head attention; the rows of ``qkv`` are grouped by head of keys."""
 
-    def __init__(self, w: "GPT", **kw: Any):
+    def __init__(self, w: "GPT", where: torch.Tensor | None = None, **kw: Any):
         super().__init__()
-        self.heads = Heads(w, **kw)
+        self.heads = Heads(w, where=where, **kw)
         self.qkv = nn.Linear(w.hidden, w.qkv_features, w.bias, **kw)
         self.out = nn.Linear(w.hidden, w.hidden, w.bias, **kw)
 
@@ -209,22 +211,23 @@ class ResidualBlock(nn.Module):
 class Block(ResidualBlock):
     """A block of the reference model, in one process."""
 
-    def __init__(self, w: "GPT", **kw: Any):
+    def __init__(self, w: "GPT", where: torch.Tensor | None = None, **kw: Any):
         super().__init__()
         self.norm1 = norm(w, **kw)
-        self.attention = Attention(w, **kw)
+        self.attention = Attention(w, where, **kw)
         self.norm2 = norm(w, **kw)
         self.mlp = MLP(w, **kw)
 
 
 class ReferenceGPT(nn.Module):
-    """Embedding, blocks, final norm, head (the embedding's own matrix if tied), loss."""
+    """Embedding, blocks, final norm, head (the embedding's own matrix if tied), loss. where : as of
+    `Heads`."""
 
-    def __init__(self, workload: "GPT", **kw: Any):
+    def __init__(self, workload: "GPT", where: torch.Tensor | None = None, **kw: Any):
         super().__init__()
         w = workload
-        self.embed = Embedding(w, **kw)
-        self.blocks = nn.ModuleList(Block(w, **kw) for _ in range(w.layers))
+        self.embed = Embedding(w, where, **kw)
+        self.blocks = nn.ModuleList(Block(w, where, **kw) for _ in range(w.layers))
         self.norm = norm(w, **kw)
         self.head = nn.Linear(w.hidden, w.vocab, bias=False, **kw)
         if w.tied:

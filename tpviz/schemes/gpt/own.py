@@ -1,9 +1,9 @@
 """The `Program` around what a `Custom` scheme's function builds, and how its parts make up the
 whole model: found from shapes, and from initial values."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import permutations, product
+from itertools import chain, permutations, product, repeat
 from math import prod
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
@@ -16,7 +16,7 @@ from torch import nn
 from tpviz.core.labels import label
 
 from .initial import initial, load_initial
-from .model import ReferenceGPT
+from .model import Attention, ReferenceGPT
 from .program import LEARNING_RATE, Program, gather_together, own_part
 
 if TYPE_CHECKING:
@@ -25,19 +25,33 @@ if TYPE_CHECKING:
     from tpviz.core.workload import GPT
     from tpviz.schemes.custom import Custom
 
-Cuts = tuple[tuple[int, str], ...]
-"""(dim, axis) pairs, as the splits of a `Program`."""
+Cuts = tuple[tuple[Any, ...], ...]
+"""(dim, axis) or (dim, axis, order of chunks), as the splits of a `Program`."""
 
 
-def reference_model(workload: "GPT") -> ReferenceGPT:
+def reference_model(
+    workload: "GPT",
+    where: torch.Tensor | None = None,
+    attention: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+) -> ReferenceGPT:
     """The whole GPT of a workload with its initial values: what every scheme must equal.
 
     An ``nn.Module`` called with (inputs, targets), each (batch, seq), which returns the mean loss.
     Its blocks are ``blocks[i]`` with ``attention.qkv``, ``attention.out``, ``mlp.up`` and
     ``mlp.down``, linear layers; besides ``embed``, ``norm`` and ``head``.
+
+    where : for a model that is given a part of each sequence: the positions of these tokens in the
+    whole sequence, int64 (tokens), such as `tpviz.SequenceCut.positions`. Learned and rotary
+    positions follow it.
+    attention : function of q (batch, heads, tokens, size) and k, v (batch, kv_heads, tokens, size)
+    that gives what causal attention gives, in the shape of q. It takes the place of attention to
+    the given tokens alone: with ``where`` keys of other ranks are wanted.
     """
-    module = ReferenceGPT(workload, dtype=getattr(torch, workload.dtype))
+    module = ReferenceGPT(workload, where, dtype=getattr(torch, workload.dtype))
     load_initial(module, workload)
+    heads: list[Any] = [m.heads for m in module.modules() if isinstance(m, Attention)]
+    for each in heads if attention else ():
+        each.mixed = attention
     return module
 
 
@@ -185,7 +199,8 @@ class OwnProgram(Program):
                 raise ValueError(
                     f"{self.scheme.name}: {name} on the ranks are no even parts of the whole, in "
                     "the order of the ranks: use whole.chunk(n, dim)[rank], n and rank of one "
-                    "axis's group"
+                    "axis's group, or say which chunks each rank has, as in "
+                    f"{_example(self.scheme)}"
                 )
             found[name] = agreed[0]
         return found
@@ -200,13 +215,24 @@ class OwnProgram(Program):
                 size * prod(axes[axis] for at, axis in cuts if at == dim)
                 for dim, size in enumerate(part)
             ]
-            found += permutations(cuts) if sizes == list(whole) else ()
+            if sizes == list(whole):
+                found += chain(*map(self._ordered, permutations(cuts), repeat(part)))
         if not found:
             raise ValueError(
                 f"{self.scheme.name}: {name} has the shape {tuple(part)} on this rank, which is no "
                 f"even part of {tuple(whole)} over {axes}"
             )
         return found
+
+    def _ordered(self, cuts: Cuts, part: Sequence[int]) -> Iterator[Cuts]:
+        """The cuts, and those of which some are in the order of chunks that their axis has."""
+        size, ways = list(part), []
+        for dim, axis in cuts:
+            size[dim] *= self.scheme.axes[axis]
+            order = self.scheme.chunks.get(axis)
+            fits = order and size[dim] % len(order) == 0
+            ways.append([(dim, axis), (dim, axis, order)] if fits else [(dim, axis)])
+        return product(*ways)
 
     def outputs(self) -> torch.Tensor:
         """The last step's logits (batch, seq, vocab); rows are recognised by their tokens."""
@@ -222,16 +248,14 @@ class OwnProgram(Program):
                 "head, which gives the logits"
             )
         tokens = {"tokens": (mine["tokens"], self.batch[0].cpu())} if "tokens" in mine else {}
-        [rows, *_] = [
-            {c for c in cuts["tokens"] if not c[0]}
-            for cuts in gathered(self.cuts_of(tokens))
-            if cuts
-        ]
+        [cuts, *_] = [cuts["tokens"] for cuts in gathered(self.cuts_of(tokens)) if cuts]
         whole = self.workload.batch, self.workload.seq, self.workload.vocab
         logits, splits = {n: t for n, t in mine.items() if n == "logits"}, {}
         for name, part in logits.items():
             fit = self.layouts(name, part.shape, whole)
-            splits[name] = next((c for c in fit if {one for one in c if not one[0]} == rows), ())
+            # tokens may be whole where the head's input is not
+            alike = (c for dims in (2, 1) for c in fit if _below(dims, c) == _below(dims, cuts))
+            splits[name] = next(alike, ())
         return self.joined(logits, splits)["logits"]
 
     def gradients(self) -> dict[str, torch.Tensor]:
@@ -250,7 +274,7 @@ class OwnProgram(Program):
         """As `gather_together`; a rank without a tensor gets it from the first rank that has it."""
         names, rank = gathered(list(parts)), dist.get_rank()
         for name in parts:
-            for _, axis in splits[name]:
+            for _, axis, *_ in splits[name]:
                 if lost := [r for r in self.scheme.mesh.group(rank, axis) if name not in names[r]]:
                     raise ValueError(f"{self.scheme.name}: rank {lost[0]} has no part of {name}")
         found = gather_together(parts, splits, self.mesh)
@@ -259,6 +283,17 @@ class OwnProgram(Program):
             for others in gathered({n: t.cpu() for n, t in found.items() if first[n] == rank}):
                 found |= {n: t for n, t in others.items() if n not in found}
         return found
+
+
+def _below(dims: int, cuts: Cuts):
+    """The cuts of the first ``dims`` dims."""
+    return {cut for cut in cuts if cut[0] < dims}
+
+
+def _example(scheme: "Custom"):
+    axis, n = max(scheme.axes.items(), key=lambda item: item[1])
+    order = [chunk for rank in range(n) for chunk in (rank, 2 * n - 1 - rank)]
+    return f"tv.Custom(..., chunks={ {axis: order[:8]} })".replace("]", ", ...]" if n > 4 else "]")
 
 
 def _bytes(tensor: torch.Tensor):

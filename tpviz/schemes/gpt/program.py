@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from tpviz.core.labels import label
-from tpviz.schemes.collectives import GroupsByAxis, own_of
+from tpviz.schemes.collectives import GroupsByAxis, own_of, reordered, restored
 from tpviz.schemes.gradients import add_up, own_rows, share
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
@@ -48,7 +48,7 @@ def adamw(
 def load_parts(
     module: "nn.Module",
     workload: "GPT",
-    splits: Mapping[str, Sequence[tuple[int, str]]],
+    splits: Mapping[str, Sequence[tuple[Any, ...]]],
     mesh: GroupsByAxis,
     copies: Mapping[str, str] | tuple[()] = (),
 ) -> None:
@@ -60,31 +60,32 @@ def load_parts(
 def own_part(
     name: str,
     full: torch.Tensor,
-    splits: Mapping[str, Sequence[tuple[int, str]]],
+    splits: Mapping[str, Sequence[tuple[Any, ...]]],
     mesh: GroupsByAxis,
 ) -> torch.Tensor:
     """This rank's part of a parameter."""
-    for dim, axis in reversed(splits.get(name, ())):
-        full = own_of(full, mesh.get_group(axis), dim)
+    for dim, axis, *order in reversed(splits.get(name, ())):
+        full = own_of(reordered(full, dim, *order), mesh.get_group(axis), dim)
     return full
 
 
 def gather(
-    local: torch.Tensor, splits: Sequence[tuple[int, str]], mesh: GroupsByAxis | None
+    local: torch.Tensor, splits: Sequence[tuple[Any, ...]], mesh: GroupsByAxis | None
 ) -> torch.Tensor:
-    """The full tensor from every rank's part; ``splits``: (dim, axis) pairs, inner axis first."""
+    """The full tensor from every rank's part; ``splits``: (dim, axis) pairs, inner axis first, or
+    (dim, axis, order) where ranks have chunks of the dim in another order, see `reordered`."""
     return gather_together({"": local}, {"": splits}, mesh)[""]
 
 
 def gather_together(
     parts: Mapping[str, torch.Tensor],
-    splits: Mapping[str, Sequence[tuple[int, str]]],
+    splits: Mapping[str, Sequence[tuple[Any, ...]]],
     mesh: GroupsByAxis | None,
 ) -> dict[str, torch.Tensor]:
     """{name: full tensor}, as by `gather`, in one all-gather for tensors cut over the same axes."""
     alike = {}
     for name in parts:
-        alike.setdefault(tuple(axis for _, axis in splits.get(name, ())), []).append(name)
+        alike.setdefault(tuple(axis for _, axis, *_ in splits.get(name, ())), []).append(name)
     full = {}
     for axes, names in alike.items():
         tensors = [parts[name].detach() for name in names]
@@ -96,9 +97,10 @@ def gather_together(
             received = [torch.empty_like(flat) for _ in range(group.size())]
             dist.all_gather(received, flat, group=group)
             of_ranks = [of_rank.split([t.numel() for t in tensors]) for of_rank in received]
+            cuts = [splits[name][number] for name in names]
             tensors = [
-                torch.cat([part.view_as(t) for part in shards], splits[name][number][0])
-                for name, t, *shards in zip(names, tensors, *of_ranks)
+                restored(torch.cat([part.view_as(t) for part in shards], dim), dim, *order)
+                for (dim, _, *order), t, *shards in zip(cuts, tensors, *of_ranks)
             ]
         full |= zip(names, tensors)
     return {name: full[name].contiguous() for name in parts}
@@ -125,7 +127,7 @@ class Program:
 
     clip, accumulation = 0.0, 1
     layout: "Layout | None" = None
-    rows: Sequence[tuple[int, str]] = ()
+    rows: Sequence[tuple[Any, ...]] = ()
     sequence: "SequenceCut | None" = None
     buckets: Sequence[FlatBucket] = ()
     unkept: Sequence[str] = ()
@@ -136,12 +138,12 @@ class Program:
         workload: "GPT",
         module: "nn.Module",
         mesh: "DeviceMesh | None" = None,
-        splits: Mapping[str, Sequence[tuple[int, str]]] | None = None,
+        splits: Mapping[str, Sequence[tuple[Any, ...]]] | None = None,
         lr: float = LEARNING_RATE,
         accumulation: int = 1,
         clip: float = 0.0,
         layout: "Layout | None" = None,
-        rows: Sequence[tuple[int, str]] = (),
+        rows: Sequence[tuple[Any, ...]] = (),
         sequence: "SequenceCut | None" = None,
         summed: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ):
