@@ -1,4 +1,5 @@
-"""Products with sequences over ranks, drawn at random, as `sweep_products` does the others.
+"""Products with sequences over ranks, drawn at random, as `sweep_products` does the others: every
+kind of ring, with Ulysses inside it too.
 
 python bench/sweep_context.py [DRAWS [SEED]]
 """

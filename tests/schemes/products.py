@@ -11,6 +11,8 @@ from tpviz.schemes.context.sequence import KINDS
 from tpviz.schemes.knobs import RECOMPUTE
 
 LLAMA = {"gated": True, "norm": "rms", "rotary": True, "bias": False, "tied": False, "kv_heads": 4}
+FORMS = (2, 1), (2, 1), (4, 1), (8, 1), (2, 2), (2, 2), (2, 4), (4, 2), (1, 2)
+"""(cp, ulysses) of sequences over ranks."""
 
 
 def workload(rnd, context=False):
@@ -76,12 +78,13 @@ def draw(rnd, context=False):
     while True:
         w, sizes = workload(rnd, context), [rnd.choice((1, 2, 4)) for _ in range(3)]
         ranks, pp, dp = sizes
-        cp = rnd.choice((2, 2, 4, 8)) if context else 1
-        if not 2 <= cp * prod(sizes) <= 8:
+        cp, ulysses = rnd.choice(FORMS) if context else (1, 1)
+        if not 2 <= cp * ulysses * prod(sizes) <= 8:
             continue
         inner = tensor(rnd, ranks)
         factors = [inner] if inner else []
-        factors += [tv.Context(cp=cp, kind=rnd.choice(KINDS))] if context else []
+        kinds = [kind for kind in KINDS if ulysses == 1 or kind != "ulysses"]
+        factors += [tv.Context(cp, rnd.choice(kinds), ulysses)] if context else []
         zero = rnd.choice((0, 1, 2, 3))
         if pp > 1:
             factors += [pipeline(rnd, pp)]

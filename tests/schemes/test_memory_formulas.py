@@ -66,6 +66,7 @@ STRATEGIES = [
     tv.Megatron(tp=2, sp=True) * tv.Context(cp=2),
     tv.Context(cp=2, recompute="full"),
     tv.Context(cp=4, recompute="selective"),
+    tv.Context(cp=2, ulysses=2),
 ]
 SMALL = tv.GPT(layers=1, hidden=64, heads=4, seq=32, batch=4, vocab=64)
 LAST = [

@@ -131,6 +131,8 @@ def test_knobs_move_it_and_what_does_not_work_is_said():
         tv.ContextView(tv.Context(cp=16))
     with pytest.raises(ValueError, match=r"shows tv\.Context, not Megatron"):
         tv.ContextView(tv.Megatron(tp=2))
+    with pytest.raises(ValueError, match="inside a ring is not shown: use ulysses=1"):
+        tv.ContextView(tv.Context(cp=2, ulysses=2))
     with pytest.raises(ValueError, match="needs a workload"):
         tv.ContextView(workload="large")
     with pytest.raises(ValueError, match="seq=30"):

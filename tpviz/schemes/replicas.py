@@ -20,4 +20,4 @@ class Replicas(NamedTuple):
         cut = getattr(inside, "sequence", None)
         if cut is None:
             return cls("dp", dp)
-        return cls(f"dp*{cut.axis}" if dp > 1 else cut.axis, dp * cut.cp)
+        return cls("*".join(("dp",) * (dp > 1) + cut.axes), dp * cut.ranks)

@@ -5,7 +5,7 @@ each has its output and the log-sum-exp of its scores, and two outputs add up wi
 exp(their log-sum-exp - that of both). Backward needs only the log-sum-exp of all. Ring attention
 (Liu et al. 2023, arXiv 2310.01889) passes keys and values round the ranks; backward passes them
 again, with their gradients one position behind. Ulysses (Jacobs et al. 2023, arXiv 2309.14509)
-exchanges tokens for heads.
+exchanges tokens for heads; around the attention of a ring as around that of whole sequences.
 
 Shapes: B batch, T tokens of a rank, c of a chunk, S of the sequence, N heads of queries, K of keys
 and values, D numbers of a head, n ranks.
@@ -87,7 +87,7 @@ class RingKeys:
         messages = RingMessages(self.ring, 1)
         for position, rank in enumerate(self.cut.passing(self.rank)):
             own = messages.take() if position else own
-            if position < self.cut.cp - 1:
+            if position < self.cut.ring - 1:
                 messages.pass_on(own)
             yield rank, own
         messages.finish()
@@ -128,7 +128,7 @@ class GatheredKeys:
         whole, work = gather_first(own, self.group)
         yield self.rank, own
         work.wait()
-        parts = whole.chunk(self.cut.cp)
+        parts = whole.chunk(self.cut.ring)
         for rank in self.cut.passing(self.rank):
             if rank != self.rank:
                 yield rank, parts[rank]
@@ -238,26 +238,30 @@ class BlockHeads(Heads):
 
 # -- tokens for heads ------------------------------------------------------------------------------
 class ExchangedHeads(Heads):
-    """`Heads` that compute all tokens of a part of the heads: an all-to-all before, one behind."""
+    """``inside`` on all tokens of a part of the heads: an all-to-all before, one behind."""
 
-    def __init__(self, w: "GPT", group: Any, **kw: Any):
-        super().__init__(w, **kw)
-        self.group = group
+    def __init__(self, inside: Heads, group: Any):
+        self.inside, self.group = inside, group
 
     def attend(self, qkv: Tensor, sequence_first: bool) -> Tensor:
         n, dim = self.group.size(), int(not sequence_first)
         parts: Any = Exchange.apply(qkv.unflatten(-1, (n, -1)).movedim(-2, 0), self.group)
-        y = super().attend(parts.movedim(0, dim).flatten(dim, dim + 1), sequence_first)
+        y = self.inside.attend(parts.movedim(0, dim).flatten(dim, dim + 1), sequence_first)
         back: Any = Exchange.apply(y.unflatten(dim, (n, -1)).movedim(dim, 0), self.group)
         return back.movedim(0, -2).flatten(-2)
 
 
 def heads(cut: "SequenceCut", w: "GPT", mesh: Any, **kw: Any) -> Heads:
     """Implements `sequence.SequenceCut.heads`."""
-    group = mesh.get_group(cut.axis)
-    if cut.kind == "ulysses":
-        return ExchangedHeads(w, group, **kw)
-    where = cut.positions(w.num_positions, mesh)
+    axis, ranks = cut.exchange
+    inside = Heads(w, **kw)
+    if cut.ring > 1:
+        where = cut.positions(w.num_positions, mesh, exchanged=True)
+        inside = BlockHeads(w, _source(cut, mesh), where, **kw)
+    return inside if ranks == 1 else ExchangedHeads(inside, mesh.get_group(axis))
+
+
+def _source(cut, mesh):
     if cut.kind == "all_gather":
-        return BlockHeads(w, GatheredKeys(cut, group), where, **kw)
-    return BlockHeads(w, RingKeys(cut, Neighbours(*neighbours(mesh, cut.axis))), where, **kw)
+        return GatheredKeys(cut, mesh.get_group("cp"))
+    return RingKeys(cut, Neighbours(*neighbours(mesh, "cp")))

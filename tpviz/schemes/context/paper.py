@@ -15,6 +15,10 @@ Chunks of c tokens have squares and triangles, half a square each, of c x c scor
     ring     c = S/n: rank r has r + 1/2 squares, the last one n - 1/2, the mean n/2      (3)
     zigzag   c = S/(2 n): every rank has 2 n - 1 squares and two triangles, 2 n squares   (4)
 
+Ulysses over u ranks inside a ring of n (Fang and Zhao 2024, https://arxiv.org/abs/2405.07719): (2)
+with u n ranks' tokens and u exchanging, and (1) with n - 1 messages of the same u n ranks' tokens,
+since a rank of the ring has u times as many tokens of 1/u of the heads.
+
 >>> from tpviz import GPT
 >>> w = GPT(hidden=8, heads=4, seq=16, batch=1)
 >>> ring_bytes(w, 2), ulysses_bytes(w, 2)
@@ -45,8 +49,7 @@ def ulysses_bytes(w: "GPT", n: int) -> int:
 def imbalance(kind: str, n: int) -> float:
     """FLOPs of the busiest of ``n`` ranks over the mean of all, by (3) and (4); 1 is even."""
     cut = SequenceCut(n, kind)
-    if kind == "ulysses":
-        return 1.0
+    n = cut.ring
     work = [
         sum(1 if causal else 2 for other in range(n) for *_, causal in cut.blocks(rank, other))
         for rank in range(n)

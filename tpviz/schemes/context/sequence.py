@@ -1,10 +1,15 @@
-"""Which tokens of a sequence each rank of cp has, and which blocks of attention it computes.
+"""Which tokens of a sequence each rank has, and which blocks of attention it computes.
 
-A sequence of S tokens is cut into chunks of c, one or two for each of cp ranks. Under a causal mask
-queries of chunk i attend to keys of the chunks 0..i: i squares of c x c and a triangle. In order
-("ring", "ulysses") rank r has chunk r, so under "ring" it computes r squares and a triangle, and
-the last rank sets the pace. "zigzag" and "all_gather" give rank r the chunks r and 2 cp - 1 - r:
-2 cp - 1 squares and two triangles on every rank (Llama 3, arXiv 2407.21783, section 3.3.2).
+A sequence of S tokens is cut into chunks of c, one or two for each rank of a ring. Under a causal
+mask queries of chunk i attend to keys of the chunks 0..i: i squares of c x c and a triangle. Under
+"ring" rank r has chunk r, so it computes r squares and a triangle, and the last rank sets the pace.
+"zigzag" and "all_gather" give rank r the chunks r and 2 n - 1 - r of a ring of n: 2 n - 1 squares
+and two triangles on every rank (Llama 3, arXiv 2407.21783, section 3.3.2).
+
+Ulysses exchanges tokens for heads, so that each rank computes all the tokens that an exchange's
+ranks have, for some of the heads. Alone ("ulysses") those are whole sequences. Inside a ring (Fang
+and Zhao 2024, arXiv 2405.07719) they are what one rank of the ring has, chunk after chunk, of which
+each rank of the axis ulysses has an equal part.
 
 >>> [SequenceCut(2, "zigzag").chunks(rank) for rank in range(2)]
 [(0, 3), (1, 2)]
@@ -14,7 +19,7 @@ the last rank sets the pace. "zigzag" and "all_gather" give rank r the chunks r 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from tpviz.core.checks import divides, one_of, whole_number
 from tpviz.core.workload import GPT
@@ -32,29 +37,56 @@ BALANCED = ("zigzag", "all_gather")
 
 @dataclass(frozen=True)
 class SequenceCut:
-    """Sequences over ``cp`` ranks, and how their attention is computed: one of `KINDS`."""
+    """Sequences over ``cp`` times ``ulysses`` ranks, and how their attention is computed: one of
+    `KINDS`, inside of it an exchange of heads over ``ulysses`` ranks."""
 
     cp: int
     kind: str
-
-    axis: ClassVar[str] = "cp"
+    ulysses: int = 1
 
     def __post_init__(self):
-        whole_number("cp", self.cp)
+        for name in ("cp", "ulysses"):
+            whole_number(name, getattr(self, name))
         one_of("kind", self.kind, KINDS)
+        if self.kind == "ulysses" and self.ulysses > 1:
+            raise ValueError(
+                f"kind='ulysses' exchanges heads over cp itself: use cp={self.ranks} without "
+                f"ulysses={self.ulysses}, or kind='zigzag', 'ring' or 'all_gather' around it"
+            )
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that sequences are cut over, outer first."""
+        sizes = {"cp": self.cp, "ulysses": self.ulysses}
+        return tuple(axis for axis, ranks in sizes.items() if ranks > 1)
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that share a sequence."""
+        return self.cp * self.ulysses
+
+    @property
+    def ring(self) -> int:
+        """Ranks of the axis cp whose keys and values each needs: 1 if they exchange heads."""
+        return 1 if self.kind == "ulysses" else self.cp
+
+    @property
+    def exchange(self) -> tuple[str, int]:
+        """(axis, ranks) that exchange tokens for heads."""
+        return ("cp", self.cp) if self.kind == "ulysses" else ("ulysses", self.ulysses)
 
     @property
     def each(self) -> int:
-        """Chunks of a rank."""
-        return 2 if self.kind in BALANCED else 1
+        """Chunks of a rank of the ring."""
+        return 2 if self.kind in BALANCED and self.cp > 1 else 1
 
     def chunks(self, rank: int) -> tuple[int, ...]:
-        """The numbers of a rank's chunks, in order."""
-        return (rank, 2 * self.cp - 1 - rank) if self.each == 2 else (rank,)
+        """The numbers of the chunks that a rank of the ring has, in order."""
+        return (rank, 2 * self.ring - 1 - rank) if self.each == 2 else (rank,)
 
     def blocks(self, queries: int, keys: int) -> list[tuple[int, int, bool]]:
-        """[(query chunk, key chunk, whether its half is masked)] of the attention of rank
-        ``queries``'s tokens to those of rank ``keys``: chunks by their place on the rank."""
+        """[(query chunk, key chunk, whether its half is masked)] of the attention of the ring's
+        rank ``queries`` to the tokens of its rank ``keys``: chunks by their place on the rank."""
         return [
             (i, j, query == key)
             for i, query in enumerate(self.chunks(queries))
@@ -63,30 +95,42 @@ class SequenceCut:
         ]
 
     def passing(self, rank: int) -> Iterator[int]:
-        """The ranks whose keys a rank has, one after another, its own first."""
-        return ((rank + position) % self.cp for position in range(self.cp))
+        """The ring's ranks whose keys one of them has, one after another, its own first."""
+        return ((rank + position) % self.ring for position in range(self.ring))
 
     @property
     def busiest(self) -> int:
-        """A rank that no other has more blocks than."""
-        return self.cp - 1
+        """A rank of the ring that no other has more blocks than."""
+        return self.ring - 1
 
-    def positions(self, seq: int, mesh: "GroupsByAxis") -> "Tensor":
-        """The places in the whole sequence of this rank's tokens, int64. seq : of the whole."""
+    def positions(self, seq: int, mesh: "GroupsByAxis", exchanged: bool = False) -> "Tensor":
+        """The places in the whole sequence of this rank's tokens, int64. seq : of the whole.
+        exchanged : of those that it has between the exchanges of heads."""
         import torch
 
-        divides("seq", seq, "2*cp" if self.each == 2 else "cp", self.cp * self.each)
-        size = seq // (self.cp * self.each)
-        mine = self.chunks(mesh.get_group(self.axis).rank())
-        return torch.cat([torch.arange(size) + chunk * size for chunk in mine])
+        self.check(seq)
+        size, (axis, ranks) = seq // (self.ring * self.each), self.exchange
+        place = mesh.get_group("cp").rank() if self.ring > 1 else 0
+        found = torch.cat([torch.arange(size) + chunk * size for chunk in self.chunks(place)])
+        if ranks == 1 or exchanged:
+            return found
+        return found.chunk(ranks)[mesh.get_group(axis).rank()]
+
+    def check(self, seq: int) -> None:
+        """Raise ``ValueError`` unless sequences of so many tokens can be cut so."""
+        over = "*".join(self.axes)
+        divides("seq", seq, f"2*{over}" if self.each == 2 else over, self.each * self.ranks)
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The chunks of all ranks, rank after rank: as `tpviz.Custom` takes ``chunks``."""
-        return tuple(chunk for rank in range(self.cp) for chunk in self.chunks(rank))
+        """The parts of all ranks, one after another: as `tpviz.Custom` takes ``chunks``. These are
+        the chunks, and under Ulysses as many parts of each as ranks exchange heads."""
+        chunks = (chunk for rank in range(self.ring) for chunk in self.chunks(rank))
+        _, n = self.exchange
+        return tuple(chunk * n + part for chunk in chunks for part in range(n))
 
     def part(self, x: "Tensor", mesh: "GroupsByAxis") -> "Tensor":
-        """This rank's tokens (batch, S / cp, ...) of x (batch, S, ...): inputs, or targets."""
+        """This rank's tokens (batch, S / ranks, ...) of x (batch, S, ...): inputs, or targets."""
         return x[:, self.positions(x.shape[1], mesh).to(x.device)]
 
     def restored(self, x: "Tensor", dim: int = 1) -> "Tensor":
@@ -114,8 +158,8 @@ class SequenceCut:
     def kept(self, w: GPT) -> int:
         """Features of a token that attention keeps for backward beside what it does without
         context parallelism (derived): block by block the keys and values once more, side by side as
-        they travel; under "ulysses" nothing, but all tokens of a part of the heads."""
-        return 0 if self.kind == "ulysses" else 2 * w.num_kv_heads * w.head_size
+        they travel; nothing where they do not, but all tokens of a part of the heads."""
+        return 0 if self.ring == 1 else 2 * w.num_kv_heads * w.head_size
 
 
 @dataclass(frozen=True)
@@ -126,4 +170,4 @@ class PartOfSequence(GPT):
 
     @property
     def num_positions(self) -> int:
-        return self.seq * self.context.cp
+        return self.seq * self.context.ranks

@@ -1,7 +1,8 @@
 """Context parallelism: sequences over ranks, as a factor of every product.
 
 Ring attention: Liu et al. 2023, arXiv 2310.01889; its causal balance and the all-gather: Llama 3,
-arXiv 2407.21783, section 3.3.2; Ulysses: Jacobs et al. 2023, arXiv 2309.14509.
+arXiv 2407.21783, section 3.3.2; Ulysses: Jacobs et al. 2023, arXiv 2309.14509; Ulysses inside a
+ring: Fang and Zhao 2024, arXiv 2405.07719.
 
 >>> from tpviz import Megatron, Pipeline
 >>> plan = Megatron(tp=2) * Context(cp=2) * Pipeline(pp=2)
@@ -28,7 +29,7 @@ from tpviz.schemes.pipeline.strategy import Pipeline
 from tpviz.schemes.strategy import Strategy, register
 from tpviz.schemes.zero.strategy import DataParallel
 
-from .sequence import BALANCED, KINDS, PartOfSequence, SequenceCut
+from .sequence import KINDS, PartOfSequence, SequenceCut
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -43,19 +44,23 @@ __all__ = ["GPT", "Context"]
 
 @register
 class Context(TensorParallel):
-    """Splits every sequence over ``cp`` ranks: each has some of its tokens, through all layers, and
-    only attention exchanges something. Inside it any tensor parallelism, around it a pipeline and
-    data parallelism: ``Megatron(...) * Context(...) * Pipeline(...)``.
+    """Splits every sequence over ``cp`` times ``ulysses`` ranks: each has some of its tokens,
+    through all layers, and only attention exchanges something. Inside it any tensor parallelism,
+    around it a pipeline and data parallelism: ``Megatron(...) * Context(...) * Pipeline(...)``.
 
     ``kind``: "ring" passes keys and values round the ranks, block by block; under the causal mask
     the last rank has most to do. "zigzag" is the same with balanced blocks. "all_gather" collects
     the keys and values of all ranks first. "ulysses" exchanges tokens for heads, and each rank
-    computes whole sequences for some of them.
+    computes whole sequences for some of them. With ``ulysses`` above 1 the ring of another kind
+    has that exchange inside it.
     """
 
     cp: int = knob(2, help="ranks that share every sequence", low=1, high=1024)
     kind: str = knob(
         "zigzag", help="what attention exchanges, and which tokens a rank has", choices=KINDS
+    )
+    ulysses: int = knob(
+        1, help="ranks that exchange heads, inside each rank of the ring", low=1, high=1024
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
@@ -68,6 +73,7 @@ class Context(TensorParallel):
 
     def __post_init__(self):
         super().__post_init__()
+        self.sequence  # noqa: B018  (a kind that works)
         inner = self.inner
         if inner is None:
             return
@@ -100,15 +106,17 @@ class Context(TensorParallel):
     @property
     def sequence(self) -> SequenceCut | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """How sequences are cut; None where they are not."""
-        return SequenceCut(self.cp, self.kind) if self.cp > 1 else None
+        cut = SequenceCut(self.cp, self.kind, self.ulysses)
+        return cut if cut.ranks > 1 else None
 
     def part(self, workload: GPT) -> GPT:
         """What a rank has of the sequences, as a workload of its own."""
-        return _part(workload, self.sequence) if self.cp > 1 else workload
+        return _part(workload, self.sequence) if self.sequence else workload
 
     @property
     def axes(self) -> dict[str, int]:
-        return placed({"cp": self.cp} | self.within.axes, self.placement)
+        inner = {"ulysses": self.ulysses} if self.ulysses > 1 else {}
+        return placed({"cp": self.cp} | inner | self.within.axes, self.placement)
 
     @property
     def layout(self) -> Layout:
@@ -144,24 +152,28 @@ class Context(TensorParallel):
 
     @property
     def token_ranks(self) -> int:
-        return self.cp * self.within.token_ranks
+        return self.cp * self.ulysses * self.within.token_ranks
 
     def check(self, workload: GPT) -> None:
-        w, each = workload, 2 if self.kind in BALANCED and self.cp > 1 else 1
-        divides("seq", w.seq, "2*cp" if each == 2 else "cp", each * self.cp)
+        w, cut = workload, self.sequence
+        if cut is None:
+            return self.within.check(w)
+        cut.check(w.seq)
         try:
             self.within.check(self.part(w))
         except ValueError as error:
             clash = getattr(error, "clash", None)
-            if clash is None or clash.size_name != "seq" or self.cp == 1:
+            if clash is None or clash.size_name != "seq":
                 raise
-            raise clash.outside("cp", self.cp).error() from None
-        if self.kind == "ulysses":
+            raise clash.outside("*".join(cut.axes), cut.ranks).error() from None
+        parts, n = cut.exchange
+        if n > 1:
             at = self.layout
             ranks = at.i * (at.s if at.a3 else 1)
             name = "kv_heads" if w.kv_heads else "heads"
-            parts = "cp" if ranks == 1 else f"cp*{'*'.join(filter(None, (at.inside, at.stream)))}"
-            divides(name, w.num_kv_heads, parts, self.cp * ranks, within=w.heads * bool(w.kv_heads))
+            parts += "".join(f"*{axis}" for axis in (at.inside, at.stream) if axis and ranks > 1)
+            divides(name, w.num_kv_heads, parts, n * ranks, within=w.heads * bool(w.kv_heads))
+        return None
 
     def local(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one rank."""
@@ -181,9 +193,10 @@ class Context(TensorParallel):
         return getattr(self.within, "flat_ranges", lambda workload: {})(workload)
 
     def summed(self, workload: GPT) -> Mapping[str, tuple[str, ...]]:
-        """What the factor inside adds up, and over cp every gradient, where nothing is around."""
-        own = self.summing and self.cp > 1
-        everything = {"cp": tuple(workload.parameter_shapes())} if own else {}
+        """What the factor inside adds up, and every gradient over the ranks that share sequences,
+        where nothing is around."""
+        own = self.summing and self.sequence
+        everything = {"*".join(own.axes): tuple(workload.parameter_shapes())} if own else {}
         return {**self.within.summed(workload), **everything}
 
     def check_split_backward(self) -> None:
@@ -206,12 +219,12 @@ class Context(TensorParallel):
 
     def step(self, workload: GPT) -> Step:
         """The step of the factor inside on a part of the sequences, and before the update the sum
-        of all gradients over cp, where nothing is around."""
-        parts = self.within.step(self.part(workload))
-        if self.cp == 1 or not self.summing:
+        of all gradients, where nothing is around."""
+        parts, cut = self.within.step(self.part(workload)), self.sequence
+        if cut is None or not self.summing:
             return parts
         size = num_local(self.flat_shapes(workload)) * workload.itemsize
-        summed = Collective("cp", "all_reduce", size)
+        summed = Collective("*".join(cut.axes), "all_reduce", size)
         return [
             p._replace(operations=(*p.operations, summed))
             if isinstance(p, Part) and p.phase == "sync"
@@ -224,26 +237,26 @@ class Context(TensorParallel):
 
     def memory(self, workload: GPT) -> "Memory":
         """That of the factor inside on a part of the sequences; alone, at least all gradients side
-        by side, as they are added up over cp."""
+        by side, as they are added up."""
         found = self.within.memory(self.part(workload))
-        if self.summing and self.cp > 1:
+        if self.summing and self.sequence:
             tokens = 16 * self.part(workload).seq * workload.batch
             found["activations"] = max(found["activations"], tokens + found["gradients"])
         return found
 
     @classmethod
     def layouts(cls, workload: GPT, world_size: int) -> Iterator[Strategy]:
-        """Every (pp, cp, tp, dp) with Megatron-LM's sequence parallelism inside, and each kind but
-        "ring", which is "zigzag" out of balance; replicas with ZeRO-1."""
+        """Every (pp, cp, ulysses, tp, dp) with Megatron-LM's sequence parallelism inside, and each
+        kind but "ring", which is "zigzag" out of balance; replicas with ZeRO-1."""
         for pp, cp, tp in product(divisors(world_size), repeat=3):
             dp, rest = divmod(world_size, pp * cp * tp)
             if rest or cp == 1 or not cls.allows("cp", cp) or not Megatron.allows("tp", tp):
                 continue
             inner = Megatron(tp=tp, sp=True) if tp > 1 else None
-            for kind in KINDS:
-                if kind == "ring":
+            for form in _forms(cp):
+                if form["kind"] == "ring":
                     continue
-                made, data = cls(cp=cp, kind=kind, inner=inner), DataParallel(dp=dp, zero=1)
+                made, data = cls(**form, inner=inner), DataParallel(dp=dp, zero=1)
                 if pp == 1:
                     yield replace(data, inner=made)
                 elif Pipeline.allows("pp", pp):
@@ -251,10 +264,17 @@ class Context(TensorParallel):
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
-        """Every kind, with all ranks on cp."""
+        """Every kind, with all ranks on cp and with some of them on ulysses."""
         if cls.allows("cp", world_size):
-            for kind in KINDS if world_size > 1 else KINDS[:1]:
-                yield cls(cp=world_size, kind=kind)
+            yield from (cls(**form) for form in _forms(world_size))
+
+
+def _forms(ranks: int) -> "Iterator[dict[str, Any]]":
+    """Yield the knobs of every way in which so many ranks share sequences: each kind, with Ulysses
+    inside it over some of them."""
+    for kind in KINDS if ranks > 1 else KINDS[:1]:
+        inside = (1,) if kind == "ulysses" else divisors(ranks)[:-1] or (1,)
+        yield from ({"cp": ranks // n, "kind": kind, "ulysses": n} for n in inside)
 
 
 def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
@@ -263,7 +283,7 @@ def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
     inside = strategy if isinstance(strategy, Context) else getattr(strategy, "inner", None)
     if not isinstance(inside, Context):
         return strategy, workload
-    cp, around = inside.cp, cast("Any", strategy)
+    cp, around = inside.cp * inside.ulysses, cast("Any", strategy)
     if strategy is inside:
         around = DataParallel(dp=1, accumulation=inside.accumulation, recompute=inside.recompute)
     if isinstance(around, DataParallel):
@@ -285,5 +305,5 @@ def _within(context: Context) -> TensorParallel:
 @lru_cache(maxsize=1024)
 def _part(workload: GPT, cut: SequenceCut) -> PartOfSequence:
     sizes: dict[str, Any] = {f.name: getattr(workload, f.name) for f in fields(GPT)}
-    sizes["seq"] = workload.seq // cut.cp
+    sizes["seq"] = workload.seq // cut.ranks
     return PartOfSequence(**sizes, context=cut)

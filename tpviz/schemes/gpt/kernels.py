@@ -39,7 +39,12 @@ def attending(w: "GPT", heads: int, keys: int) -> tuple[list[Operation], list[Op
     those of a part of the sequences with what travels between them (`tpviz.schemes.context`)."""
     if w.context:
         return w.context.operations(w, heads, keys)
-    forward, backward = attention(w.batch, heads, w.seq, w.head_size, w.itemsize, keys)
+    return whole(w, heads, keys)
+
+
+def whole(w: "GPT", heads: int, keys: int) -> tuple[list[Operation], list[Operation]]:
+    """(forward, backward) of attention in whole sequences."""
+    forward, backward = attention(w.batch, heads, w.num_positions, w.head_size, w.itemsize, keys)
     return [forward], [backward]
 
 

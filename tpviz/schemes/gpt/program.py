@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from tpviz.core.labels import label
+from tpviz.core.mesh import group_along
 from tpviz.schemes.collectives import GroupsByAxis, own_of, reordered, restored
 from tpviz.schemes.gradients import add_up, own_rows, share
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
@@ -209,7 +210,7 @@ class Program:
 
     def sum_gradients(self, axis: str, parameters: Sequence[torch.Tensor]) -> None:
         """Add up the gradients of all ranks along an axis, in one message."""
-        add_up(parameters, self.mesh.get_group(axis))  # pyright: ignore[reportOptionalMemberAccess]
+        add_up(parameters, group_along(self.mesh, axis))  # pyright: ignore[reportArgumentType]
 
     def clip_gradients(self) -> None:
         """Scale gradients of a norm above ``clip`` down to it; here of a module that is whole."""
@@ -264,7 +265,8 @@ class Program:
         first = int(bool(self.layout and self.layout.sp))
         whole = self.everywhere(name, torch.cat(microbatches, first) if microbatches else None)
         rows = [(first, axis) for _, axis in self.rows]
-        tokens = [(1 - first, self.sequence.axis)] if self.sequence else []
+        cut = reversed(self.sequence.axes) if self.sequence else ()
+        tokens = [(1 - first, axis) for axis in cut]
         full = gather(whole, [*cuts, *tokens, *rows], self.mesh)
         full = full.transpose(0, 1) if first else full
         return self.sequence.restored(full) if self.sequence else full

@@ -175,11 +175,11 @@ def traced(trace: "Trace", cut: SequenceCut, phase: str = "forward") -> Attentio
 
     Raises ``ValueError`` where the trace has none.
     """
-    ranks = Mesh(trace.meta["mesh"]["axes"]).group(0, cut.axis) if cut.cp > 1 else [0]
+    ranks = Mesh(trace.meta["mesh"]["axes"]).group(0, "cp") if cut.cp > 1 else [0]
     c = trace.whole().select(phase=phase)
     inside = np.char.endswith(c["layer"].astype(str), ".attention")
     inside &= np.isin(c["kind"], ("compute", "comm", "wait"))
-    inside &= (c["axis"] == cut.axis) | (c["axis"] == "")
+    inside &= (c["axis"] == "cp") | (c["axis"] == "")
     if not inside.any():
         raise ValueError(f"the trace has no {phase} of an attention: run with a strategy that has")
     for name in ("step", "microbatch"):

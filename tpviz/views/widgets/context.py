@@ -65,6 +65,9 @@ class ContextView(Framed):
         self.strategy = Context(cp=4) if strategy is None else strategy
         if not isinstance(self.strategy, Context):
             raise ValueError(f"ContextView shows tv.Context, not {strategy!r}")
+        if self.strategy.ulysses > 1:
+            ranks = self.strategy.ulysses
+            raise ValueError(f"ulysses={ranks} inside a ring is not shown: use ulysses=1")
         self.workload = WORKLOAD if workload is None else workload
         if not isinstance(self.workload, GPT):
             raise ValueError(f"ContextView needs a workload such as tv.GPT(), not {workload!r}")
@@ -82,7 +85,7 @@ class ContextView(Framed):
             vars(self.strategy),
             compact=True,
             more=more,
-            without=("accumulation", "recompute"),
+            without=("accumulation", "recompute", "ulysses"),
             stops={"cp": sorted({1, 2, 4, 8, self.strategy.cp})},
         )
         super().__init__(knobs, ContextSteps(autoplay))
