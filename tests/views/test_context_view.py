@@ -12,8 +12,10 @@ from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
 from tpviz.core.step import Part
 from tpviz.schemes.context.sequence import KINDS, SequenceCut
+from tpviz.schemes.gpt.program import batch_of
+from tpviz.verbs.run import program_here
 from tpviz.views.figures.context import RANK_INKS, context_scene
-from tpviz.views.films.context import PHASES, predicted, traced
+from tpviz.views.films.context import PHASES, simulated, traced
 
 W = tv.GPT(hidden=256, heads=8, kv_heads=4, seq=2048, batch=1, layers=1)
 BOX = tv.clusters.nvswitch(8)
@@ -55,26 +57,29 @@ def test_times_are_those_of_the_clock(strategy, phase):
     mesh, device = Mesh(strategy.axes), strategy.device(W, BOX)
     clock = Clock.of(BOX, mesh, W.dtype, strategy.parent_axis, device)
     [segment] = clock.run([Part(phase, "", tuple(program[PHASES.index(phase)]))])
-    film, last = predicted(strategy, W, BOX, phase), strategy.sequence.busiest
-    assert film.seconds == pytest.approx(segment.seconds, rel=1e-12)
+    film, last = simulated(strategy, W, BOX, phase), strategy.sequence.busiest
+    spans = [span for part in film.lanes[last] for span in part]
+    took = max(span[1] for span in spans) - min(span[0] for span in spans)
+    assert took == pytest.approx(segment.seconds, rel=1e-12)
     assert film.computing[last] == pytest.approx(segment.compute, rel=1e-12)
     assert film.exposed[last] == pytest.approx(segment.exposed["cp"], rel=1e-12)
 
 
+@pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("seq", [2048, 32768])  # messages take longer than blocks, and less
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_rank_does_what_a_simulation_of_the_program_does(kind, seq):
-    strategy, w = tv.Context(cp=4, kind=kind), replace(W, seq=seq)
+def test_every_rank_does_what_a_simulation_of_the_program_does(kind, seq, layers):
+    strategy, w = tv.Context(cp=4, kind=kind), replace(W, seq=seq, layers=layers)
     trace = tv.simulate(strategy, w, BOX)
-    # in a ring's backward, ranks do not begin together
-    for phase in PHASES[: 1 if kind == "ring" else 2]:
-        mine, its = predicted(strategy, w, BOX, phase), traced(trace, strategy.sequence, phase)
-        assert (mine.badge, its.badge) == ("predicted", "simulated")
+    for phase in PHASES:
+        mine, its = simulated(strategy, w, BOX, phase), traced(trace, strategy.sequence, phase)
+        assert mine.badge == its.badge == "simulated"
         for one, other in zip(mine.lanes, its.lanes, strict=True):
             np.testing.assert_allclose(one.computing, other.computing, atol=1e-9 * mine.seconds)
             ends = [sorted(span[1] for span in lane.messages) for lane in (one, other)]
             np.testing.assert_allclose(*ends, rtol=1e-9)
             assert one.end == pytest.approx(other.end, rel=1e-9)
+        np.testing.assert_allclose(mine.exposed, its.exposed, atol=1e-9 * mine.seconds)
 
 
 def test_contiguous_against_balanced_is_seen():
@@ -144,11 +149,12 @@ def test_knobs_move_it_and_what_does_not_work_is_said():
 def test_a_trace_is_drawn_where_it_is_of_what_is_shown():
     strategy = tv.Context(cp=2, kind="ring")
     trace = tv.simulate(strategy, W, BOX)
+    trace = replace(trace, meta=trace.meta | {"badge": "emulated"})
     view = tv.ContextView(strategy, W, BOX, against="none")
     view.measured(trace)
-    assert view.picture.scene["badge"] == "simulated" and view.error == ""
+    assert view.picture.scene["badge"] == "emulated" and view.error == ""
     view.controls["kind"].value = "zigzag"
-    assert view.picture.scene["badge"] == "predicted"
+    assert view.picture.scene["badge"] == "simulated"
     with pytest.raises(ValueError, match="the trace is of another strategy"):
         view.measured(trace)
     view.measured(None)
@@ -165,6 +171,29 @@ def test_a_run_on_real_ranks_is_drawn():
     assert all(end > start >= 0 for lane in film.lanes for start, end, _ in lane.computing)
     scene = context_scene([film], "a run")
     assert scene["badge"] == film.badge != "predicted"
+
+
+def recorded():
+    """A rank of a program that nobody told `tpviz.record` of."""
+    strategy, small = tv.Context(cp=2, kind="ring"), tv.GPT(seq=64, layers=1)
+    program, _ = program_here(strategy, small)
+    with tv.record() as recorder:
+        program.step(batch_of(small, 0))
+    return recorder.trace
+
+
+def test_a_recorded_program_is_drawn():
+    trace, small = tv.Trace.merge(tv.launch(recorded, world_size=2)), tv.GPT(seq=64, layers=1)
+    assert "strategy" not in trace.meta
+    view = tv.ContextView(tv.Context(cp=2, kind="ring"), small, against="none")
+    for phase in PHASES:
+        view.controls["phase"].value = phase
+        view.measured(trace)
+        [film] = view.films
+        assert view.picture.scene["badge"] == film.badge == trace.badge
+        assert [len(lane.computing) for lane in film.lanes] == [1, 2]
+    with pytest.raises(ValueError, match="of another world_size"):
+        tv.ContextView(tv.Context(cp=4)).measured(trace)
 
 
 def test_ranks_have_inks_of_their_own():

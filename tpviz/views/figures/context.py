@@ -18,6 +18,7 @@ from .svg import (
     alone,
     bars_path,
     check_step,
+    lines,
     outline,
     pattern_defs,
     rect,
@@ -218,7 +219,7 @@ class _AttentionPanel:
         out += text(0, self.y + self.side + 16, words, "muted")
         if not whole:
             x, y = STRIP + self.side * 0.74, self.y + self.side * 0.26
-            out += text(x, y, "masked", "muted", anchor="middle")
+            out += lines(x, y, ["masked", "numbers: step"], 20, "muted", anchor="middle")
             out += text(self.boxes + 13, self.y - 6, "has keys of", "muted", anchor="middle")
         return out + "".join(self._lane(rank) for rank in range(self.n))
 

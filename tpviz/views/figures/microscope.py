@@ -114,7 +114,7 @@ def _cell(m, cell, new):
     whole = m.world_size if sums else 1
     key, pattern = _ink(cell.chunk)
     return {
-        "chunk": cell.chunk,
+        "chunk": f"c{cell.chunk}" * (len(m.values[0][0]) > 1),
         "value": f"{cell.value:g}",
         "terms": _terms(m, cell) if sums else "",
         "ranks": list(cell.ranks),
@@ -345,7 +345,7 @@ def _draw_cell(x, y, width, height, cell):
         out = outline(x, y, width, height, key, 1.4, 3)
         out += rect(x, y + height - 3.5, width * cell["full"], 3.5, key)
     ink, small = (f"halo-{key}",) * 2 if full else ("fg", "muted")
-    out += text(x + 5, y + 14, f"c{cell['chunk']}", small)
+    out += text(x + 5, y + 14, cell["chunk"], small)
     out += text(x + width / 2, y + 30, cell["value"], ink, anchor="middle", weight=700)
     out += text(x + width / 2, y + 45, cell["terms"], small, anchor="middle")
     return out + (outline(x - 1, y - 1, width + 2, height + 2, "fg", 2, 4) if cell["new"] else "")

@@ -198,7 +198,7 @@ def _piece(plan, number):
     shard, y = plan.shards[number], plan.rows[number]
     x, room, high = plan.x(shard["stage"]), plan.wide - GAP, (plan.row - 4) / 3
     name = named(shard["modules"])
-    short = name if len(name) <= NAME else f"{name[: NAME - 1]}…"
+    short = name if len(name) <= NAME else f"{name.partition('.{')[0][: NAME - 2]} …"
     sizes = [f"{label} {amount(shard[key], unit)}" for key, label, unit, _ in SIZES]
     tip = "; ".join([name, *sizes])
     out = text(LEFT - 10, y + plan.row / 2 + 3.5, short, anchor="end")

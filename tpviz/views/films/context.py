@@ -1,25 +1,23 @@
-"""One attention over sequences that are cut, rank by rank on a clock, or as a trace has it.
-
-A rank's operations are those of `tpviz.schemes.context.step`, each rank with its own blocks, and
-the times those of `tpviz.cluster.clock.cost.rates`, with which a step is predicted. A message
-starts once both ends have issued it and the one before it has come (derived). No torch.
+"""One attention over sequences that are cut, rank by rank, as a trace has it: of a run, or of the
+simulator's clock (`tpviz.cluster.clock.replay`), on which ranks do the operations of
+`tpviz.schemes.context.step`, each with its own blocks. No torch.
 """
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tpviz.cluster.clock.cost import rates
+from tpviz.cluster.clock.program import Capture
+from tpviz.cluster.clock.replay import replay
 from tpviz.core.mesh import Mesh
 from tpviz.core.step import RING_SHIFT, Collective, Issue, Kernel, Simple, Wait, expanded
+from tpviz.core.trace import Event, Trace
+from tpviz.core.trace.members import members_text
 from tpviz.schemes.context.sequence import SequenceCut
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
-    from tpviz.cluster.clock.queues import Transfer
-    from tpviz.core.trace import Trace
     from tpviz.core.workload import GPT
     from tpviz.schemes.context.strategy import Context
 
@@ -70,18 +68,26 @@ class AttentionFilm(NamedTuple):
         return 3 if self.cut.kind == "ulysses" else self.cut.cp
 
 
-def predicted(s: "Context", w: "GPT", cluster: "Cluster", phase: str = "forward") -> AttentionFilm:
-    """The attention of one layer and microbatch, in a phase of `PHASES`, on a cluster."""
-    cut, part = s.sequence or SequenceCut(1, s.kind), s.local(w)
-    at = s.layout
-    cuts = at.i * (at.s if at.a3 else 1)
+def simulated(s: "Context", w: "GPT", cluster: "Cluster", phase: str = "forward") -> AttentionFilm:
+    """The attention of one layer and microbatch, in a phase of `PHASES`, on a cluster: what
+    `tpviz.simulate` gives for it. Ranks of a "ring" come to the first layer's backward one after
+    another, as the other layers leave them."""
+    cut, part, at = s.sequence or SequenceCut(1, s.kind), s.local(w), s.layout
+    cuts, mesh = at.i * (at.s if at.a3 else 1), Mesh(s.axes)
     sizes = part, w.heads // cuts, w.num_kv_heads // cuts
-    programs, positions = [], []
-    for rank in range(cut.cp):
-        programs.append([*expanded(cut.operations(*sizes, rank)[PHASES.index(phase)])])
-        positions.append(positions_of(cut, rank))
-    pace = rates(cluster, Mesh(s.axes), w.dtype, s.parent_axis, s.device(w, cluster))
-    return AttentionFilm(cut, tuple(_March(programs, positions, *pace).lanes()), "predicted")
+    layers = w.layers if (cut.kind, phase) == ("ring", "backward") else 1
+    ring, traces = mesh.group(0, "cp") if cut.cp > 1 else [0], {}
+    for place, rank in enumerate(ring):
+        forward, backward = ([*expanded(each)] for each in cut.operations(*sizes, place))
+        rows = _Rows(cut, ring, place, w.dtype)
+        for layer in range(layers):
+            rows.run(forward, "forward", layer)
+        for layer in reversed(range(layers)):
+            rows.run(backward, "backward", layer)
+        traces[rank] = Trace.from_events(rows)
+    model = {rank: ring[mesh.coords(rank).get("cp", 0)] for rank in range(mesh.size)}
+    devices = dict.fromkeys(ring, s.device(w, cluster))
+    return traced(replay(Capture(s.axes, traces, model), cluster, devices=devices), cut, phase)
 
 
 def positions_of(cut: SequenceCut, rank: int) -> list[int]:
@@ -91,91 +97,71 @@ def positions_of(cut: SequenceCut, rank: int) -> list[int]:
     return [p for p, other in enumerate(cut.passing(rank)) for _ in cut.blocks(rank, other)]
 
 
-class _March:
-    """All ranks' operations on one clock: message m of a ring goes from rank r + 1 to rank r."""
+class _Rows(list[Event]):
+    """The program of the rank at a place of the ring, in order, as a `Capture` has it."""
 
-    def __init__(
-        self,
-        programs: Sequence[Sequence[Simple]],
-        positions: Sequence[Sequence[int]],
-        seconds: Callable[[Kernel], float],
-        moved: Callable[[Collective], "Transfer"],
-    ):
-        self.seconds, self.moved, self.num = seconds, moved, len(programs)
-        self.todo = [deque(program) for program in programs]
-        self.positions = [deque(each) for each in positions]
-        self.now = [0.0] * self.num
-        self.issued: list[list[tuple[float, Collective]]] = [[] for _ in programs]
-        self.computing, self.exposed = ([[] for _ in programs] for _ in range(2))
+    def __init__(self, cut: SequenceCut, ring: Sequence[int], place: int, dtype: str):
+        super().__init__()
+        self.cut, self.ring, self.place, self.dtype = cut, ring, place, dtype
+        self.here: dict[str, Any] = {}
 
-    def lanes(self):
-        while any(self.todo):
-            done = [self._run(rank) for rank in range(self.num)]
-            assert any(done), "ranks wait for each other"
-        for rank in range(self.num):
-            spans = [self._span(number, rank) for number in range(len(self.issued[rank]))]
-            yield RankLane(tuple(self.computing[rank]), tuple(spans), tuple(self.exposed[rank]))  # pyright: ignore[reportArgumentType]
+    def run(self, operations: Iterable[Simple], phase: str, layer: int) -> None:
+        """Append one attention."""
+        self.here = {"phase": phase, "layer": f"blocks.{layer}.attention"}
+        positions = iter(positions_of(self.cut, self.place))
+        issued, sent = [], []  # messages; those whose other half has come
+        for op in operations:
+            if isinstance(op, Kernel):
+                work = {"flops": op.flops, "bytes": op.bytes, "dtype": self.dtype}
+                self._add("compute", "attention", chunk=next(positions), **work)
+            elif isinstance(op, Wait):
+                sent += self._wait(issued[-1 - op.in_flight])
+            else:
+                issued.append(self._issue(op.move if isinstance(op, Issue) else op))
+                sent = [each for half in sent for each in self._wait([half])]
+                sent += self._wait(issued[-1]) if isinstance(op, Collective) else []
+        for half in sent:
+            self._wait([half])
 
-    def _run(self, rank):
-        """Do what a rank can; how many operations that were."""
-        todo, before = self.todo[rank], len(self.todo[rank])
-        while todo and self._do(rank, todo[0]):
-            todo.popleft()
-        return before - len(todo)
-
-    def _do(self, rank, operation):
-        """Whether it is done, or must wait until others have issued."""
-        if isinstance(operation, Kernel):
-            start = self.now[rank]
-            self.now[rank] += self.seconds(operation)
-            self.computing[rank].append((start, self.now[rank], self.positions[rank].popleft()))
-            return True
-        if isinstance(operation, Issue):
-            self.issued[rank].append((self.now[rank], operation.move))
-            return True
-        if isinstance(operation, Collective):
-            self.todo[rank].popleft()
-            self.todo[rank].extendleft((Wait(operation.axis), Issue(operation), operation))
-            return True
-        last = len(self.issued[rank]) - operation.in_flight - 1
-        return last < 0 or self._wait(rank, last)
-
-    def _wait(self, rank, number):
-        ring = self.issued[rank][number][1].collective == RING_SHIFT
-        spans = [
-            self._span(number, to) for to in ((rank, (rank - 1) % self.num) if ring else [rank])
+    def _issue(self, move):
+        """The rows of a collective, or of a message from the rank above and one to that below."""
+        ways = {move.collective: self.ring}
+        if move.collective == RING_SHIFT:
+            above, here, below = (self.ring[(self.place + by) % self.cut.cp] for by in (1, 0, -1))
+            ways = {"recv": (above, here), "send": (here, below)}
+        axis = {"axis": move.axis, "lane": f"comm/{move.axis}", "bytes": move.payload}
+        return [
+            self._add("comm", name, members=members_text(ranks), **axis)
+            for name, ranks in ways.items()
         ]
-        if None in spans:
-            return False
-        start, end = self.now[rank], max(span[1] for span in spans)  # pyright: ignore[reportOptionalSubscript]
-        if end > start:
-            self.exposed[rank].append((start, end))
-            self.now[rank] = end
-        return True
 
-    def _span(self, number, rank):
-        """(start, end) of a message to a rank; None where somebody has not issued it yet."""
-        if len(self.issued[rank]) <= number:
-            return None
-        move = self.issued[rank][number][1]
-        ring = move.collective == RING_SHIFT
-        ends = (rank, (rank + 1) % self.num) if ring else range(self.num)
-        if any(len(self.issued[end]) <= number for end in ends):
-            return None
-        before = self._span(number - 1, rank) if number else (0.0, 0.0)
-        if before is None:
-            return None
-        sent, ready = self.moved(move), max(self.issued[end][number][0] for end in ends)
-        start = max(ready, before[1])
-        return start, start + sent.seconds * (sent.queued if before[1] > ready else 1.0)
+    def _wait(self, rows):
+        """Wait for the first; what is left: a message that was sent is waited for once the next
+        one is under way, as `tpviz.schemes.ring.RingMessages` does."""
+        first, *others = rows
+        same = {name: getattr(first, name) for name in ("axis", "members")}
+        self._add("wait", f"wait {first.name}", waits_for=first.id, **same)
+        return others
+
+    def _add(self, kind, name, **columns):
+        number = len(self)
+        at = {"id": number, "start": number, "end": number + 1, "rank": self.ring[self.place]}
+        self.append(Event(kind=kind, name=name, **at, **self.here, **columns))
+        return self[-1]
 
 
-def traced(trace: "Trace", cut: SequenceCut, phase: str = "forward") -> AttentionFilm:
+def traced(
+    trace: Trace,
+    cut: SequenceCut,
+    phase: str = "forward",
+    axes: Mapping[str, int] | None = None,
+) -> AttentionFilm:
     """The first attention of a trace's last step, of the ranks that share rank 0's sequences.
 
-    Raises ``ValueError`` where the trace has none.
+    axes : of the mesh; None: the trace tells them. Raises ``ValueError`` where it has none.
     """
-    ranks = Mesh(trace.meta["mesh"]["axes"]).group(0, "cp") if cut.cp > 1 else [0]
+    mesh = Mesh(trace.meta["mesh"]["axes"] if axes is None else axes)
+    ranks = mesh.group(0, "cp") if cut.cp > 1 else [0]
     c = trace.whole().select(phase=phase)
     inside = np.char.endswith(c["layer"].astype(str), ".attention")
     inside &= np.isin(c["kind"], ("compute", "comm", "wait"))

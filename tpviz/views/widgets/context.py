@@ -12,7 +12,7 @@ from tpviz.schemes.context.sequence import KINDS
 from tpviz.schemes.context.strategy import Context
 from tpviz.verbs.predict import check
 from tpviz.views.figures import context as figure
-from tpviz.views.films.context import PHASES, AttentionFilm, predicted, traced
+from tpviz.views.films.context import PHASES, AttentionFilm, simulated, traced
 
 from .base import Film, Framed, named
 from .knobs import Knobs, control
@@ -44,7 +44,7 @@ class ContextView(Framed):
 
     ``step`` is the position of the ring shown, ``strategy`` and ``workload`` are those shown, and
     ``films`` the `AttentionFilm` of each kind; ``error`` says why the current knobs cannot be
-    shown, or is "". Times are predicted, those of a run given to `measured` are its own. Raises
+    shown, or is "". Times are simulated, those of a trace given to `measured` are its own. Raises
     ``ValueError`` on another strategy, on sizes that clash, and above 8 ranks; ``TypeError`` on an
     argument that does not exist.
     """
@@ -73,7 +73,7 @@ class ContextView(Framed):
             raise ValueError(f"ContextView needs a workload such as tv.GPT(), not {workload!r}")
         self.cluster = clusters.nvswitch(figure.MOST) if cluster is None else cluster
         figure.check(self.strategy.cp)
-        self._trace: Trace | None = None
+        self._measured: tuple[Trace, Context, GPT] | None = None
         seq = self.workload.seq
         more = {
             "against": control("against", against, "a second kind", choices=(NONE, *KINDS)),
@@ -103,24 +103,28 @@ class ContextView(Framed):
 
     def _film(self, strategy, w, phase):
         check(strategy, w, self.cluster)
-        trace = self._trace
-        if trace and trace.meta["strategy"] == repr(strategy) and trace.meta["workload"] == repr(w):
-            return traced(trace, strategy.sequence, phase)
-        return predicted(strategy, w, self.cluster, phase)
+        if self._measured and self._measured[1:] == (strategy, w):
+            return traced(self._measured[0], strategy.sequence, phase, strategy.axes)
+        return simulated(strategy, w, self.cluster, phase)
 
     def measured(self, trace: "Trace | None") -> None:
-        """Draw the times of a run, or of a simulation, where knobs stand at its strategy and
-        workload; None takes them away.
+        """Draw the times of a trace where knobs stand as they do now: of a run, of a simulation, or
+        of a program that `tpviz.record` saw, on as many ranks; None takes them away.
 
-        Raises ``ValueError`` where the trace is of another strategy or workload.
+        Raises ``ValueError`` where the trace is of another strategy, workload or number of ranks,
+        or has no such attention.
         """
-        shown = {"strategy": repr(self.strategy), "workload": repr(self.workload)}
-        for name, mine in shown.items() if trace else ():
-            if (its := trace.meta.get(name)) != mine:  # pyright: ignore[reportOptionalMemberAccess]
-                raise ValueError(
-                    f"the trace is of another {name}: {its}, and this view shows {mine}"
-                )
-        self._trace = trace
+        s, w = self.strategy, self.workload
+        if trace is not None:
+            told = {"world_size": len(trace.ranks), **trace.meta}
+            shown = {"strategy": repr(s), "workload": repr(w), "world_size": s.world_size}
+            for name, mine in shown.items():
+                if (its := told.get(name, mine)) != mine:
+                    raise ValueError(
+                        f"the trace is of another {name}: {its}, and this view shows {mine}"
+                    )
+            traced(trace, s.sequence, self.controls["phase"].value, s.axes)
+        self._measured = trace and (trace, s, w)
         self._redraw()
 
     @property
