@@ -208,6 +208,11 @@ class Grid:
         """As `rows_of`, of this rank's share."""
         return rows_of(batch, self.share, self.shares, " * ".join(self.axes))
 
+    def places(self, tensor: torch.Tensor) -> torch.Tensor:
+        """For each element of this share's, its number among those of all shares."""
+        first = self.share * tensor.numel() if tensor.dim() else 0
+        return torch.arange(first, first + tensor.numel()).view_as(tensor)
+
     def joined(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensors of all shares joined: concatenated rows, or the mean of scalars."""
         for axis in reversed(self.axes):

@@ -14,9 +14,11 @@ from tpviz.core.mesh import Mesh
 from tpviz.ranks.launch import in_torchrun
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak, as_merak
+from tpviz.schemes.zero.strategy import DataParallel
 
 from .easy import EasyLinear
 from .grid import Grid
@@ -24,11 +26,12 @@ from .layers import Entrance, RankGroups, SplitLinear
 from .parallelized import Parallelized
 from .partition.leaves import tensors_of
 from .pipelined import pipelined
-from .plan import PairPlan, Singles
+from .plan import PairPlan, Singles, WholePlan
 from .replicas import agree, from_first
 from .report import ModuleReport
 from .rules import SHORT_CUTS
 from .sent import Totals
+from .sequences import SequencePlan, Sequences
 from .structure import set_number
 from .suggest import CLOSE
 from .watch import in_evaluation
@@ -59,7 +62,7 @@ def parallelize(
 @overload
 def parallelize(
     model: nn.Module,
-    strategy: "ATP | Megatron | AxoNN",
+    strategy: "ATP | Megatron | AxoNN | Context | DataParallel",
     example_inputs: Any = None,
     rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
     *,
@@ -96,6 +99,15 @@ def parallelize(
     means). Forward and backward are collective: all ranks run as many of them.
     ``DistributedDataParallel`` is not to go around it, nor any hook on weights' gradients.
 
+    With `tpviz.Context`, alone or as `tpviz.Megatron` (or ATP) ``* Context(cp=2) *
+    DataParallel(dp=2)``, sequences are cut: a rank gives the whole module its tokens of each
+    sequence, `Parallelized.rows`, and ``F.scaled_dot_product_attention``, which must be causal and
+    without a mask, is that of the kind. Positions are an input: ``position_ids`` are added to
+    inputs by name where the module takes them, and labels of Hugging Face's models are shifted
+    before they are cut. A rank's loss is the mean over its tokens; gradients after backward are the
+    mean over dp and cp, and `Parallelized.joined` restores the order of outputs.
+    ``DistributedDataParallel`` is not to go around it.
+
     Split layers have first derivatives only: a second one (``create_graph=True``) raises.
 
     Parameters
@@ -103,10 +115,10 @@ def parallelize(
     model : any ``nn.Module``; inside a rank it is split in place.
     strategy : `tpviz.Merak`, or `tpviz.ATP`, `tpviz.Megatron` or `tpviz.AxoNN`, without ``sp``, and
         without those knobs of AxoNN that need our own step (``gather``, ``recompute``,
-        ``accumulation``, ``tune``, ``clip``).
+        ``accumulation``, ``tune``, ``clip``); or a product with `tpviz.Context`.
     example_inputs : a tensor, a tuple of arguments or a dict of named ones. With them
         ``torch.export`` shows which layers belong together, and on the ranks the outputs before and
-        after are compared (in evaluation mode).
+        after are compared (in evaluation mode). Context needs them.
     rules : `tpviz.modules.Pair` objects or dicts, looked at first.
     broadcast : send the first rank's parameters and buffers to all; else ranks that differ raise.
     mesh : a ``DeviceMesh`` that has the strategy's axes, and others around them; by default the
@@ -146,7 +158,9 @@ def parallelize(
         raise ValueError(
             f"{', '.join(pipeline)} are about pipelines: use tpviz.Merak(...), not {strategy.short}"
         )
-    layout, inputs = layout_of(strategy), inputs_of(example_inputs)
+    inner, context, dp = sequences_of(strategy)
+    layout, inputs = layout_of(inner), inputs_of(example_inputs)
+    sequences = SequencePlan(context, dp, model, inputs) if context else None
     if rules and easy:
         raise ValueError(
             "rules say which layers are pairs; easy=True splits each by itself: use one of the two"
@@ -164,10 +178,14 @@ def parallelize(
     looked = (inputs, z, shared)
     if easy:
         plan = Singles(model, layout, *looked)
+    elif isinstance(inner, Context):
+        plan = WholePlan()
     else:
         plan = PairPlan(model, layout, rules, *looked, advise=groups is None)
-    report = _report(model, strategy, layout, plan, easy, equal_rows)
-    if not groups:
+    if sequences:
+        sequences.settle(model, plan.pairs)
+    report = _report(model, strategy, layout, plan, easy, equal_rows, sequences)
+    if not groups or not mesh:
         return Parallelized(model, report)
     before = outputs_of(model, inputs) if inputs else None
     if easy:
@@ -175,11 +193,15 @@ def parallelize(
         _replace(model, {part.path: made(part, whole) for part, whole in _parts(model, plan)})
     else:
         _split(model, plan, groups, grid)
+    if context and sequences:
+        grid = Sequences(context, dp, mesh, sequences)
+    split = Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
     if inputs:
-        compare(before, outputs_of(model, inputs))  # pyright: ignore[reportArgumentType]
+        after = outputs_of(model, inputs_of(split.rows(example_inputs)) if context else inputs)  # pyright: ignore[reportArgumentType]
+        compare(before, split.joined(after) if context else after)  # pyright: ignore[reportArgumentType]
         same = "outputs for example_inputs are those of the whole model, up to rounding"
-        report = replace(report, notes=(*report.notes, same))
-    return Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
+        split.report = replace(split.report, notes=(*report.notes, same))
+    return split
 
 
 def _pipelined(model, strategy, example_inputs, rules, broadcast, mesh, options):
@@ -245,11 +267,10 @@ def _parts(model, plan):
     return [(part, modules[part.path]) for pair in plan.pairs for part in pair.layers]
 
 
-def _report(model, strategy, layout, plan, easy, equal):
+def _report(model, strategy, layout, plan, easy, equal, totals):
     parts = _parts(model, plan)
     split = sum(p.numel() for _, layer in parts for p in layer.parameters())
     whole = sum(p.numel() for p in model.parameters())
-    totals = None
     if isinstance(strategy, AxoNN):
         totals = Totals.of(model, strategy, [part for part, _ in parts], easy, equal)
     axes = ", ".join(f"{axis}={size}" for axis, size in strategy.axes.items())
@@ -270,11 +291,7 @@ def _report(model, strategy, layout, plan, easy, equal):
 def _notes(model, totals):
     modules = list(model.modules())
     if totals:
-        yield (
-            f"the batch is cut into {totals.shares} shares: give each rank model.rows(batch) "
-            "and let its loss be the mean over its rows"
-        )
-        yield "weights of split layers are flat shards: choose weight decay by name, not by dims"
+        yield from totals.notes
     if totals and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in modules):
         yield "BatchNorm sees a rank's rows only: nn.SyncBatchNorm has the statistics of all"
     if any(isinstance(m, nn.Dropout) and m.p for m in modules) and not (totals and totals.easy):
@@ -366,6 +383,8 @@ REFUSED = {
     "recompute": "recompute with the model's own means (torch.utils.checkpoint, for which Hugging "
     "Face's have a switch): it repeats collectives, too",
     "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",
+    "zero": "optimizer states of a model that is not ours are its optimizer's "
+    "(torch.distributed.optim.ZeroRedundancyOptimizer shards them)",
     "tune": "products of a model that is not ours are not timed",
     "clip": "call model.clip_grad_norm_(most) after backward",
 }
@@ -377,18 +396,15 @@ def layout_of(strategy: "Strategy") -> Layout:
 
     Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
     """
+    if isinstance(strategy, Context):
+        return strategy.layout
     if hasattr(strategy, "inner"):
         raise ValueError(_around(strategy))
     if not isinstance(strategy, (ATP, Megatron, AxoNN)):
         raise ValueError(
             f"parallelize works with ATP(...), Megatron(...) and AxoNN(...), not {strategy!r}"
         )
-    for name, instead in REFUSED.items():
-        knob = type(strategy).__dataclass_fields__.get(name)
-        if knob and (value := getattr(strategy, name)) != knob.default:
-            raise ValueError(
-                f"{name}={value!r} is not possible here: {instead}; use {name}={knob.default!r}"
-            )
+    _refuse_knobs(strategy)
     if strategy.layout.sp:
         raise ValueError(
             f"sp=True is not possible here: between pairs a foreign model needs the "
@@ -402,6 +418,36 @@ def layout_of(strategy: "Strategy") -> Layout:
     return strategy.layout
 
 
+def _refuse_knobs(strategy):
+    for name, instead in REFUSED.items():
+        knob = type(strategy).__dataclass_fields__.get(name)
+        if knob and (value := getattr(strategy, name)) != knob.default:
+            raise ValueError(
+                f"{name}={value!r} is not possible here: {instead}; use {name}={knob.default!r}"
+            )
+
+
+def sequences_of(strategy: "Strategy") -> "tuple[Strategy, Context | None, int]":
+    """(what splits layers, the `Context` around it or None, dp) of a strategy; a Context without
+    such a factor splits none, and stands in its place.
+
+    Raises ``ValueError`` for products of a Context that are not possible, and for their knobs.
+    """
+    data = strategy if isinstance(strategy, DataParallel) else None
+    context = data.inner if data else strategy
+    if not isinstance(context, Context):
+        return strategy, None, 1
+    for factor in filter(None, (data, context)):
+        _refuse_knobs(factor)
+    inner = context.inner or context
+    if isinstance(inner, AxoNN):
+        raise ValueError(
+            f"{strategy.short}: AxoNN shares the batch itself: use Megatron(...) or ATP(...) in a "
+            "Context here"
+        )
+    return inner, context if context.sequence else None, data.dp if data else 1
+
+
 def refuse_sparse(model: nn.Module) -> None:
     """Raise ``ValueError`` for layers with sparse gradients, which cannot be averaged."""
     for path, module in model.named_modules():
@@ -413,6 +459,11 @@ def refuse_sparse(model: nn.Module) -> None:
 
 
 def _around(strategy):
+    if isinstance(getattr(strategy, "inside", None), Context):
+        return (
+            f"{strategy.short}: stages of a model that is not ours take whole sequences: use "
+            "Context without Pipeline, or Merak without Context"
+        )
     inner = strategy.inner.short if strategy.inner else "ATP(mesh=(2, 1))"
     return (
         f"{strategy.short}: parallelize splits layers only; for data parallelism around them "

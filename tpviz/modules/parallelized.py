@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.gpt.program import gather
@@ -18,13 +19,19 @@ if TYPE_CHECKING:
     from .grid import Grid
     from .layers import RankGroups
     from .report import ModuleReport
+    from .sequences import Sequences
+
+
+EQUAL = ("data", "dp", "cp", "ulysses")
+"""Axes along which gradients that are complete are the same."""
 
 
 class Parallelized(nn.Module):
     """A model of which every rank holds its part; called as the model was.
 
     module : the model itself, split in place; report : the `ModuleReport`; grid : with
-    `tpviz.AxoNN` this rank's `tpviz.modules.grid.Grid`. Parameters of split layers have their old
+    `tpviz.AxoNN` this rank's `tpviz.modules.grid.Grid`, with `tpviz.Context` its
+    `tpviz.modules.sequences.Sequences`. Parameters of split layers have their old
     names and a rank's shapes (with AxoNN weights are flat shards): make optimizers after
     `parallelize`, and choose weight decay by name, not by the number of dims.
     """
@@ -34,7 +41,7 @@ class Parallelized(nn.Module):
         module: nn.Module,
         report: "ModuleReport",
         groups: "RankGroups | None" = None,
-        grid: "Grid | None" = None,
+        grid: "Grid | Sequences | None" = None,
         seen: bool = True,
     ):
         super().__init__()
@@ -54,7 +61,8 @@ class Parallelized(nn.Module):
     # -- the batch ---------------------------------------------------------------------------------
     @property
     def shares(self) -> int:
-        """Number of shares that the batch is split into between ranks; 1 except under AxoNN."""
+        """Number of shares that the batch, and under Context its sequences, are split into between
+        ranks; 1 except under these two."""
         return self.grid.shares if self.grid else 1
 
     @property
@@ -62,16 +70,30 @@ class Parallelized(nn.Module):
         """Which share is this rank's: as ``rank`` of a ``DistributedSampler`` of so many replicas.
 
         AxoNN: data * z + index on z, on all ranks of a plane alike; in easy mode every rank has
-        one, ((data * z + index on z) * y + index on y) * x + index on x.
+        one, ((data * z + index on z) * y + index on y) * x + index on x. Under Context dp * cp +
+        index on cp; samplers are to give all ranks of one dp the same rows.
         """
         return self.grid.share if self.grid else 0
 
     def rows(self, batch: Any) -> Any:
         """This rank's rows of a whole batch: of every tensor in it with as many rows as the first.
 
-        Raises ``ValueError`` where the rows do not divide by `shares`.
+        Under Context of these rows its tokens, of every tensor (batch, seq, ...) with as many as
+        the first. To a dict ``position_ids`` are added where the model takes them, a mask of ones
+        is left out, and ``labels`` of Hugging Face's language models are shifted first, so that no
+        token loses its label to another rank.
+
+        Raises ``ValueError`` where the rows do not divide by `shares`, or tokens by cp, and for
+        padding and documents.
         """
         return self.grid.rows(batch) if self.grid else batch
+
+    def joined(self, outputs: Any) -> Any:
+        """Outputs, or any tensors of this rank's rows, as those of all shares: in the order of the
+        whole batch and of its sequences, scalars as their mean. Without gradients. Collective."""
+        if (grid := self.grid) is None:
+            return outputs
+        return tree_map(lambda t: grid.joined(t) if isinstance(t, torch.Tensor) else t, outputs)
 
     # -- gradients ---------------------------------------------------------------------------------
     @contextmanager
@@ -99,7 +121,7 @@ class Parallelized(nn.Module):
         if not learn:
             return torch.zeros(())
         groups = self._groups.by_axis if self._groups else {}
-        axes = {axis: group for axis, group in groups.items() if axis != "data"}
+        axes = {a: group for a, group in groups.items() if a not in EQUAL}
         cut = {
             id(getattr(held, name)): {axis for _, axis in held.part.splits(name)}
             | ({"z"} if held.pieces and name == "weight" else set())

@@ -337,6 +337,13 @@ def _divided(pair, path, holder, parts):
     return tuple(found)
 
 
+class WholePlan:
+    """As `PairPlan`, of a strategy that splits no layers."""
+
+    def __init__(self):
+        self.pairs, self.left, self.notes = [], {}, []
+
+
 # -- easy mode: every linear layer that divides, each by itself ------------------------------------
 class Single(LinearPart):
     """A linear layer between two data-parallel layouts; its bias is whole on every rank.

@@ -15,6 +15,7 @@ from tpviz.core.trace import Ledger
 from tpviz.schemes.grid.layout import Layout
 
 from .sent import LayerCall
+from .sequences import SequencePlan
 
 if TYPE_CHECKING:
     from .plan import Planned
@@ -29,7 +30,8 @@ class ModuleReport:
     of layers that stay whole. notes : remarks on what was not examined or not done. split : number
     of parameters in layers that are split; held : of these, what one rank holds; replicated : of
     all other layers, which every rank has whole. divided : whether the module is split, or this is
-    a plan only. totals : of AxoNN, `tpviz.modules.sent.Totals`.
+    a plan only. totals : of AxoNN, `tpviz.modules.sent.Totals`; of Context, its
+    `tpviz.modules.sequences.SequencePlan`.
     """
 
     model: str
@@ -42,7 +44,13 @@ class ModuleReport:
     held: int
     replicated: int
     divided: bool = False
-    totals: "Totals | None" = None
+    totals: "Totals | SequencePlan | None" = None
+
+    @property
+    def attention_table(self) -> list[list[str]]:
+        """A list of rows of strings, header first: one row for each attention over cp, with what a
+        rank sends for each of its tokens; empty where sequences are whole."""
+        return self.totals.to_table() if isinstance(self.totals, SequencePlan) else []
 
     def to_table(self) -> list[list[str]]:
         """A list of rows of strings, header first: one row for each layer of a pair."""
@@ -72,19 +80,25 @@ class ModuleReport:
         (batch * sequence) of ``itemsize`` bytes, where the input of each pair needs a gradient
         and is one for all its first layers (derived). Chunks must divide the batch.
 
-        Of AxoNN: tokens of a rank's share, the same on all; with the means of all gradients, where
-        every parameter is of ``itemsize``. The very first forward asks more (`Grid`).
+        Of AxoNN and Context: tokens of a rank's share, the same on all; with the means of all
+        gradients, where every parameter is of ``itemsize``. AxoNN's very first forward asks more
+        (`Grid`).
         """
         return self.ledger_of(
             [LayerCall(part, tokens, part.sends) for pair in self.pairs for part in pair.layers],
             itemsize,
+            tokens,
         )
 
-    def ledger_of(self, calls: Sequence[LayerCall], itemsize: int = 4) -> Ledger:
-        """The `Ledger` of one forward and backward with these `tpviz.modules.sent.LayerCall`s."""
+    def ledger_of(
+        self, calls: Sequence[LayerCall], itemsize: int = 4, tokens: int | None = None
+    ) -> Ledger:
+        """The `Ledger` of one forward and backward with these `tpviz.modules.sent.LayerCall`s.
+        tokens : of a rank, those of the example unless said."""
         sizes = {self.at.inside: self.at.i, self.at.stream: self.at.s}
         entries = [row for call in calls for row in call.entries(itemsize, sizes)]
-        return Ledger.of([*entries, *(self.totals.entries(calls, itemsize) if self.totals else ())])
+        others = self.totals.ledger(calls, itemsize, tokens) if self.totals else Ledger()
+        return Ledger.of(entries) + others
 
     def describe(self) -> str:
         """In words, for those who do not see tables."""
@@ -101,6 +115,11 @@ class ModuleReport:
                 f"{_times(path, count)}, {kind}: {whole} becomes {own} over {axes}; "
                 f"forward {forward}, backward {backward}."
             )
+        for count, (path, heads, keys, own, *sent) in _alike(self.attention_table[1:], 0):
+            lines.append(
+                f"{_times(path, count)}, attention of {heads} heads, {keys} of keys: {own} tokens; "
+                f"for each it sends, forward, {sent[0]}; backward {sent[1]}."
+            )
         for count, row in _alike(self.left_table()[1:], 0):
             lines.append(f"{_times(row[0], count)} stays whole: {row[3]}.")
         return "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
@@ -116,7 +135,11 @@ class ModuleReport:
         pairs = [[_times(row[1], n), *row[2:]] for n, row in _alike(rows, 1)]
         left_header, *left = self.left_table()
         left = [[_times(row[0], n), *row[1:]] for n, row in _alike(left, 0)]
-        return heading, [[header[1:], *pairs]] + [[left_header, *left]] * bool(left)
+        seen, *attention = self.attention_table or [[]]
+        attention = [[_times(row[0], n), *row[1:]] for n, row in _alike(attention, 0)]
+        tables = (header[1:], pairs), (seen, attention), (left_header, left)
+        some = [[first, *rows] for first, rows in tables if rows]
+        return heading, some
 
     def __repr__(self):
         heading, tables = self._texts()

@@ -13,6 +13,7 @@ from tpviz.schemes.axonn.step import PREFETCH
 from tpviz.schemes.pipeline.p2p_plan import P2PPlan
 
 from .cuts import LinearPart
+from .grid import rows_of
 from .layers import Readers
 from .watch import hooked
 
@@ -209,6 +210,25 @@ class Totals:
     def shares(self) -> int:
         """Number of shares that the batch is split into."""
         return prod(self.strategy.axes[axis] for axis in self.axes)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user is to do."""
+        return [
+            f"the batch is cut into {self.shares} shares: give each rank model.rows(batch) "
+            "and let its loss be the mean over its rows",
+            "weights of split layers are flat shards: choose weight decay by name, not by dims",
+        ]
+
+    def check(self, inputs: Any) -> None:
+        """Raise ``ValueError`` where the rows of a whole batch do not divide by `shares`."""
+        rows_of(inputs, 0, self.shares, " * ".join(self.axes))
+
+    def ledger(
+        self, calls: "Iterable[LayerCall]", itemsize: int, tokens: int | None = None
+    ) -> Ledger:
+        """The `Ledger` of `entries`; ``tokens`` are those of the calls."""
+        return Ledger.of(self.entries(calls, itemsize))
 
     def entries(
         self, calls: "Iterable[LayerCall]", itemsize: int

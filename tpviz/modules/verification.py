@@ -31,7 +31,6 @@ from tpviz.verbs.equality import (
     unwaited_lines,
 )
 
-from .grid import rows_of
 from .module import inputs_of, parallelize
 from .partition.leaves import tensors_of
 from .report import ModuleReport
@@ -144,7 +143,7 @@ def verify_parallel(
         plan = parallelize(_made(make_model), strategy, example_inputs, **how)  # errors now
         _refuse_unless_it_runs(_made(make_model), example_inputs)
         if totals := getattr(plan.report, "totals", None):
-            rows_of(example_inputs, 0, totals.shares, " * ".join(totals.axes))
+            totals.check(example_inputs)
         found = launch(
             _sent_here,
             *job,
@@ -310,22 +309,22 @@ class _Layers(_Way):
 
     def whole(self, module):
         """What one process computes of the whole batch, and backward."""
-        return self._outputs(module, self.given, 0, 1)
+        return self._outputs(module, self.given, None)
 
     def own(self):
         """What this rank computes of its rows, and backward."""
-        return self._outputs(self.split, self.rows, self.split.share, self.split.shares)
+        return self._outputs(self.split, self.rows, self.split.grid)
 
-    def _outputs(self, module, given, *share):
+    def _outputs(self, module, given, grid):
         args, kwargs = given
         outputs = module(*args, **kwargs)
-        (self.loss(outputs) if self.loss else _loss(outputs, *share)).backward()
+        (self.loss(outputs) if self.loss else _loss(outputs, grid)).backward()
         self.others |= {str(t.dtype) for t in tensors_of(outputs) if not t.is_floating_point()}
         return _floats(outputs)
 
     def joined(self, outputs) -> list[torch.Tensor]:
         """Those of all rows. Collective."""
-        return list(map(self.split.grid.joined, outputs)) if self.split.grid else outputs
+        return self.split.joined(outputs)
 
     def buffers(self, whole, nudged, dtype):
         """Errors of buffers, which every rank has whole."""
@@ -405,12 +404,11 @@ def _floats(outputs):
     return [t for t in tensors_of(outputs) if t.is_floating_point()]
 
 
-def _loss(outputs, share, shares):
+def _loss(outputs, grid):
     """Every element counts, each with another weight, so that no two can be exchanged; a share has
-    the weights of its rows, and the mean over shares is the whole's."""
+    the weights of its elements, and the mean over shares is the whole's."""
     total: Any = 0
     for t in _floats(outputs):
-        count = t.numel() if t.dim() else 0
-        place = torch.arange(share * count, share * count + t.numel(), device=t.device)
-        total = total + (t * place.to(t.dtype).cos().view_as(t)).mean()
+        place = grid.places(t) if grid else torch.arange(t.numel()).view_as(t)
+        total = total + (t * place.to(t.device, t.dtype).cos()).mean()
     return total

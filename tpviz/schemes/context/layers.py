@@ -11,12 +11,14 @@ Shapes: B batch, T tokens of a rank, c of a chunk, S of the sequence, N heads of
 and values, D numbers of a head, n ranks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import scaled_dot_product_attention
 
 from tpviz.core.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
@@ -259,6 +261,31 @@ def heads(cut: "SequenceCut", w: "GPT", mesh: Any, **kw: Any) -> Heads:
         where = cut.positions(w.num_positions, mesh, exchanged=True)
         inside = BlockHeads(w, _source(cut, mesh), where, **kw)
     return inside if ranks == 1 else ExchangedHeads(inside, mesh.get_group(axis))
+
+
+# -- attention of a module that is not ours --------------------------------------------------------
+def attention(cut: "SequenceCut", mesh: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A function of q (B, N, T, D) and k, v (B, K, T, D) of this rank's tokens that gives their
+    causal attention to all tokens, (B, N, T, D): what `heads` computes for our own model."""
+    (axis, ranks), source = cut.exchange, _source(cut, mesh) if cut.ring > 1 else None
+
+    def inside(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if source:
+            return BlockAttention.apply(q, k, v, source)  # pyright: ignore[reportReturnType]
+        grouped = q.shape[1] > k.shape[1]
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+
+    return inside if ranks == 1 else partial(_exchanged, mesh.get_group(axis), inside)
+
+
+def _exchanged(group, inside, *qkv):
+    """As `ExchangedHeads`, of q, k and v apart: they travel side by side."""
+    n = group.size()
+    packed = torch.cat([x.unflatten(1, (n, -1)) for x in qkv], 2)  # (B, n, heads of one, T, D)
+    parts: Any = Exchange.apply(packed.movedim(1, 0), group)
+    parts = parts.movedim(0, 2).flatten(2, 3).split([x.shape[1] // n for x in qkv], 1)
+    back: Any = Exchange.apply(inside(*parts).unflatten(2, (n, -1)).movedim(2, 0), group)
+    return back.movedim(0, 1).flatten(1, 2)
 
 
 def _source(cut, mesh):
