@@ -25,11 +25,12 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 5_900,
+    "core": 5_931,  # 31 for documents packed in a sequence
     "cluster": 3_600,
     "ranks": 6_096,
     "files": 2_100,
-    "schemes": 13_030,  # 12,840 before parts of sequences in schemes and modules of one's own
+    # 12,840 before parts of sequences in schemes and modules of one's own, and documents
+    "schemes": 13_105,
     "verbs": 4_605,
     "modules": 7_020,  # 6,450 before sequences over ranks
     "evidence": 11_360,
