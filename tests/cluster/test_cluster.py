@@ -236,6 +236,23 @@ def test_axes_do_for_a_mesh():
         made.bandwidth("tp", "tp")
 
 
+@pytest.mark.parametrize("shape", [(2, 2, 4), (4, 1, 2), (1, 8, 2), (2, 4, 1)])
+@pytest.mark.parametrize("rings", ["single", "multi"])
+def test_links_of_rings_are_those_of_all_their_messages(shape, rings):
+    mesh = Mesh(dict(zip("abc", shape)))
+    for cluster in (tv.clusters.nvlink_pairs(pairs=8), tv.clusters.dgx("A100-SXM-80GB", 16)):
+        cluster = replace(cluster, rings=rings)
+        for axis in "abc":
+            every = {
+                cluster.link((a, b), mesh.size, b - a)[:2]
+                for ring in mesh.groups(axis)
+                for a, b in zip(ring, ring[-1:] + ring)
+                if len(ring) > 1
+            }
+            if every:
+                assert {link[:2] for link in cluster.ring_links(mesh, axis)} == every
+
+
 def test_a_mesh_that_does_not_fit():
     with pytest.raises(
         ValueError,

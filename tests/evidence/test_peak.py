@@ -225,7 +225,8 @@ def test_context_parallelism_is_a_shorter_sequence():
     (checked,) = tv.validate([row]).rows
     assert (
         checked.plan
-        and checked.plan.workload.seq == row.seq // 8
+        and checked.plan.strategy.axes["cp"] == 8
+        and checked.plan.workload.seq == row.seq
         and run_of(row, plan_of(row)).shards == 8 * row.dp
     )
     assert checked.step is None and checked.ratio == pytest.approx(1, abs=0.01)

@@ -203,26 +203,36 @@ def test_sequence_parallel_norms_are_split():
     assert tv.validate([row]).rows[0].predicted < tv.validate([SC21]).rows[0].predicted
 
 
-def test_context_parallelism_splits_sequences():
-    """Its ranks are replicas on parts of a sequence. Attention's FLOPs are those of whole ones: a
-    step takes about half of what it does on half the GPUs."""
+def test_context_parallelism_is_its_own_factor():
+    """A ring of balanced chunks inside Megatron-LM's replicas: a step takes about half of what it
+    does on half the GPUs."""
     row = replace(SC21, tp=4, cp=2, recompute="none")
     plan, whole = plan_of(row), plan_of(replace(row, cp=1, n_gpus=256))
-    assert (plan.strategy.dp, plan.workload.seq, plan.workload.batch) == (64, 1024, 3072)
-    assert plan.strategy.microbatches == whole.strategy.microbatches
-    efficiency = [p.cluster.device.gemm_efficiency for p in (plan, whole)]
-    w, h = plan.workload, plan.workload.hidden
-    blocks = [6 * w.block_matrices + 3.5 * scores * 4 * h for scores in (1024, 2048)]
-    flops = [w.layers * block + 6 * h * w.vocab for block in blocks]  # a token
-    assert efficiency[0] / efficiency[1] == pytest.approx(flops[0] / flops[1]) != 1
+    assert plan.strategy == whole.strategy * tv.Context(cp=2, kind="zigzag")
+    assert plan.strategy.axes == {"pp": 2, "dp": 32, "cp": 2, "tp": 4}
+    assert plan.workload == whole.workload
+    assert "context parallelism of kind 'zigzag', as Megatron-LM has it" in plan.assumed
     seconds = [tv.predict(p.strategy, p.workload, p.cluster).step_time for p in (plan, whole)]
     assert 0.45 < seconds[0] / seconds[1] < 0.6
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_fsdp_gathers_keys_and_shards_over_both(tp):
+    row = replace(MPT, tp=tp, cp=2, dp=8 // tp, global_batch=2 * MPT.micro_batch * 8 // tp)
+    plan = plan_of(row)
+    s, inside = plan.strategy, plan.strategy.inner
+    assert (s.zero, s.accumulation, s.dp, inside.recompute) == (3, 2, 8 // tp, "full")
+    assert (inside.cp, inside.kind, inside.axes.get("tp", 1)) == (2, "all_gather", tp)
+    assert s.replicas.ranks == 16 // tp
+    assert f"shards padded to a multiple of {16 // tp}" in plan.assumed
+    assert plan_of(replace(row, zero=None)).strategy.zero == 3  # of one replica of parts too
+    assert plan_of(replace(row, dp=1, n_gpus=2 * tp, zero=None)).strategy.zero == 3
 
 
 @pytest.mark.parametrize(
     "row, message",
     [
-        (replace(SC21, cp=3, n_gpus=1536), "seq=2048 is no multiple of cp=3"),
+        (replace(SC21, cp=3, n_gpus=1536), "seq=2048 does not split evenly over 2.cp=6"),
         (replace(SC21, ep=8), "models with experts are not modelled"),
         (replace(SC21, model="mixtral-8x7b"), "models with experts are not modelled"),
         (replace(SC21, dtype="fp8"), "dtype 'fp8' is not modelled"),

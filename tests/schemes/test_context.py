@@ -12,8 +12,11 @@ from tpviz.core.step import Kernel, flat
 from tpviz.schemes.context.paper import imbalance, ring_bytes, ulysses_bytes
 from tpviz.schemes.context.sequence import KINDS, SequenceCut
 from tpviz.schemes.context.step import operations
+from tpviz.schemes.context.strategy import apart
 from tpviz.schemes.gpt.kernels import attention
+from tpviz.schemes.merak.strategy import as_merak
 from tpviz.schemes.ownership import ownership
+from tpviz.verbs.room import need
 from tpviz.views.figures.mesh import share
 
 W = tv.GPT(layers=2, hidden=32, heads=8, seq=16, batch=4, vocab=32)
@@ -214,7 +217,7 @@ def test_bfloat16_runs():
     [
         (lambda: tv.Context(kind="star"), "use 'zigzag', 'ring', 'all_gather' or 'ulysses'"),
         (lambda: tv.Context(cp=2) * tv.Context(cp=2), "one Context"),
-        (lambda: tv.Merak() * tv.Context(cp=2), "Merak is a product of blocks, pipeline and data"),
+        (lambda: tv.Merak() * tv.Megatron(), "Merak is a product of blocks, pipeline and data"),
         (lambda: tv.AxoNN(clip=1.0) * tv.Context(cp=2), "use clip=0.0"),
         (lambda: tv.Context(inner=3), "multiply the factors"),
         (lambda: tv.Context(2, "ulysses", 2), "use cp=4 without ulysses=2, or kind='zigzag'"),
@@ -274,6 +277,34 @@ def test_sizes_that_do_not_fit_say_what_does(make, message):
 def test_fewer_heads_of_keys_than_ranks():
     with pytest.raises(ValueError, match="kv_heads=4 does not split evenly over cp=8: use cp=4"):
         tv.Context(cp=8, kind="ulysses").check(LLAMA)
+
+
+def test_merak_is_its_product_with_context():
+    plan = tv.Merak(pp=2, tp=2, dp=2, microbatches=2, schedule="1f1b", zero=1, sp=True)
+    cut = tv.Context(cp=2, kind="all_gather")
+    made = plan * cut
+    factors = tv.Megatron(tp=2, sp=True), tv.Pipeline(pp=2, microbatches=2, recompute="full")
+    assert made == factors[0] * cut * factors[1] * tv.DataParallel(dp=2, zero=1) == cut * plan
+    without, again = apart(made)
+    assert as_merak(without) == plan and again == cut
+    assert apart(plan) == (plan, None)
+
+
+@pytest.mark.parametrize("make", [lambda c: c, lambda c: tv.Megatron(tp=2) * c])
+@pytest.mark.parametrize("around", [1, tv.DataParallel(dp=2, zero=3)])
+def test_what_is_left_without_it_accumulates_and_recomputes_as_before(make, around):
+    knobs = {"accumulation": 2, "recompute": "full"}
+    made = make(tv.Context(cp=2, **knobs))
+    made = made * around if around != 1 else made
+    without, cut = apart(made)
+    assert cut == tv.Context(cp=2)
+    assert without.accumulation == 2 and without.inside.recompute == "full"
+    assert without.axes == {a: n for a, n in {"dp": 1, **made.axes}.items() if a != "cp"}
+    w = tv.GPT(**{**vars(LONG), "dtype": "bfloat16"})
+    real = tv.clusters.as_run_by(tv.clusters.dgx("H100-SXM-80GB", 8))
+    plain = make(tv.Context(cp=2, accumulation=2))
+    plain = plain * around if around != 1 else plain
+    assert need(made, w, real)["activations"] < need(plain, w, real)["activations"]
 
 
 @pytest.mark.parametrize("order", ["", "dp-cp-tp"])

@@ -36,11 +36,12 @@ REAL = replace(
 )
 
 
+@pytest.mark.parametrize("given", [None, tv.Context], ids=["usual", "context"])
 @pytest.mark.parametrize("w, cluster", [(W, BOX), (LLAMA, REAL)], ids=["ideal", "real"])
-def test_bounds_are_never_above_the_prediction(w, cluster):
+def test_bounds_are_never_above_the_prediction(w, cluster, given):
     """Every seventh strategy of the space, both bounds and that of its cell."""
     seen = near = 0
-    for cell in cells(w, 4):
+    for cell in cells(w, 4, given):
         with suppress(ValueError):
             cell.strategy.check(w)
             least = cell.strategy.least_of_all(w, cluster)
@@ -56,11 +57,12 @@ def test_bounds_are_never_above_the_prediction(w, cluster):
     assert seen > 150 and near > 0.8 * seen  # bounds that say something
 
 
+@pytest.mark.parametrize("given, every", [(tv.Merak, 3), (tv.Context, 6)])
 @pytest.mark.parametrize("w, cluster", [(W, BOX), (LLAMA, REAL)], ids=["ideal", "real"])
-def test_bounds_of_groups_are_never_above_those_of_their_choices(w, cluster):
+def test_bounds_of_groups_are_never_above_those_of_their_choices(w, cluster, given, every):
     """Of all that share ZeRO's stage and recomputation: seen on every strategy of some cells."""
     seen = near = 0
-    for cell in list(cells(w, 4, tv.Merak))[::3]:
+    for cell in list(cells(w, 4, given))[::every]:
         with suppress(ValueError):
             cell.strategy.check(w)
             bound = cell.strategy.bounds(w, cluster)

@@ -15,6 +15,8 @@ from functools import cached_property
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tpviz.core import limits
 from tpviz.core.checks import one_of, settle, whole_number
 from tpviz.core.mesh import Mesh
@@ -22,6 +24,7 @@ from tpviz.core.show import Drawn, Shown, figure_of
 
 from .collectives import ALGORITHMS, choose, cost
 from .parts import Device, Dimension, Level, checked_name, finite, not_negative, positive
+from .routes import family
 from .scale import HALVES, caption, scaled
 from .traffic import Traffic
 
@@ -223,6 +226,19 @@ class Cluster(Drawn):
             found = self._traffic(tuple(mesh.group(0, axis)), mesh.size).slowest()
             self._known[key] = found
         return found
+
+    def ring_links(self, mesh: Mesh, axis: str) -> "list[Link]":
+        """Links of messages between neighbours in all rings of a mesh axis, one of each kind."""
+        self.check_mesh(mesh)
+        rings = np.array(family(mesh.group(0, axis), mesh.size))
+        shifts = np.roll(rings, 1, 1) - rings
+        found = {}
+        for shift in np.unique(shifts).tolist():
+            senders = rings[shifts == shift]
+            first = int(senders[0])
+            traffic = self._traffic((first, first + shift), mesh.size, shift)
+            found |= {(*link[:2], link.curve): link for link in traffic.of_senders(senders)}
+        return list(found.values())
 
     def bandwidth(self, mesh: Mesh | Mapping[str, int], axis: str) -> float:
         """Bytes/s of one rank's port while all groups of the axis communicate (bus bandwidth).

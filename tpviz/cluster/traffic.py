@@ -5,6 +5,7 @@ torus) use corresponding ports. So each route is computed in one unit only and s
 units (derived).
 """
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,16 +60,30 @@ class Traffic:
         """The `Link` of least bandwidth; among equals, the first of highest latency."""
         if len(self.groups) == 1:
             return self.link(self.groups[0])
-        capacity, found = np.array([gate.capacity for gate in self.gates]), []
+        found = []
+        for numbers, latency, rates in self._rates():
+            at = rates.argmin()
+            found.append((rates[at], -latency, numbers[at]))
+        return self.link(self.groups[min(found)[-1]])
+
+    def of_senders(self, senders: np.ndarray) -> Iterator[Link]:
+        """Yield a `Link` of each bandwidth and latency among the messages of some ranks."""
+        asked = np.zeros(len(self.groups), bool)
+        asked[senders - self.groups[0][0]] = True
+        for numbers, _, rates in self._rates():
+            mine = np.flatnonzero(asked[numbers])
+            for place in np.unique(rates[mine], return_index=True)[1]:
+                yield self.link(self.groups[numbers[mine[place]]])
+
+    def _rates(self):
+        """For each set of groups that fall alike (their numbers, latency, rates)."""
+        capacity = np.array([gate.capacity for gate in self.gates])
         for numbers, limit, latency, ports in self.alike:
             shared = (capacity[ports % len(capacity)] / self.loads[ports]).min(1)
             rates = np.minimum(limit, shared)
             if self.key in self.cluster.table:
                 rates[:] = self.cluster.table[self.key]
-            latency = self.cluster.latencies.get(self.key, latency)  # pyright: ignore[reportCallIssue, reportArgumentType]
-            at = rates.argmin()
-            found.append((rates[at], -latency, numbers[at]))
-        return self.link(self.groups[min(found)[-1]])
+            yield numbers, self.cluster.latencies.get(self.key, latency), rates  # pyright: ignore[reportCallIssue, reportArgumentType]
 
     def link(self, group: tuple[int, ...]) -> Link:
         """The `Link` of one of the groups."""

@@ -95,7 +95,6 @@ class Strategy(Searched):
     searched : whether `search` tries its space where nobody says what to try.
     alike : True if all ranks run the same program but for their place in the mesh, so that
     `tpviz.capture` records only one; or the axes along which they do; False: not known.
-    uneven(workload) : of those axes, the ones along which ranks have other parts of the work.
     """
 
     shares_batch, alike, scheme = "", False, ""
@@ -111,10 +110,6 @@ class Strategy(Searched):
     def local(self, workload: "GPT") -> "GPT":
         """The workload of one microbatch of one rank."""
         return workload.with_batch(workload.batch // self.accumulation)
-
-    def uneven(self, workload: "GPT") -> Collection[str]:
-        """Axes along which ranks that are `alike` have other parts of this workload's work."""
-        return ()
 
     @property
     def recompute_in_blocks(self) -> str:

@@ -16,6 +16,7 @@ from tpviz.cluster.clock import deadline
 from tpviz.core.checks import number, one_of, whole_number
 from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.ranks.bar import ProgressView, viewer
+from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy
 
@@ -33,7 +34,7 @@ from .ranking import (
     rounded,
 )
 from .room import Training, check_training, need, room
-from .space import Cell, Kind, cells, kinds, space, usual
+from .space import Cell, Kind, also, cells, kinds, space, usual
 from .why import rivals
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def search(
     strategies : classes (their whole space, and products with DataParallel if it is among them),
         names of classes, or single strategies; one of these, or a list; None: every registered
         class but `Pipeline`, whose products with Megatron-LM are `Merak`: give it besides for
-        pipelines around ATP, AxoNN and T3.
+        pipelines around ATP, AxoNN and T3. `Context` only where sequences have `space.LONG` tokens
+        or more, or nothing fits without it.
     top : how many of the fastest predictions are simulated; so is the best of other kinds. That
         many plans, `LISTED` at least, are surely the fastest by formula.
     objective : "step", the time of a whole step, or "communication", only what
@@ -107,14 +109,20 @@ def search(
     simulate = objective == "step" if simulate is None else simulate
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
     run, by_step = whole_number("run", run, 0, top), objective == "step"
-    given, show = kinds(strategies), viewer(progress)
+    given = kinds(strategies, also(workload) if by_step else ())
+    show = viewer(progress)
     check_training(training, workload)
     share = limit * (SHARE if simulate else 1)
     looking = _Looking(workload, cluster, objective, begun + share, begun + limit, show, training)
     try:
-        first = usual(workload, cluster, world_size, True) if by_step and Merak in given else ()
+        common = by_step and Merak in given
+        first = usual(workload, cluster, world_size, True, given) if common else ()
         tried = cells(workload, world_size, given, not by_step)
         found = looking.by_formula(tried, max(top, LISTED), first)
+        if not found.rows and strategies is None and by_step and Context not in given:
+            given, nothing = [*given, Context], found
+            found = looking.by_formula(cells(workload, world_size, Context), max(top, LISTED), ())
+            found.rejected += nothing.rejected
         if not found.rows:
             raise ValueError(_nothing(workload, cluster, world_size, found.rejected, training))
         rows = sorted(found.rows, key=looking.order)

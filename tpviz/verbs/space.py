@@ -4,7 +4,7 @@ A layout and its number of microbatches are a `Cell`, of which the search knows 
 at most before it looks inside; a large space is never made whole.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tpviz.cluster.profiles import framework_of
 from tpviz.core.checks import divisors, one_of
 from tpviz.schemes import strategies as registered
+from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.knobs import RECOMPUTE
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from tpviz.core.workload import GPT
 
 Kind = type[Strategy] | str | Strategy
+LONG, PART = 8192, 2048
+"""Tokens of a sequence from which on a search cuts it by itself, the shortest that published runs
+cut but for toys; and of its parts at least, half of what those have."""
 GIVE = (
     "give classes such as tv.Megatron, their names, or strategies such as tv.Megatron(tp=2); "
     "several in a list"
@@ -51,11 +55,11 @@ class Cell:
 
     @cached_property
     def groups(self) -> Mapping[Any, Sequence[Mapping[str, Any]]]:
-        """{items that they share: choices} by ZeRO's stage and recomputation, which decide most of
-        a bound; none where these are few."""
+        """{items that they share: choices} by ZeRO's stage, or the replicas around a product, and
+        recomputation, which decide most of a bound; none where these are few."""
         found = {}
         for choice in self.choices:
-            shared = tuple((k, choice[k]) for k in ("zero", "recompute") if k in choice)
+            shared = tuple((k, choice[k]) for k in ("zero", "data", "recompute") if k in choice)
             found.setdefault(shared, []).append(choice)
         return found if len(self.choices) > 2 * len(found) else {}
 
@@ -80,28 +84,56 @@ def cells(
     ranks between the two; a pipeline's own layouts are products. plain : only the classes' own
     ``space``, of one microbatch.
     """
-    given = kinds(strategies)
+    given = kinds(strategies, () if plain else also(workload))
     yield from (Cell(s, workload, True) for s in given if isinstance(s, Strategy))
     for layout in _layouts(workload, world_size, given, plain):
         for one in (layout,) if plain else layout.microbatched(workload):
             yield Cell(one, workload, plain)
 
 
+def also(workload: "GPT") -> tuple[type[Strategy], ...]:
+    """Classes tried besides those that are ``searched``: `Context` where sequences are long."""
+    return (Context,) * (workload.seq >= LONG)
+
+
 def usual(
-    workload: "GPT", cluster: "Cluster", world_size: int, every: bool = False
+    workload: "GPT",
+    cluster: "Cluster",
+    world_size: int,
+    every: bool = False,
+    strategies: Collection[Any] | None = None,
 ) -> Iterator[Cell]:
     """What people run on such a cluster, which is looked at first: pipelines, of one stage too, of
     one sequence a microbatch, 1F1B or interleaved as deep as layers divide, tp inside a node with
-    sequence parallelism, and ZeRO as the cluster's framework has it. every : ZeRO 2 and 3 too."""
+    sequence parallelism, ZeRO as the cluster's framework has it, and long sequences on a ring of
+    balanced parts of `PART` tokens or more. every : ZeRO 2 and 3 too. strategies : of these
+    classes; by default `also` those for the workload."""
     framework, node = framework_of(cluster), cluster.levels[0].units if cluster.levels else 1
-    fsdp = framework == "FSDP"
-    for plan in Merak.layouts(workload, world_size):
-        count = workload.batch // plan.dp
-        split = plan.sp or (plan.tp == 1 and not plan.subpipeline)
-        if split and plan.tp <= node and 0 < count <= 1024 and (not fsdp or plan.dp == world_size):
-            made = replace(plan, microbatches=count, zero=(3 if fsdp else 1) * (plan.dp > 1))
-            zeros = (1, 2, 3) if every and plan.dp > 1 else (made.zero,)
-            yield Cell(made, workload, choices=_usual_choices(made, workload, zeros))
+    fsdp, parts = framework == "FSDP", min(workload.seq // PART, world_size)
+    long = Context in (also(workload) if strategies is None else strategies)
+    for cp in (d for d in divisors(world_size) if d == 1 or (long and d <= parts)):
+        for plan in Merak.layouts(workload, world_size // cp):
+            count, replicas = workload.batch // plan.dp, plan.dp * cp
+            split = plan.sp or (plan.tp == 1 and not plan.subpipeline)
+            if not (split and plan.tp <= node and 0 < count <= 1024):
+                continue
+            if fsdp and replicas < world_size:
+                continue
+            made = replace(plan, microbatches=count, zero=(3 if fsdp else 1) * (replicas > 1))
+            zeros = (1, 2, 3) if every and replicas > 1 else (made.zero,)
+            choices = _usual_choices(made, workload, zeros)
+            if cp > 1:
+                yield _product(made, Context(cp=cp), workload, choices)
+            else:
+                yield Cell(made, workload, choices=choices)
+
+
+def _product(plan, context, workload, choices):
+    """A cell of Merak's plans and a `Context`; ZeRO is the replicas'."""
+    made = plan * context
+    data = {zero: replace(made.data, zero=zero) for zero in range(4)}
+    own = [{**c, "data": data[c["zero"]]} for c in choices]
+    return Cell(made, workload, choices=[{k: c[k] for k in c if k != "zero"} for c in own])
 
 
 def _usual_choices(plan, workload, zeros):
@@ -145,11 +177,13 @@ def space(
                 yield strategy
 
 
-def kinds(strategies: Kind | Iterable[Kind] | None) -> list[type[Strategy] | Strategy]:
+def kinds(
+    strategies: Kind | Iterable[Kind] | None, more: Iterable[type[Strategy]] = ()
+) -> list[type[Strategy] | Strategy]:
     """The classes and strategies that were given, names looked up; None: all registered classes
-    that are ``searched`` by default. Raises ``ValueError`` for what is neither."""
+    that are ``searched`` by default, and ``more``. Raises ``ValueError`` for what is neither."""
     known = registered()
-    usually = [cls for cls in known.values() if cls.searched]
+    usually = [*(cls for cls in known.values() if cls.searched), *more]
     given = _listed(usually if strategies is None else strategies)
     given = [known[one_of("strategy", s, tuple(known))] if isinstance(s, str) else s for s in given]
     for s in given:

@@ -55,13 +55,7 @@ def _transfers(cluster, mesh):
 
 @lru_cache(maxsize=64)
 def _ring(cluster, mesh, axis):
-    """Links of neighbours in all rings of an axis, one of each bandwidth, latency and curve."""
-    links = (
-        cluster.link((a, b), mesh.size, b - a)
-        for ring in mesh.groups(axis)
-        for a, b in zip(ring, ring[-1:] + ring)
-    )
-    return list({(*link[:2], link.curve): link for link in links}.values())
+    return cluster.ring_links(mesh, axis)
 
 
 def rates(

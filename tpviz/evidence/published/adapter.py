@@ -8,9 +8,10 @@ run                         strategy
 ==========================  ================================================================
 ZeRO-3 or 2 (FSDP), tp      `AxoNN` with z = dp ranks that shard every weight, x = tp; a block's
                             weights in one message, gathered again in backward at stage 3;
-                            `DataParallel` where shards need padding
+                            `DataParallel` where shards need padding, or sequences are cut
 all others (Megatron-LM,    `Merak` with its 1F1B schedule, interleaved where the run has virtual
 nanotron)                   stages; ZeRO-1 and sequence parallelism where the run has them
+cp                          the product of these with `Context`, of the kind of the framework
 ==========================  ================================================================
 """
 
@@ -26,7 +27,7 @@ from tpviz.cluster.profiles import as_run_by, fitted, frameworks
 from tpviz.core.workload import GPT
 from tpviz.evidence.facts import facts
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.schemes.gpt.pointwise import Held, gemms_of
+from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy
@@ -82,33 +83,28 @@ def plan_of(
         if word in row.model:
             raise NotModelled(f"{what}: not modelled")
     assumed: list[str] = []
-    part = _part(row, assumed)
     try:
-        part = replace(part, zero=_zero(part, assumed))
-        workload = workload_of(part, assumed)
-        if (part.zero or 0) > 1:
-            strategy = _sharded(part, workload, assumed)
+        row = replace(row, zero=_zero(row, assumed))
+        workload = workload_of(row, assumed)
+        cut = _cut(row, assumed) if row.cp > 1 else None
+        if (row.zero or 0) > 1:
+            strategy = _sharded(row, workload, cut, assumed)
         else:
-            strategy = _pipelined(part, assumed)
+            strategy = _pipelined(row, assumed)
+            strategy = strategy * cut if cut else strategy
         strategy.check(workload)
         found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
-        found = found if cluster else as_ran(found, row, workload)
+        found = found if cluster else as_ran(found, row)
     except ValueError as error:
         raise NotModelled(str(error)) from None
     return RunPlan(strategy, workload, found, tuple(assumed))
 
 
-def _part(row: PublishedRow, assumed: list[str]):
-    """The row with context parallelism as replicas that each take a part of every sequence: a
-    rank's tokens, memory and gradients are the same. `as_ran` has what attention then lacks."""
-    if row.cp == 1:
-        return row
-    if row.seq % row.cp:
-        raise NotModelled(f"seq={row.seq} is no multiple of cp={row.cp}")
-    assumed.append("context parallelism as replicas on parts of a sequence, its messages hidden")
-    return replace(
-        row, seq=row.seq // row.cp, dp=row.dp * row.cp, global_batch=row.global_batch * row.cp
-    )
+def _cut(row: PublishedRow, assumed: list[str]):
+    """The context parallelism of a row. No row states its kind."""
+    kind = _begins(FACTS.context, row.source) or FACTS.context[profile_of(row.source)]
+    assumed.append(f"context parallelism of kind {kind!r}, as {row.framework} has it")
+    return Context(cp=row.cp, kind=kind)
 
 
 def _begins(known: Mapping[str, Any], text: str) -> Any:
@@ -183,22 +179,13 @@ def fabric_of(profile: str) -> str:
     return "Ultra-Scale" if profile == "nanotron" else "InfiniBand"
 
 
-def as_ran(cluster: Cluster, row: PublishedRow, workload: GPT) -> Cluster:
-    """The cluster as the run of a row found it: with less bandwidth over dp where its gradients are
-    larger than those predicted, with slow messages where the grid's are, and with slower GEMMs
-    where ``workload``, `_part` of its sequences, lacks FLOPs of attention over whole ones."""
-    sends = FACTS.gradients.get(row.framework, {}) if row.dp > 1 else {}
+def as_ran(cluster: Cluster, row: PublishedRow) -> Cluster:
+    """The cluster as the run of a row found it: with less bandwidth over replicas where its
+    gradients are larger than those predicted, and slow messages where the grid's are."""
+    replicas = row.dp * row.cp
+    sends = FACTS.gradients.get(row.framework, {}) if replicas > 1 else {}
     slow = any(getattr(row, size) >= least for size, least in FACTS.slow_messages.items())
-    factor = sends.get(str(row.zero or 0), 1)
-    cluster = _as_ran(cluster, (row.pp, row.dp, row.tp), factor, slow)
-    if row.cp == 1:
-        return cluster
-    whole, d = replace(workload, seq=row.seq, batch=row.global_batch), cluster.device
-    part, full = (
-        sum(n * flops for n, flops, _ in gemms_of(Held(w, 1, 1, 1, w.layers), d.attention_factor))
-        for w in (workload, whole)
-    )
-    return replace(cluster, device=replace(d, gemm_efficiency=d.gemm_efficiency * part / full))
+    return _as_ran(cluster, (row.pp, replicas, row.tp), sends.get(str(row.zero or 0), 1), slow)
 
 
 def fabric_alone(gpu: str, n_gpus: int, source: str = "") -> Cluster:
@@ -286,31 +273,28 @@ def _place(row):
     return 0 if row.gpu.endswith("rank 0") else row.pp - 1
 
 
-def _sharded(row, workload, assumed):
+def _sharded(row, workload, cut, assumed):
     """The strategy of FSDP, and of ZeRO-2, whose parameters stay gathered until backward."""
     if row.pp > 1:
         raise NotModelled(f"ZeRO-{row.zero} inside a pipeline (pp={row.pp}) is not modelled")
     if row.recompute == "selective":
         assumed.append("of selective recomputation the time of attention's core")
-    strategy = AxoNN(
-        x=row.tp,
-        y=1,
-        z=row.dp,
-        keep=row.zero == 2,
-        gather="block",
-        recompute=row.recompute or "none",
-        accumulation=int(row.microbatches),
-    )
+    knobs = {"accumulation": int(row.microbatches), "recompute": row.recompute or "none"}
+    strategy = AxoNN(x=row.tp, y=1, z=row.dp, keep=row.zero == 2, gather="block", **knobs)
     try:
         strategy.check(workload)
+        whole = cut is None
     except ValueError:  # its shards are not padded
-        inner = Megatron(tp=row.tp) if row.tp > 1 else None
-        block = min(2e-6 * workload.block_matrices / row.tp, 1000.0)  # MB, reduced at once
-        knobs = {"accumulation": strategy.accumulation, "recompute": strategy.recompute}
-        strategy = DataParallel(row.dp, row.zero, block, inner, **knobs)
-        strategy.check(workload)
-        late = "; weights gathered after the update, none of it hidden" * (row.zero == 2)
-        assumed.append(f"shards padded to a multiple of {row.dp}{late}")
+        whole = False
+    if whole:
+        return strategy
+    inner = Megatron(tp=row.tp) if row.tp > 1 else None
+    inner = inner * cut if inner and cut else inner or cut
+    block = min(2e-6 * workload.block_matrices / row.tp, 1000.0)  # MB, reduced at once
+    strategy = DataParallel(row.dp, row.zero, block, inner, **knobs)
+    strategy.check(workload)
+    late = "; weights gathered after the update, none of it hidden" * (row.zero == 2)
+    assumed.append(f"shards padded to a multiple of {row.dp * row.cp}{late}")
     return strategy
 
 
@@ -341,7 +325,8 @@ def _pipelined(row, assumed):
 
 def _zero(row, assumed):
     """The stage of ZeRO that is stated, else that with which a framework's recipes train."""
-    usual = FACTS.zero.get(profile_of(row.source), 0) if row.kind != "memory" and row.dp > 1 else 0
+    alone = row.kind == "memory" or row.dp * row.cp == 1
+    usual = 0 if alone else FACTS.zero.get(profile_of(row.source), 0)
     if row.zero is None and usual:
         assumed.append(f"ZeRO-{usual}, as {row.framework} trains, for none is stated")
     return usual if row.zero is None else row.zero

@@ -52,7 +52,7 @@ def runs() -> Runs:
 def ratio(row: PublishedRow, plan: RunPlan, numbers: Mapping[str, float]) -> float:
     """Predicted over measured, with these fitted numbers."""
     cluster = _cluster(row.gpu, row.n_gpus, row.source, tuple(sorted(numbers.items())))
-    cluster = as_ran(cluster, row, plan.workload)
+    cluster = as_ran(cluster, row)
     return _seconds(plan.strategy, plan.workload, cluster) / row.step  # pyright: ignore[reportOperatorIssue]
 
 

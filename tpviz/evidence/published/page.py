@@ -127,6 +127,7 @@ def page(b: ScorePage) -> str:
         "ranking": ranking,
         "baselines": baselines,
         "shares": shares,
+        "context": _context(b),
         "coverage": _coverage(b),
         "simulated_gpus": SIMULATED,
         "simulated": _simulated(b),
@@ -219,6 +220,21 @@ def _baselines(b: ScorePage, test: Sequence[score.ScorePoint]):
     for name, of in (("correlation", "rank correlation"), ("within", "within a micro batch")):
         out.append([f"median {of}", *(_middle(getattr(r, name) for r in rank) for rank in ranks)])
     return out, f"Shares of the peak: {words}."
+
+
+def _context(b: ScorePage):
+    """Errors of the runs that cut sequences, steps and peaks of memory, beside the baselines."""
+    shares = score.shares_of_peak(score.points(of_part(b.steps.rows, "fit")))
+    out = [["what", "part", "rows", "modelled", *ERRORS, "ideal devices", "share of peak"]]
+    for what, rows, plain in (("steps", b.steps.rows, b.ideal.rows), ("memory", b.memory.rows, ())):
+        for part in ("test", "fit"):
+            some, same = ([r for r in of_part(v, part) if r.row.cp > 1] for v in (rows, plain))
+            own = score.points(some)
+            bases = score.points(same), score.at_share(own, shares) if plain else []
+            told = _told(score.errors(own)) if own else [""] * len(ERRORS)
+            beside = (_percent(score.errors(base).median) if base else "" for base in bases)
+            out.append([what, part, str(len(some)), str(len(own)), *told, *beside])
+    return out
 
 
 def _middle(values: Iterable[float | None]):

@@ -106,7 +106,7 @@ class Context(TensorParallel):
     @property
     def sequence(self) -> SequenceCut | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """How sequences are cut; None where they are not."""
-        cut = SequenceCut(self.cp, self.kind, self.ulysses)
+        cut = _cut(self.cp, self.kind, self.ulysses)
         return cut if cut.ranks > 1 else None
 
     def part(self, workload: GPT) -> GPT:
@@ -143,11 +143,12 @@ class Context(TensorParallel):
         """Of the factor inside."""
         return self.within.parent_axis
 
-    def uneven(self, workload: GPT) -> Collection[str]:
-        """The axis cp of a ring, where kind "ring" or documents do not balance it."""
-        cut = self.sequence
-        ring = cut is not None and cut.ring > 1
-        return ("cp",) if ring and (self.kind == "ring" or workload.documents) else ()
+    @property
+    def alike(self) -> bool | tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """All ranks, but under "ring", where their work differs along cp."""
+        if self.kind == "ring":
+            return tuple(axis for axis in self.axes if axis != "cp")
+        return True
 
     @property
     def token_ranks(self) -> int:
@@ -246,7 +247,7 @@ class Context(TensorParallel):
     @classmethod
     def layouts(cls, workload: GPT, world_size: int) -> Iterator[Strategy]:
         """Every (pp, cp, ulysses, tp, dp) with Megatron-LM's sequence parallelism inside, and each
-        kind but "ring", which is "zigzag" out of balance; replicas with ZeRO-1."""
+        kind but "ring", which is "zigzag" out of balance; of one stage as data parallelism too."""
         for pp, cp, tp in product(divisors(world_size), repeat=3):
             dp, rest = divmod(world_size, pp * cp * tp)
             if rest or cp == 1 or not cls.allows("cp", cp) or not Megatron.allows("tp", tp):
@@ -258,7 +259,7 @@ class Context(TensorParallel):
                 made, data = cls(**form, inner=inner), DataParallel(dp=dp, zero=1)
                 if pp == 1:
                     yield replace(data, inner=made)
-                elif Pipeline.allows("pp", pp):
+                if Pipeline.allows("pp", pp):
                     yield Pipeline(pp=pp, microbatches=1, inner=made, data=data)
 
     @classmethod
@@ -279,19 +280,35 @@ def _forms(ranks: int) -> "Iterator[dict[str, Any]]":
 def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
     """(the product without its `Context`, a workload whose sequences are its parts of sequences): a
     rank has as many tokens, and as many replicas share gradients. Others as they are."""
+    made, inside = apart(strategy)
+    if inside is None:
+        return strategy, workload
+    cp, made = inside.cp * inside.ulysses, cast("Any", made)
+    if isinstance(made, DataParallel):
+        made = replace(made, dp=made.dp * cp, placement="")
+    else:
+        made = replace(made, data=replace(made.around, dp=made.dp * cp), placement="")
+    return made, replace(workload, seq=workload.seq // cp, batch=workload.batch * cp)
+
+
+def apart(strategy: Strategy) -> tuple[Strategy, Context | None]:
+    """(the product without its `Context`, inside of data parallelism where nothing is around; the
+    `Context` alone, or None)."""
     inside = strategy if isinstance(strategy, Context) else getattr(strategy, "inner", None)
     if not isinstance(inside, Context):
-        return strategy, workload
-    cp, around = inside.cp * inside.ulysses, cast("Any", strategy)
+        return strategy, None
+    around = cast("Any", strategy)
     if strategy is inside:
-        around = DataParallel(dp=1, accumulation=inside.accumulation, recompute=inside.recompute)
-    if isinstance(around, DataParallel):
-        made = replace(around, dp=around.dp * cp, inner=inside.inner, placement="")
-    else:
-        data = replace(around.around, dp=around.dp * cp, placement="")
-        made = replace(around, inner=inside.inner, data=data, placement="")
-    seq, batch = workload.seq // cp, workload.batch * cp
-    return made, replace(workload, seq=seq, batch=batch, documents=())
+        around = DataParallel(dp=1, accumulation=inside.accumulation)
+    again = {"recompute": inside.recompute} if isinstance(around, DataParallel) else {}
+    usual: dict[str, Any] = {"accumulation": 1, "recompute": "none", "placement": ""}
+    alone = replace(inside, inner=None, summing=True, **usual)
+    return replace(around, inner=inside.inner, **again), alone
+
+
+@lru_cache(maxsize=256)  # a search asks a million times, for few
+def _cut(cp: int, kind: str, ulysses: int) -> SequenceCut:
+    return SequenceCut(cp, kind, ulysses)
 
 
 @lru_cache(maxsize=256)

@@ -55,6 +55,7 @@ class Kernels(NamedTuple):
     head: tuple[Kernel, ...]
 
 
+@lru_cache(maxsize=1024)  # of a part of the sequences they are many
 def kernels(w: "GPT", parts: int = 1) -> Kernels:
     """The `Kernels` of a rank that holds 1/``parts`` of every matrix and of the heads."""
     item, T, h, f = w.itemsize, w.batch * w.seq, w.hidden, w.mlp_width

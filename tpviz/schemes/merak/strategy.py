@@ -3,6 +3,7 @@
 Lai et al. 2023 (IEEE TPDS 34(5), arXiv 2206.04959; its abstract, and its released code). A stage's
 layers are split as Megatron-LM's, the batch over replicas, and each replica's part into
 microbatches that go through the stages: the product Megatron * Pipeline * DataParallel, in one.
+Multiplied with `Context` it is written as that product.
 
 >>> Merak(pp=2, microbatches=8).check(GPT(batch=4))
 Traceback (most recent call last):
@@ -18,13 +19,15 @@ from typing import Any
 
 from tpviz.core.checks import divisors
 from tpviz.core.workload import GPT
+from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.knobs import knob, knob_of
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.split import layers_of
 from tpviz.schemes.pipeline.staged import Staged, few_of
 from tpviz.schemes.pipeline.strategy import Pipeline
-from tpviz.schemes.strategy import register
+from tpviz.schemes.strategy import Strategy, register
+from tpviz.schemes.zero.strategy import DataParallel
 
 __all__ = ["GPT", "Merak"]
 
@@ -85,6 +88,18 @@ class Merak(Staged):
     def inside(self) -> Megatron:
         """The `Megatron` by which the blocks of a stage are split."""
         return _inside(self.tp, self.sp)
+
+    @property
+    def product(self) -> Pipeline:
+        """The same as a product of its factors."""
+        own = {f.name: getattr(self, f.name) for f in fields(Pipeline) if f.metadata}
+        inner = self.inside if self.tp > 1 else None
+        data = DataParallel(dp=self.dp, zero=self.zero)
+        return Pipeline(**own, inner=inner, data=data, placement=self.placement)
+
+    def takes(self, other: Strategy) -> Strategy | None:
+        """With `Context` its `product`, that factor inside."""
+        return self.product.takes(other) if isinstance(other, Context) else None
 
     @property
     def sequence_parallel(self) -> bool:

@@ -77,7 +77,8 @@ class _Bounds:
         recomputation. closely : its blocks and what it recomputes are asked for, which takes its
         schedule."""
         if "schedule" not in choice:
-            return self._of_any(choice["recompute"], choice.get("zero", self.s.zero_stage))
+            zero = choice.get("zero", choice.get("data", self.s).zero)
+            return self._of_any(choice["recompute"], zero * (self.s.replicas.ranks > 1))
         s, w = replace(self.s, **choice), self.w
         if closely:
             return self._of_stages(s, [len(blocks) for blocks in s.blocks(w)], s.num_recomputed(w))

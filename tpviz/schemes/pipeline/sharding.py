@@ -105,12 +105,15 @@ def sharded(
     """``parts`` of a stage's "forward", "recompute" or "backward", with ZeRO's collectives."""
     if s.zero_stage < 2:
         return parts
-    of_unit, numels = {}, {unit: unit_numels(s, w, unit).values() for unit in units}
+    axis, kinds = s.replicas.axis, {unit.split(".")[0]: unit for unit in units}
+    numels = {kind: unit_numels(s, w, unit).values() for kind, unit in kinds.items()}
+    of_unit: dict[str, list[Part]] = {}
     for part in parts:
         of_unit.setdefault(unit_of(part.layer), []).append(part)
 
     def collectives(kind, unit):
-        return [Collective(s.replicas.axis, kind, numel * w.itemsize) for numel in numels[unit]]
+        of = numels[unit.split(".")[0]]
+        return [Collective(axis, kind, numel * w.itemsize) for numel in of]
 
     exchange = ExchangeParts(s.zero, {unit: collectives("all_gather", unit) for unit in units})
     order = visits(units, action, drop)

@@ -4,7 +4,7 @@ The order of a stage's actions is that of `tpviz.core.schedules`, its blocks tho
 a microbatch does on it that of the factor inside.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import floor
@@ -96,12 +96,12 @@ class Staged(Strategy):
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Axes along which ranks run the same program: all but pp."""
-        return tuple(axis for axis in self.axes if axis != "pp")
-
-    def uneven(self, workload: GPT) -> Collection[str]:
-        """``uneven`` of the factor inside."""
-        return self.inside.uneven(workload)
+        """Axes along which ranks run the same program: all but pp, and where those of the factor
+        inside differ."""
+        inside = self.inside.alike
+        known = {*self.axes} - {*self.inside.axes} - {"pp"}
+        known |= {*(inside if isinstance(inside, tuple) else self.inside.axes)}
+        return tuple(axis for axis in self.axes if axis in known)
 
     @property
     def parent_axis(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]

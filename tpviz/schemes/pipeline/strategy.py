@@ -191,13 +191,22 @@ class Pipeline(Staged):
         return None
 
     def choices(self, workload: GPT) -> list[dict[str, Any]]:
-        """As `Staged.choices`, without split backwards where the factor inside has none."""
+        """As `Staged.choices`, without split backwards where the factor inside has none; with every
+        stage of ZeRO where sequences are cut."""
         found = super().choices(workload)
         try:
             self.inside.check_split_backward()
         except ValueError:
-            return [choice for choice in found if choice["schedule"] not in SPLIT]
-        return found
+            found = [choice for choice in found if choice["schedule"] not in SPLIT]
+        if not self.inside.sequence or not self.data:
+            return found
+        data = [replace(self.data, zero=zero) for zero in (1, 0, 2, 3)]
+        return [
+            {"data": one, **c}
+            for one in data
+            for c in found
+            if one.zero < 2 or c["schedule"] not in SPLIT
+        ]
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> "Iterator[Pipeline]":

@@ -9,7 +9,7 @@ a time.
 'Megatron(tp=2) * DataParallel(dp=2, zero=1, accumulation=4)'
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
@@ -124,10 +124,6 @@ class DataParallel(Strategy):
         """``alike`` of the strategy inside."""
         inside: Any = self.inside.alike
         return ("dp", *inside) if isinstance(inside, tuple) else inside
-
-    def uneven(self, workload: "GPT") -> Collection[str]:
-        """``uneven`` of the strategy inside."""
-        return self.inside.uneven(workload)
 
     @property
     def parent_axis(self) -> Mapping[str, str]:
