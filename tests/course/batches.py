@@ -4,6 +4,7 @@ them on a world, and one draw for all that are asked with the same seed."""
 from functools import cache
 
 import misconceptions
+import misconceptions_context
 import misconceptions_layers
 import misconceptions_ranks
 import misconceptions_schemes
@@ -28,6 +29,7 @@ TABLES = (
     misconceptions_layers,
     misconceptions,
     misconceptions_schemes,
+    misconceptions_context,
     misconceptions_told,
     otherwise,
     otherwise_ranks,

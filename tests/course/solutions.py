@@ -10,6 +10,8 @@ import solutions_axonn
 import solutions_axonn_bugs
 import solutions_axonn_layers
 import solutions_capstone
+import solutions_context
+import solutions_context_bugs
 import solutions_costs
 import solutions_costs_runs
 import solutions_layouts
@@ -44,6 +46,8 @@ _MODULES = (
     solutions_t3,
     solutions_t3_maps,
     solutions_t3_bugs,
+    solutions_context,
+    solutions_context_bugs,
     solutions_layouts,
     solutions_zero,
     solutions_tensor,

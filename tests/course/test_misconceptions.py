@@ -28,10 +28,12 @@ BY_HAND = {
     "t3_tile",
     "merak_schedule",
     "merak_early",
+    "cp_kind",
 }
 """Asked for a choice for each of some machines, or for a schedule: what is written down for them is
 the answer."""
 RUNS = {"find_straggler", "atp_bugs", "axonn_bugs", "merak_bugs", "t3_bugs", "axonn_gathers"}
+RUNS |= {"context_bugs"}
 """Their questions are runs, each of which is drawn."""
 
 

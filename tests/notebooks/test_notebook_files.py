@@ -53,6 +53,7 @@ def test_the_course_has_its_notebooks():
         "11_axonn",
         "12_merak",
         "13_t3",
+        "14_context",
     ]
 
 

@@ -40,7 +40,7 @@ CASES = 5
 WRONG = 1e-10
 """An error above this is no rounding: the programs compute in float64."""
 LAYERS = ("embed", "qkv", "out", "up", "down", "head", "norm", "norm1", "norm2")
-"""The modules compared, by the end of their names."""
+"""The modules that are compared, by the end of their names, unless a zoo says otherwise."""
 
 FIRST, SECOND = ("attention.qkv", "mlp.up"), ("attention.out", "mlp.down")
 """First and second layers of a pair."""
@@ -70,6 +70,7 @@ class Seeded:
     workload : what it trains. outside : places that are in no layer. grid : the fields that the
     option "grid" sets. options : of every fault, unless it has its own; the
     first value is taken where none is asked for. variants : how many an exercise draws from.
+    layers : the modules compared, by the end of their names.
     compared : where the first error is looked for. each_rank : whether ranks differ in their
     ledger. evidence : the kind of `Evidence`.
     """
@@ -85,6 +86,7 @@ class Seeded:
     grid: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[dict[str, tuple[Any, ...]]] = {"block": (0, 1)}
     variants: ClassVar[int] = 12
+    layers: ClassVar[tuple[str, ...]] = LAYERS
     compared: ClassVar[tuple[str, ...]] = ("forward", "backward")
     each_rank: ClassVar[bool] = False
     evidence: "ClassVar[type[Evidence]]"
@@ -309,7 +311,7 @@ def _look(broken):
     programs = [program_here(strategy, w)[0] for strategy in (broken, broken.healthy)]
     calls, traces, arrays = [], [], []
     for program in programs:
-        calls.append(_watch(broken.modules(program)))
+        calls.append(_watch(broken.modules(program), broken.layers))
         with record() as recorder, recorder.step():
             program.step(batch_of(w, 0))
         traces.append(recorder.trace)
@@ -337,7 +339,7 @@ def _look(broken):
     )
 
 
-def _watch(modules):
+def _watch(modules, layers):
     """`Calls`, filled by the next step; several, for halves of a microbatch come one by one."""
     from torch import is_grad_enabled
 
@@ -360,7 +362,7 @@ def _watch(modules):
         return hook
 
     for name, module in modules.items():
-        if name.rpartition(".")[2] in LAYERS:
+        if name.rpartition(".")[2] in layers:
             module.register_forward_hook(keep(name))
     return calls
 

@@ -1,0 +1,223 @@
+"""As `misconceptions`, of notebook 14: each was written before its message was known."""
+
+from math import exp, log, log2
+
+import solutions_context as right
+import torch
+import torch.distributed as dist
+
+
+# --- numbers ---
+def merge_by_softmax_of_outputs(one, sum_one, other, sum_other):
+    """The weights of the outputs themselves."""
+    a, b = exp(one), exp(other)
+    return (a * one + b * other) / (a + b), right.cp_merge(one, sum_one, other, sum_other)[1]
+
+
+def merge_in_base_two(one, sum_one, other, sum_other):
+    most = max(sum_one, sum_other)
+    both = most + log2(2 ** (sum_one - most) + 2 ** (sum_other - most))
+    return one * 2 ** (sum_one - both) + other * 2 ** (sum_other - both), both
+
+
+def merge_weights_exchanged(one, sum_one, other, sum_other):
+    out, both = right.cp_merge(other, sum_one, one, sum_other)
+    return out, both
+
+
+def merge_log_of_two(one, sum_one, other, sum_other):
+    """As if the blocks had equally large sums."""
+    return right.cp_merge(one, sum_one, other, sum_other)[0], max(sum_one, sum_other) + log(2)
+
+
+def positions_of_pairs(kind, rank, cp, seq):
+    """Neighbouring chunks."""
+    size = seq // (2 * cp)
+    return list(range(2 * rank * size, 2 * (rank + 1) * size))
+
+
+def positions_from_one(kind, rank, cp, seq):
+    return [place + 1 for place in right.cp_positions(kind, rank, cp, seq)]
+
+
+def positions_late_chunk_first(kind, rank, cp, seq):
+    own = right.cp_positions(kind, rank, cp, seq)
+    half = len(own) // 2
+    return own if kind == "ring" else own[half:] + own[:half]
+
+
+def flops_of_backward(kind, rank, cp, seq, hidden):
+    mine, uneven = right.cp_flops(kind, rank, cp, seq, hidden)
+    return 2.5 * mine, uneven
+
+
+def flops_of_earlier_ranks(kind, rank, cp, seq, hidden):
+    """Without the rank's own block."""
+    mine, uneven = right.cp_flops(kind, rank, cp, seq, hidden)
+    square = 4 * (seq / cp) ** 2 * hidden
+    return (rank * square, uneven) if kind == "ring" else (mine, uneven)
+
+
+def flops_last_rank_over_the_first(kind, rank, cp, seq, hidden):
+    mine, _ = right.cp_flops(kind, rank, cp, seq, hidden)
+    return mine, (cp - 0.5) / 0.5 if kind == "ring" else 1
+
+
+def flops_ratio_of_whole_blocks(kind, rank, cp, seq, hidden):
+    mine, _ = right.cp_flops(kind, rank, cp, seq, hidden)
+    return mine, cp / ((cp + 1) / 2) if kind == "ring" else 1
+
+
+def bytes_of_the_whole_sequence(kind, cp, tokens, hidden, heads, kv_heads):
+    return right.cp_bytes(kind, cp, tokens * cp, hidden, heads, kv_heads)
+
+
+def bytes_of_one_hop(kind, cp, tokens, hidden, heads, kv_heads):
+    forward, backward = right.cp_bytes(kind, cp, tokens, hidden, heads, kv_heads)
+    if kind == "ulysses":
+        return forward, backward
+    return forward / (cp - 1), forward / (cp - 1) * 3
+
+
+def bytes_with_what_stays(kind, cp, tokens, hidden, heads, kv_heads):
+    forward, backward = right.cp_bytes(kind, cp, tokens, hidden, heads, kv_heads)
+    if kind == "ring":
+        return forward, backward
+    return forward * cp / (cp - 1), backward * cp / (cp - 1)
+
+
+def bytes_gradients_as_far_as_keys(kind, cp, tokens, hidden, heads, kv_heads):
+    forward, backward = right.cp_bytes(kind, cp, tokens, hidden, heads, kv_heads)
+    return (forward, 3 * forward) if kind == "ring" else (forward, backward)
+
+
+def bytes_backward_twice(kind, cp, tokens, hidden, heads, kv_heads):
+    forward, _ = right.cp_bytes(kind, cp, tokens, hidden, heads, kv_heads)
+    return forward, 2 * forward
+
+
+def limit_of_heads_alone(heads, kv_heads, tp, seq, ranks):
+    """The sequence is left out."""
+    ulysses = max(n for n in range(1, ranks + 1) if kv_heads % (tp * n) == 0)
+    return ulysses, right.cp_limit(heads, kv_heads, tp, seq, ranks)[1]
+
+
+def limit_of_zigzag_by_heads(heads, kv_heads, tp, seq, ranks):
+    ulysses, zigzag = right.cp_limit(heads, kv_heads, tp, seq, ranks)
+    both = [n for n in range(1, ranks + 1) if seq % (2 * n) == 0 and kv_heads % (tp * n) == 0]
+    return ulysses, max(both) if zigzag else 1
+
+
+def limit_of_a_token(heads, kv_heads, tp, seq, ranks):
+    ulysses, _ = right.cp_limit(heads, kv_heads, tp, seq, ranks)
+    return ulysses, min(ranks, seq // 2)
+
+
+# --- ranks ---
+def ring_without_scale(q, k, v):
+    return right.cp_ring(q * q.shape[1] ** 0.5, k, v)
+
+
+def ring_of_values_alone(q, k, v):
+    """The keys stay at home."""
+    blocks = [
+        right._block(q, k, own[1], not hop)
+        for hop, own in right._around(torch.stack((k, v)))
+        if hop <= dist.get_rank()
+    ]
+    return right._merged(blocks)
+
+
+def ring_averaged(q, k, v):
+    blocks = [
+        right._block(q, *own, not hop)[0]
+        for hop, own in right._around(torch.stack((k, v)))
+        if hop <= dist.get_rank()
+    ]
+    return sum(blocks) / len(blocks)
+
+
+def ring_one_hop_short(q, k, v):
+    n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
+    for hop in range(n - 1):
+        coming = torch.empty_like(own)
+        works = [dist.isend(own, (rank + 1) % n), dist.irecv(coming, (rank - 1) % n)]
+        if hop <= rank:
+            blocks.append(right._block(q, *own, not hop))
+        for work in works:
+            work.wait()
+        own = coming
+    return right._merged(blocks)
+
+
+def ring_unwaited(q, k, v):
+    """Messages of whose sends nobody knows the end."""
+    n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
+    for hop in range(n):
+        if hop < n - 1:
+            coming = torch.empty_like(own)
+            dist.isend(own, (rank + 1) % n)
+            work = dist.irecv(coming, (rank - 1) % n)
+        if hop <= rank:
+            blocks.append(right._block(q, *own, not hop))
+        if hop < n - 1:
+            work.wait()
+            own = coming
+    return right._merged(blocks)
+
+
+def ring_by_distance(q, k, v):
+    """Each block straight from the rank that has it."""
+    n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
+    for hop in range(n):
+        coming, works = own, []
+        if hop:
+            coming = torch.empty_like(own)
+            works = [dist.isend(own, (rank + hop) % n), dist.irecv(coming, (rank - hop) % n)]
+        for work in works:
+            work.wait()
+        if hop <= rank:
+            blocks.append(right._block(q, *coming, not hop))
+    return right._merged(blocks)
+
+
+RIGHT = {}
+WRONG = {
+    "cp_merge": [
+        (merge_by_softmax_of_outputs, "your weights are exponentials of the outputs"),
+        (merge_in_base_two, "you computed with base 2"),
+        (merge_weights_exchanged, "the weights are exchanged"),
+        (merge_log_of_two, "log-sum-exp of two equal blocks"),
+    ],
+    "cp_positions": [
+        (positions_of_pairs, "those are the tokens of a contiguous ring"),
+        (positions_from_one, "you count from 1"),
+        (positions_late_chunk_first, "the chunks are exchanged"),
+    ],
+    "cp_flops": [
+        (flops_of_backward, "that is backward"),
+        (flops_of_earlier_ranks, "the blocks on the diagonal are missing"),
+        (flops_last_rank_over_the_first, "over the least busy rank"),
+        (flops_ratio_of_whole_blocks, "your ratio counts blocks on the diagonal whole"),
+    ],
+    "cp_bytes": [
+        (bytes_of_the_whole_sequence, "a rank has 1/. of them"),
+        (bytes_of_one_hop, "that is one hop"),
+        (bytes_with_what_stays, "it keeps its own part"),
+        (bytes_gradients_as_far_as_keys, "one more than the keys"),
+        (bytes_backward_twice, "does not send twice as much"),
+    ],
+    "cp_limit": [
+        (limit_of_heads_alone, "share the sequence too"),
+        (limit_of_zigzag_by_heads, "zigzag cuts no heads"),
+        (limit_of_a_token, "chunks must be equally long"),
+    ],
+    "cp_ring": [
+        (ring_without_scale, "not divided by sqrt"),
+        (ring_of_values_alone, "the keys are always the rank's own"),
+        (ring_averaged, "the outputs of blocks are averaged"),
+        (ring_one_hop_short, "hops are too few"),
+        (ring_unwaited, "without waiting for the end"),
+        (ring_by_distance, "which is no neighbour"),
+    ],
+}
