@@ -13,7 +13,7 @@ import torch
 
 from tpviz.core.workload import GPT
 from tpviz.schemes.context import layers
-from tpviz.schemes.context.sequence import SequenceCut
+from tpviz.schemes.context.layers import block, block_backward
 from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.ring import RingMessages
 
@@ -70,38 +70,44 @@ def _unshifted(program, layer):
 
 
 # -- in the attention of a block -------------------------------------------------------------------
-class MaskedAll(SequenceCut):
-    """Every block has the mask of the rank's own."""
+def _spoiled(layer, **parts):
+    """Attention, forward and backward, with other ``parts`` {name in its module: what}."""
+    source, sound = layer.heads.source, layers.BlockAttention
 
-    def blocks(self, queries: int, keys: int) -> list[tuple[int, int, bool]]:
-        """The same blocks."""
-        return [(i, j, True) for i, j, _ in super().blocks(queries, keys)]
+    class Spoiled(sound):
+        @staticmethod
+        def forward(ctx, *args):
+            with patch.multiple(layers, **parts):
+                return sound.forward(ctx, *args)
+
+        @staticmethod
+        def backward(ctx, *grads):
+            with patch.multiple(layers, **parts):
+                return sound.backward(ctx, *grads)
+
+    layer.heads.mixed = lambda q, k, v: Spoiled.apply(q, k, v, source)
 
 
-class MaskedNone(SequenceCut):
-    """The rank's own block has no mask."""
+def _masked(always):
+    """Every block has a mask, or none has."""
 
-    def blocks(self, queries: int, keys: int) -> list[tuple[int, int, bool]]:
-        """The same blocks."""
-        return [(i, j, False) for i, j, _ in super().blocks(queries, keys)]
-
-
-def _cut_by(kind):
     def spoil(program, layer):
-        source = layer.heads.source
-        source.cut = kind(**vars(source.cut))
+        parts = {
+            "block": lambda *qkv: block(*qkv[:-1], always),
+            "block_backward": lambda *qkv: block_backward(*qkv[:-1], always),
+        }
+        _spoiled(layer, **parts)
 
     return spoil
 
 
-fault("own mask on every block", "attention")(_cut_by(MaskedAll))
-fault("own block not masked", "attention")(_cut_by(MaskedNone))
+fault("own mask on every block", "attention")(_masked(True))
+fault("own block not masked", "attention")(_masked(False))
 
 
 @fault("log-sum-exp not rescaled", "attention")
 def _unscaled(program, layer):
     """What there is of the output is not rescaled when another block is added."""
-    plain = layer.heads.mixed
 
     def merge(out, sums, more, of_more, first):
         if first:
@@ -111,11 +117,7 @@ def _unscaled(program, layer):
         out.add_(more * (of_more - both).exp_().unsqueeze(-1))
         sums.copy_(both)
 
-    def mixed(q, k, v):
-        with patch.object(layers, "_merge", merge):
-            return plain(q, k, v)
-
-    layer.heads.mixed = mixed
+    _spoiled(layer, _merge=merge)
 
 
 class Stranded(layers.RingSums):
@@ -162,6 +164,6 @@ class OneMore(layers.RingKeys):
 @fault("last hop sent in vain", "ring")
 def _one_more(program, layer):
     """In every block."""
-    for block in program.module.blocks:
-        source = block.attention.heads.source
-        block.attention.heads.source = OneMore(source.cut, source.ring)
+    for each in program.module.blocks:
+        source = each.attention.heads.source
+        each.attention.heads.source = OneMore(source.cut, source.ring)
