@@ -74,7 +74,7 @@ def _spoiled(layer, **parts):
     """Attention, forward and backward, with other ``parts`` {name in its module: what}."""
     source, sound = layer.heads.source, layers.BlockAttention
 
-    class Spoiled(sound):
+    class OtherBlocks(sound):
         @staticmethod
         def forward(ctx, *args):
             with patch.multiple(layers, **parts):
@@ -85,7 +85,7 @@ def _spoiled(layer, **parts):
             with patch.multiple(layers, **parts):
                 return sound.backward(ctx, *grads)
 
-    layer.heads.mixed = lambda q, k, v: Spoiled.apply(q, k, v, source)
+    layer.heads.mixed = lambda q, k, v: OtherBlocks.apply(q, k, v, source)
 
 
 def _masked(always):
