@@ -43,7 +43,7 @@ def in_backward() -> bool:
 
 class AfterBackward:
     """Calls ``finish()`` once at the end of every backward through ``module``; ``abandon()`` before
-    the next forward where a backward raised and never ended.
+    the next forward where a backward raised and never ended; ``begin()`` when one begins.
 
     A gradient that reaches a parameter without having come through the module's output asks too: a
     loss may be made of what lies within. A backward within a backward (recomputation) is a part of
@@ -51,9 +51,13 @@ class AfterBackward:
     """
 
     def __init__(
-        self, module: torch.nn.Module, finish: Callable[[], None], abandon: Callable[[], None]
+        self,
+        module: torch.nn.Module,
+        finish: Callable[[], None],
+        abandon: Callable[[], None],
+        begin: Callable[[], None] = lambda: None,
     ):
-        self.finish, self.abandon, self.asked = finish, abandon, False
+        self.finish, self.abandon, self.begin, self.asked = finish, abandon, begin, False
         module.register_forward_pre_hook(self._before)
         module.register_forward_hook(self._watch)
         me = ref(self)  # a hook that holds its own parameter would never be collected
@@ -80,6 +84,7 @@ class AfterBackward:
         """Request a call of ``finish`` at the end of the running backward."""
         if not self.asked:
             self.asked = True
+            self.begin()
             Variable._execution_engine.queue_callback(self._over)
 
     def _over(self):

@@ -198,7 +198,8 @@ def parallelize(
     split = Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
     if inputs:
         after = outputs_of(model, inputs_of(split.rows(example_inputs)) if context else inputs)  # pyright: ignore[reportArgumentType]
-        compare(before, split.joined(after) if context else after)  # pyright: ignore[reportArgumentType]
+        after = split.joined(after) if context else after
+        compare(before, after, parts=bool(context))  # pyright: ignore[reportArgumentType]
         same = "outputs for example_inputs are those of the whole model, up to rounding"
         split.report = replace(split.report, notes=(*report.notes, same))
     return split
@@ -354,27 +355,35 @@ def outputs_of(
     return [t for t in outputs if t.is_floating_point()]
 
 
-def compare(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> None:
-    """Raise ``ValueError`` where an output changed by more than rounding explains."""
+def compare(
+    before: Iterable[torch.Tensor], after: Iterable[torch.Tensor], parts: bool = False
+) -> None:
+    """Raise ``ValueError`` where an output changed by more than rounding explains. parts : whether
+    sequences were cut."""
+    wrong = f"{WRONG_PARTS if parts else WRONG_RULE}; the model is no longer usable"
     before, after = list(before), list(after)
     if len(before) != len(after):
-        raise ValueError(f"{len(after)} outputs after the split, {len(before)} before: {WRONG}")
+        raise ValueError(f"{len(after)} outputs after the split, {len(before)} before: {wrong}")
     for number, (a, b) in enumerate(zip(before, after)):
         if a.shape != b.shape:
             raise ValueError(
                 f"output {number} has shape {tuple(b.shape)} after the split, "
-                f"{tuple(a.shape)} before: {WRONG}"
+                f"{tuple(a.shape)} before: {wrong}"
             )
         close = CLOSE.get(a.dtype, 5e-2)
         a, b = a.double(), b.double()
         error = float((a - b).abs().max() / a.abs().max().clamp(min=1e-30)) if a.numel() else 0.0
         if not error <= close:
             raise ValueError(
-                f"output {number} changed by {error:.1e} when the model was split: {WRONG}"
+                f"output {number} changed by {error:.1e} when the model was split: {wrong}"
             )
 
 
-WRONG = "a rule does not say how this model uses its layers; the model is no longer usable"
+WRONG_RULE = "a rule does not say how this model uses its layers"
+WRONG_PARTS = (
+    "tokens meet outside of attention, or their positions are counted inside of the model: take "
+    "them as an input, (1, seq) or position_ids, which model.rows cuts"
+)
 
 
 # -- what is taken of a strategy: its layout on the plane, and which knobs are refused -------------
@@ -402,7 +411,8 @@ def layout_of(strategy: "Strategy") -> Layout:
         raise ValueError(_around(strategy))
     if not isinstance(strategy, (ATP, Megatron, AxoNN)):
         raise ValueError(
-            f"parallelize works with ATP(...), Megatron(...) and AxoNN(...), not {strategy!r}"
+            "parallelize works with ATP(...), Megatron(...) and AxoNN(...), and with Context(...) "
+            f"around the first two, not {strategy!r}"
         )
     _refuse_knobs(strategy)
     if strategy.layout.sp:

@@ -85,7 +85,7 @@ def causal(
     if attn_mask is not None:
         wrong = (
             f"has a mask {tuple(attn_mask.shape)}: use whole sequences without padding, documents "
-            f"or a mask of your own, and a sliding_window of None or at least {others}"
+            f"or a mask of your own, and a sliding_window of None or above {others}"
         )
     elif tokens != others:
         wrong = f"is of {tokens} queries to {others} keys: cross attention and caches are not cut"
@@ -143,24 +143,25 @@ def attention_of(
     return tuple(watch.calls)
 
 
-class _Attention:
-    """In the place of ``F.scaled_dot_product_attention`` while the module at ``path`` runs, in
-    backward too, where it is recomputed."""
+class CutAttention:
+    """In the place of ``F.scaled_dot_product_attention`` between `enter` and `leave`: while the
+    module at ``path`` runs, or during a backward, in which parts of it may be recomputed."""
 
-    def __init__(self, path: str, module: nn.Module, sequences: "Sequences"):
+    def __init__(self, path: str, sequences: "Sequences"):
         self.path, self.sequences, self.before = path, sequences, []
-        module.register_forward_pre_hook(self._enter)
-        module.register_forward_hook(self._leave, always_call=True)
 
-    def _enter(self, *_):
+    def enter(self, *_: Any) -> None:
+        """Take the place."""
         self.before.append(F.scaled_dot_product_attention)
         F.scaled_dot_product_attention = self
 
-    def _leave(self, *_):
+    def leave(self, *_: Any) -> None:
+        """Give it back."""
         if self.before:
             F.scaled_dot_product_attention = self.before.pop()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Attention of this rank's tokens; the arguments are those of the function."""
         q, k, v = causal(self.path, *args, **kwargs)
         self.sequences.check_tokens(q.shape[2])
         return self.sequences.attention(q, k, v)
@@ -211,9 +212,12 @@ class Sequences:
         """Take the place of attention in ``module``, and watch backward through it."""
         self.module, modules = module, dict(module.named_modules())
         for path in dict.fromkeys(call.path for call in self.plan.calls):
-            _Attention(path, modules[path], self)
+            own = CutAttention(path, self)
+            modules[path].register_forward_pre_hook(own.enter)
+            modules[path].register_forward_hook(own.leave, always_call=True)
         _ask_for_no_mask(module, self.cut.ranks)
-        AfterBackward(module, self._finish, lambda: None)
+        self.backward = CutAttention("", self)
+        AfterBackward(module, self._finish, self.backward.leave, self.backward.enter)
         module.register_forward_pre_hook(self._given, with_kwargs=True)
 
     def _given(self, module, args, kwargs):
@@ -237,6 +241,7 @@ class Sequences:
 
     def _finish(self):
         """Backward is over."""
+        self.backward.leave()
         if not self.quiet:
             with label(phase="sync"), torch.no_grad():
                 average([p for p in self.module.parameters() if p.requires_grad], self.replicas)
@@ -299,7 +304,7 @@ class Sequences:
     def _labels(self, labels, count):
         """Hugging Face's language models shift labels by one token, over the border of a part, and
         take the mean over those that count, of which ranks have unequally many."""
-        if getattr(self.module, "loss_type", None) != "ForCausalLM":
+        if getattr(self.module, "loss_type", "") not in ("ForCausalLM", None):  # None: by default
             if lost := int((labels == IGNORED).sum()):
                 raise ValueError(
                     f"labels leave out {lost} of {labels.numel()} tokens, unequally many on each "
@@ -404,8 +409,7 @@ class SequencePlan:
         for call in self.calls:
             parts = self.parts.get(call.path, 1)
             over = axis if parts == 1 else f"{axis}*tp"
-            where = f"{call.path or 'the model'}: heads"
-            divides(where, call.keys, over, ranks * parts, within=call.heads)
+            divides("heads of keys", call.keys, over, ranks * parts, within=call.heads)
 
     @property
     def shares(self) -> int:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from .rules import Pair
+from .sequences import attention_of
 from .structure import commonpath, reached, set_number, widths
 from .watch import hooked, in_evaluation
 
@@ -54,6 +55,19 @@ def suggested(plan: "PairPlan") -> list[Pair]:
                 tried.add(kind)
                 found += _first_that_works(plan, group)
     return found
+
+
+def sequences_too(plan: "PairPlan") -> list[str]:
+    """In words, the `tpviz.Context` of at most as many ranks that cuts the model's sequences where
+    none of its layers are split; empty where there is none."""
+    try:
+        calls = attention_of(plan.model, plan.inputs)  # pyright: ignore[reportArgumentType]
+    except Exception:  # attention that is not causal, or that is called otherwise, or no inputs
+        return []
+    cp = max(
+        n for n in range(1, plan.at.i * plan.at.s + 1) if n == 1 or calls[0].seq % (2 * n) == 0
+    )
+    return [f"its sequences can be cut, since attention is causal: tv.Context(cp={cp})"] * (cp > 1)
 
 
 def _first_that_works(plan, group):
