@@ -29,9 +29,10 @@ FLOORS = {
     "cluster": 3_621,
     "ranks": 6_096,
     "files": 2_100,
-    "schemes": 13_060,  # 12,840 before parts of sequences in schemes and modules of one's own
+    # 12,840 before parts of sequences in schemes and modules of one's own, and documents
+    "schemes": 13_105,
     "verbs": 4_645,
-    "modules": 7_020,  # 6,450 before sequences over ranks
+    "modules": 7_060,  # 6,450 before sequences over ranks
     "evidence": 11_360,
     "views": 17_027,
     "course": 10_680,  # 10,050 before notebook 14: eight exercises on context parallelism, a zoo
