@@ -92,11 +92,11 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         "height": round(bottom + 18),
         "frames": frames,
         "common": f"{pattern_defs()}{track}{cube(place, eyes)}{legend}",
-        "notes": [
-            f"As a known scheme: {case.name}: {case.what} Known from: {', '.join(case.source)}."
-            for case in story.cases
+        "notes": [f"Known scheme: {case.name}" for case in story.cases],
+        "help": [
+            *_letters(story),
+            *(f"{case.what} Known from: {', '.join(case.source)}." for case in story.cases),
         ],
-        "help": _letters(story),
     }
 
 

@@ -127,9 +127,9 @@ def groups(scene: dict[str, Any], rank: int) -> dict[str, list[int]]:
     """{axis: the ranks of the group of a rank}, in order."""
     found = {}
     for axis in scene["axes"]:
-        size, stride = axis["size"], axis["stride"]
-        first = rank - rank // stride % size * stride
-        found[axis["name"]] = list(range(first, first + size * stride, stride))
+        stride, span = axis["stride"], axis["size"] * axis["stride"]
+        first = rank - rank % span + rank % stride
+        found[axis["name"]] = list(range(first, first + span, stride))
     return found
 
 
@@ -286,9 +286,9 @@ CELL, WIDE, HIGH = 46, 180, 92  # px of a square of few ranks: at least, and at 
 FIELD = 440  # px down, to which those grow
 MANY = 32  # ranks that are drawn small, without their coordinates
 DIGITS = 3  # of a rank's number in a small square; longer ones are named by rows
-LISTED = 16  # ranks of a group that are all named
-APART = 64  # ranks of a block that are drawn apart
-BESIDE, BELOW = 250, 200  # px of a matrix: beside the ranks, at least; below them, at most
+LISTED, APART = 16, 64  # ranks of a group that are all named; of a block that are drawn apart
+BESIDE, BELOW, THIN = 250, 200, 150
+"""px of a matrix: beside the ranks, at least; below them, at most; across, at least."""
 LOOK = Look(letter=7)
 
 
@@ -306,7 +306,9 @@ def mesh_svg(
         body.append(_owned(find_parameter(scene, parameter), rank))
     where, words = said(scene, rank)
     body.append(text(10, scene["height"] + 13.5, f"{where}; its groups:"))
-    items = [(axis["key"], group) for axis, group in zip(scene["axes"], words)]
+    own = lambda x, y: f"<path d='{box(x, y, 14, 11)}' class='f-fg'/>"
+    keys = own, *(axis["key"] for axis in scene["axes"])
+    items = zip(keys, [f"rank {rank}, and what it owns", *words])
     width = max(scene["width"], 420)
     drawn, bottom = legend(items, 10.0, scene["height"] + 22, width, LOOK)
     return document(
@@ -425,10 +427,8 @@ def _squares(scene, chosen=None):
     for (rank, many, here, named), place in zip(several, scene["places"] + scene["apart"]):
         ranks = range(rank, rank + many)
         lit = [a for a in scene["axes"] if any(r in ranks for r in mine.get(a["name"], ()))]
-        look = ("bg s-muted", "solid", "fg")
-        if chosen in ranks:
-            look = ("fg", "solid", "bg")
-        elif lit:
+        look = ("fg", "solid", "bg") if chosen in ranks else ("bg s-muted", "solid", "fg")
+        if lit and chosen not in ranks:
             look = (lit[0]["key"], lit[0]["pattern"], f"halo-{lit[0]['key']}")
         yield _square(scene, place, ranks, here, look, named)
 
@@ -461,11 +461,11 @@ def _draw_matrices(parameters, x, y, room):
 
 def _matrix(parameter, x, y, room):
     """(height, SVG) of a parameter's notation and matrix, to scale within the room, never thinner
-    than 36 px: its blocks as one path, and their owners."""
+    than `THIN`: its blocks as one path, and their owners."""
     shape = parameter["shape"]
     across, down = (shape[0], 1) if len(shape) == 1 else (shape[1], shape[0])
     scale = min(room[0] / across, room[1] / down)
-    width, height = max(across * scale, 36), max(down * scale, 36)
+    width, height = max(across * scale, min(THIN, room[0])), max(down * scale, 36)
     path, names = "", ""
     for number, block in enumerate(parameter["blocks"]):
         left, top, wide, high = (v * side for v, side in zip(block["box"], (width, height) * 2))
@@ -474,8 +474,8 @@ def _matrix(parameter, x, y, room):
         if high >= 12 and wide >= 7.6 * len(words):
             at, extra = (x + left + wide / 2, y + top + high / 2 + 4), f"data-block='{number}'"
             names += text(*at, words, "muted", anchor="middle", extra=extra)
-    said = f"{parameter['notation']}   {' x '.join(map(str, shape))}"
-    said = text(x, y - 9, said, "muted", extra="xml:space='preserve'")
+    said = f"{parameter['notation']}, all of it {' x '.join(map(str, shape))}"
+    said = text(x, y - 9, said, "muted")
     return height, f"{said}<path d='{path}' class='s-fg' fill='none'/>{names}"
 
 

@@ -68,12 +68,15 @@ def spent_bar(
     for part, x, end in zip(parts, [left, *ends], ends):
         name = part["key"]
         out += mark(name, x, y, end - x, height)
-        if part["label"]:  # without a chip where it is of several colours
-            labels.append((max(x, free), name * (part["share"] == part["under"]), part["label"]))
-            free = labels[-1][0] + CHIP + width_of(part["label"]) + APART
-    for x, chip, words in reversed(labels):
-        right = min(x, right - CHIP * bool(chip) - width_of(words))
-        out += mark(chip, right, y + height + 7, CHIP - 5, 11) if chip else ""
-        out += text(right + CHIP * bool(chip), y + height + 17, words)
+        if part["label"]:
+            labels.append((max(x, free), [], part["label"]))
+        start, chips, words = labels[-1]
+        chips.append(name)  # of all that one label stands for
+        free = start + CHIP * len(chips) + width_of(words) + APART
+    for x, chips, words in reversed(labels):
+        right = min(x, right - CHIP * len(chips) - width_of(words))
+        for number, chip in enumerate(chips):
+            out += mark(chip, right + CHIP * number, y + height + 7, CHIP - 5, 11)
+        out += text(right + CHIP * len(chips), y + height + 17, words)
         right -= APART
     return out
