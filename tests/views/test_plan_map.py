@@ -67,6 +67,8 @@ def test_svg_is_well_formed(theme):
 
 def test_kinds_are_those_of_the_axes():
     assert kind_of({"pp": 2, "tp": 8}) == "pipeline"
+    assert kind_of({"pp": 2, "cp": 8}) == kind_of({"cp": 2, "dp": 4}) == "context"
+    assert kind_of({"pp": 2, "cp": 1}) == "pipeline"
     assert kind_of({"dp": 8, "tp": 2}) == "tensor"
     assert kind_of({"dp": 64, "tp": 1, "pp": 1}) == "data"
 

@@ -153,6 +153,59 @@ def test_memory_is_of_the_states_chosen(small_view):
     assert "gradients in 16 bits and AdamW's moments in 16 bits" in small_view.describe()
 
 
+LONG = tv.models.llama3("8B", batch=32, seq=1 << 17)
+
+
+def displayed(box):
+    return box.layout.display != "none"
+
+
+def test_long_sequences_have_knobs_of_context_parallelism():
+    """Shown from 8,192 tokens on; how they are cut only where they are."""
+    view = tv.explore(LONG, gpus=64)
+    degree, kind, ulysses = view._cut.children
+    assert view.strategy.axes["cp"] > 1 and view.prediction.fits and view.error == ""
+    assert all(map(displayed, (view._cut, degree, kind, ulysses)))
+    words = f"Context cp {view.strategy.axes['cp']} (zigzag)"
+    assert words in view.facts.value and words in view.describe()
+    view._cut.controls["kind"].value = "all_gather"
+    assert "(all_gather)" in view.facts.value and "cp" in view.axes.value
+    view._cut.controls["cp"].value = 1
+    assert type(view.strategy) is tv.Merak and view.strategy.world_size == 64
+    assert displayed(view._cut) and not displayed(kind)
+    short = tv.explore("llama2 7B", gpus=64)
+    assert not displayed(short._cut) and type(short.strategy) is tv.Merak
+    short._sizes.controls["seq"].value = 4 * short.workload.seq
+    assert short.error == "" and displayed(short._cut)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        tv.Megatron(tp=2, sp=True)
+        * tv.Context(cp=8)
+        * tv.Pipeline(pp=2, microbatches=8, schedule="interleaved_1f1b", chunks=4)
+        * tv.DataParallel(dp=2, zero=2),
+        tv.Megatron(tp=2, sp=True)
+        * tv.Context(cp=8, kind="all_gather")
+        * tv.DataParallel(dp=4, zero=3, accumulation=8, recompute="full"),
+        tv.Context(cp=32) * tv.DataParallel(dp=2, zero=3, accumulation=16),
+        tv.Megatron(tp=2, recompute="full") * tv.DataParallel(dp=32, zero=1),
+    ],
+    ids=lambda plan: plan.short,
+)
+def test_plans_that_cut_sequences_set_the_knobs_and_run_in_small(plan):
+    view = tv.explore(LONG, gpus=64)
+    view.take(plan)
+    assert view.strategy == plan and view.error == ""
+    small = view.scale_model()
+    few = {axis: n for axis, n in small.strategy.axes.items() if n > 1}
+    assert len(few) == min(3, sum(n > 1 for n in plan.axes.values()))  # 8 ranks have three axes
+    assert few.keys() <= plan.axes.keys() and ("cp" in few) == ("cp" in plan.axes)
+    assert small.cluster.size == small.strategy.world_size <= 8
+    assert tv.predict(small.strategy, small.workload, small.cluster).step_time > 0
+
+
 # -- bands -----------------------------------------------------------------------------------------
 def test_bands_are_quantiles_of_test_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(bands, "FILE", tmp_path / "bands.json")

@@ -6,8 +6,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from tpviz.core.workload import GPT
 
     from .strategy import Strategy
@@ -23,6 +21,11 @@ class Factor:
         def axes(self) -> dict[str, int]:
             """{"dp": 2, "tp": 2}, outer first."""
             ...
+
+    @property
+    def manner(self) -> tuple[str, ...]:
+        """What its `caption` says of it besides its axes."""
+        return ()
 
     @property
     def world_size(self) -> int:
@@ -70,7 +73,7 @@ class Factor:
             others = [other.axes for other in one.factors if other is not one]
             inside = {axis for axes in others for axis in axes}
             own = (f"{a} {n}" for a, n in one.axes.items() if n > 1 and a not in inside)
-            words.append(" ".join([type(one).__name__, *own]))
+            words.append(" ".join([type(one).__name__, *own, *one.manner]))
         return ", ".join(words)
 
     def describe(self) -> str:
@@ -83,12 +86,6 @@ class Factor:
         """
         texts = [(getdoc(type(one)) or "").partition("\n\n")[0] for one in self.factors]
         return f"{self.caption}: {' '.join(' '.join(texts).replace('``', '').split())}"
-
-    def uneven(self, workload: "GPT") -> "Collection[str]":
-        """Axes along which ranks that are ``alike`` have other parts of this workload's work: those
-        of the factor inside."""
-        inner = getattr(self, "inner", None)
-        return inner.uneven(workload) if inner else ()
 
     def nested(self, other: "Strategy") -> "Strategy | None":
         """The product of this factor and ``other``, inside of a third; None if there is none."""

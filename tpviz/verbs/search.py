@@ -150,6 +150,20 @@ def search(
     )
 
 
+def first_plan(
+    workload: "GPT", cluster: "Cluster", ranks: int, training: Training | None = None
+) -> Strategy:
+    """The fastest by formula, of the plans that a search looks at first, that has room; the one
+    that needs least where none has."""
+    frontier = Frontier(workload, cluster, training, wanted=1)
+    found = frontier.run(usual(workload, cluster, ranks), inf, lambda waiting: None)
+    if found.rows:
+        return min(found.rows, key=lambda row: row.predicted).strategy
+    heavy = [rejected.strategy for rejected in found.rejected if rejected.cause == "memory"]
+    alone = Merak(pp=1, microbatches=1, schedule="1f1b", recompute="none")
+    return min(heavy, key=lambda s: need(s, workload, cluster, training).total, default=alone)
+
+
 def _firsts(rows: Sequence[Row], most: int | None = None) -> list[Row]:
     """The first row of each of the first ``most`` plans, None: of all."""
     return [plan[0] for plan in islice(plans(rows), most)]

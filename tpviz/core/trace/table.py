@@ -180,8 +180,7 @@ class Trace:
     @property
     def ranks(self) -> list[int]:
         """Numbers of the ranks that have events, in order."""
-        rank = self["rank"]  # of a rank's rows in a row the first says it
-        return np.unique(rank[np.diff(rank, prepend=rank[:1] - 1) != 0]).tolist()
+        return np.unique(self["rank"]).tolist()
 
     def model_of(self, rank: int) -> int:
         """The rank whose rows stand for those of ``rank``: its own, unless ranks share rows."""

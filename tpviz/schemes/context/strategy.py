@@ -119,6 +119,10 @@ class Context(TensorParallel):
         return placed({"cp": self.cp} | inner | self.within.axes, self.placement)
 
     @property
+    def manner(self) -> tuple[str, ...]:
+        return (f"({self.kind})",) * (self.cp > 1)
+
+    @property
     def layout(self) -> Layout:
         """The `Layout` of the factor inside."""
         return self.within.layout
@@ -143,11 +147,12 @@ class Context(TensorParallel):
         """Of the factor inside."""
         return self.within.parent_axis
 
-    def uneven(self, workload: GPT) -> Collection[str]:
-        """The axis cp of a ring, where kind "ring" or documents do not balance it."""
-        cut = self.sequence
-        ring = cut is not None and cut.ring > 1
-        return ("cp",) if ring and (self.kind == "ring" or workload.documents) else ()
+    @property
+    def alike(self) -> bool | tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """All ranks, but under "ring", where their work differs along cp."""
+        if self.kind == "ring":
+            return tuple(axis for axis in self.axes if axis != "cp")
+        return True
 
     @property
     def token_ranks(self) -> int:
@@ -287,8 +292,7 @@ def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
         made = replace(made, dp=made.dp * cp, placement="")
     else:
         made = replace(made, data=replace(made.around, dp=made.dp * cp), placement="")
-    seq, batch = workload.seq // cp, workload.batch * cp
-    return made, replace(workload, seq=seq, batch=batch, documents=())
+    return made, replace(workload, seq=workload.seq // cp, batch=workload.batch * cp)
 
 
 def apart(strategy: Strategy) -> tuple[Strategy, Context | None]:

@@ -24,15 +24,16 @@ KINDS = {
     "data": ("forward", "circle", "data parallel alone"),
     "tensor": ("axis0", "diamond", "with tensor parallelism"),
     "pipeline": ("optimizer_state", "square", "with a pipeline"),
+    "context": ("axis3", "triangle", "with sequences over GPUs"),
 }
 """{kind of plan: its ink, its shape, its words}."""
 SHAPES = {
     "circle": "M-{0},0a{0},{0} 0 1,0 {1},0a{0},{0} 0 1,0 -{1},0z",
     "square": "M-{0},-{0}h{1}v{1}h-{1}z",
     "diamond": "M0,-{0}L{0},0L0,{0}L-{0},0z",
+    "triangle": "M0,-{0}L{0},{0}H-{0}z",
 }
 DOT, CHOSEN = 5.5, 11
-RUNS = "9 of 10 runs of the plan shown"
 
 
 class PlanDot(NamedTuple):
@@ -71,7 +72,6 @@ def plan_map_scene(
     if chosen >= 0:
         parts.append(_chosen(plans[chosen], across, up, band, chosen == best))
     items = [(_mark(k), KINDS[k][2]) for k in KINDS if any(p.kind == k for p in plans)]
-    items += [(_whisker, RUNS)] * bool(band and chosen >= 0)
     marks, _ = legend(items, LEFT, 30, WIDTH)
     many = f"{len(plans)} plan{'s' * (len(plans) > 1)}"
     does, left = "fits" if len(fit) == 1 else "fit", len(plans) - len(fit)
@@ -151,11 +151,6 @@ def _mark(kind):
     return lambda x, y: f"<path d='{path}' transform='translate({x + 7} {y + 6})' class='f-{ink}'/>"
 
 
-def _whisker(x, y):
-    """The error of a prediction, in the legend."""
-    return f"<path d='M{x + 7},{y - 1}v14m-4,0h8m0,-14h-8' class='s-fg' fill='none'/>"
-
-
 def _dot(plan, place, across, up, fits):
     said = escape(f"{plan.name}: {seconds(plan.step)} a step, {amount(plan.memory)} a GPU")
     faint = "" if fits else "fill-opacity='.35'"
@@ -190,4 +185,5 @@ def _chosen(plan, across, up, band, best):
 def kind_of(axes: dict[str, int]) -> str:
     """The kind of a plan, by the axes of its mesh that have more than one rank."""
     many = {name for name, size in axes.items() if size > 1}
-    return "pipeline" if "pp" in many else "tensor" if many - {"dp", "data", "z"} else "data"
+    found = [kind for kind, axis in (("context", "cp"), ("pipeline", "pp")) if axis in many]
+    return [*found, "tensor" if many - {"dp", "data", "z"} else "data"][0]

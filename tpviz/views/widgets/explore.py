@@ -63,7 +63,7 @@ class Explore(Fitted, Panel):
     ):
         check_names("explore", unknown, ["workload", "cluster", "strategy", "runner"])
         check_cluster(cluster)
-        inner, outer = parts(strategy)
+        inner, *around = parts(strategy)
         if not isinstance(workload, GPT | None):
             raise ValueError(f"explore needs a workload such as tv.GPT(), not {workload!r}")
         workload = workload or GPT()
@@ -74,8 +74,7 @@ class Explore(Fitted, Panel):
         self._runner, self._steps = runner or run, {}
         self.choice = self.prediction = self.outcome = self._ran = self._job = None
         self._expected = self._drawn = None
-        names = offered()
-        super().__init__(names, cluster, self._lock)
+        super().__init__(offered(), cluster, self._lock)
         if strategy is not None:
             self.menu.value = type(inner).__name__
         self.menu.observe(lambda change: self._choose(), "value")
@@ -84,7 +83,7 @@ class Explore(Fitted, Panel):
         self.guesses.on_change(self._moved)
         self.run_button.on_click(lambda button: self.run())
         self.stop_button.on_click(lambda button: self.stop())
-        self._choose(inner, outer, workload)
+        self._choose(inner, *around, workload)
 
     @property
     def strategy(self) -> Strategy | None:

@@ -14,6 +14,8 @@ import ipywidgets
 
 from tpviz.ranks.bar import viewer
 from tpviz.schemes import strategies
+from tpviz.schemes.context.strategy import Context, apart
+from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.merak.strategy import as_merak
 from tpviz.schemes.strategy import Strategy
 from tpviz.views.figures.page import swept, write_view
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 class Fitted(Still):
     """Mixin of ``explore`` and of the planner: strategy and model by knobs, and the view as a page.
 
-    A view gives ``most_ranks()``, how many ranks there may be; ``show_knobs(sizes, inner, outer)``;
+    A view gives ``most_ranks()``, how many ranks there may be; ``show_knobs(sizes, *factors)``;
     ``_state_at(values)``, what a page draws of values of the knobs, or the error alone;
     ``_heading()``, its title; and calls ``_moved`` where something else was changed.
     """
@@ -43,6 +45,7 @@ class Fitted(Still):
     _lock: threading.RLock
     _moved: Latest
     _fitting: Fitting
+    usual_cut: Context | None = None
 
     if TYPE_CHECKING:
 
@@ -50,44 +53,48 @@ class Fitted(Still):
             """How many ranks there may be."""
             ...
 
-        def show_knobs(self, sizes: Knobs, inner: Knobs, outer: Knobs | None = None) -> None:
-            """Show the knobs of a strategy, of one around it, and those of the model."""
+        def show_knobs(self, sizes: Knobs, *factors: Knobs) -> None:
+            """Show the knobs of a strategy, of those around it, and those of the model."""
             ...
 
         def _state_at(self, values: dict[str, Any]) -> dict[str, Any]: ...
         def _heading(self) -> str: ...
 
     @shown
-    def _choose(self, inner=None, outer=None, workload=None):
+    def _choose(self, inner=None, outer=None, cut=None, workload=None):
         """A strategy was chosen: its knobs, those of data parallelism around it, and the model's.
 
-        inner, outer : strategies whose values the knobs take, None for the usual ones. workload :
-        None for the one in view.
+        inner, outer, cut : factors whose values the knobs take, None for the usual ones.
         """
         with self._lock:
             cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
             if outer is None and not (composes(cls) or cls.shares_batch):
                 outer = next(c for c in strategies().values() if composes(c))(**{"dp": 1})
-            inner, workload = inner or cls(), workload or self._fitting.workload
-            fitting = self._fitting = self._fitting_of(workload, inner, outer)
+            inner, cut, w = (
+                inner or cls(),
+                cut or self.usual_cut,
+                workload or self._fitting.workload,
+            )
+            fitting = self._fitting = self._fitting_of(w, inner, outer, cut)
             values, stops = fitting.values, fitting.stops
             self._sizes = Knobs(ModelSizes, values, compact=True, stops=stops)
             self._inner = Knobs(cls, values, stops=stops)
-            both = self._inner.controls
-            self._outer = Knobs(type(outer), values, stops=stops, without=both) if outer else None
+            of = lambda factor, without: Knobs(type(factor), values, stops=stops, without=without)
+            self._outer = of(outer, self._inner.controls) if outer else None
+            self._cut = of(cut, WholeBlocks.__dataclass_fields__) if cut else None
             self._turned, self._writer = {}, 0
-            self.show_knobs(self._sizes, self._inner, self._outer)
+            self.show_knobs(*self._all_knobs)
             for knobs in self._all_knobs:
                 for name, box in knobs.controls.items():
                     box.observe(lambda change, name=name: self._turn(name), "value")
         self._moved()
 
-    def _fitting_of(self, workload: "GPT", inner: Strategy, outer: Strategy | None):
-        return Fitting(workload, inner, outer, self.most_ranks())
+    def _fitting_of(self, workload: "GPT", inner: Strategy, outer: Any, cut: Any):
+        return Fitting(workload, inner, outer, self.most_ranks(), cut=cut)
 
     @property
     def _all_knobs(self):
-        return [knobs for knobs in (self._sizes, self._inner, self._outer) if knobs]
+        return [knobs for knobs in (self._sizes, self._inner, self._outer, self._cut) if knobs]
 
     def _turn(self, name):
         """A knob was moved, not by `_fit`: the last one moved is the last of ``_turned``."""
@@ -170,21 +177,22 @@ def place(name: str) -> tuple[bool, int, str]:
     return composes(cls), len(knob_fields(cls)), name
 
 
-def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None]:
-    """(the strategy inside, the one around it or None). Raises ValueError on what is none. A
-    product that is one of Merak's is that."""
+def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None, Context | None]:
+    """(the strategy inside, the one around it or None, its `Context` or None). Raises ValueError on
+    what is none. A product that is one of Merak's is that."""
     if strategy is None:
-        return None, None
+        return None, None, None
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
-    given: Strategy = as_merak(strategy)
+    without, cut = apart(strategy)
+    given: Strategy = as_merak(without)
     inner = getattr(given, "inner", None)
     if not {type(given).__name__, type(inner or given).__name__} <= {*offered()}:
         raise ValueError(
             f"{given.short} is in no menu and has no knobs to turn: use "
             "tv.compare(strategy, workload, cluster), tv.run or tv.verify"
         )
-    return (inner, replace(given, inner=None)) if inner else (given, None)  # pyright: ignore[reportCallIssue]
+    return inner or given, replace(given, inner=None) if inner else None, cut  # pyright: ignore[reportCallIssue]
 
 
 def composes(cls: "Callable[..., Any]") -> bool:

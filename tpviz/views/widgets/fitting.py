@@ -9,13 +9,15 @@
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 from tpviz.core.workload import GPT
 from tpviz.schemes.advice import fits
+from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.knobs import knob
 from tpviz.schemes.strategy import Strategy
 
@@ -40,7 +42,7 @@ class ModelSizes:
 
 
 class Fitting:
-    """The knobs of a workload, of a strategy, and of a data parallelism around it (None without).
+    """The knobs of a workload, a strategy, data parallelism around it and a `Context` (or None).
 
     A knob stops where the sizes of the model allow it, were the other knobs of the strategies at
     their least. Where knobs then bind each other, by the number of ranks say, the last one moved
@@ -58,13 +60,18 @@ class Fitting:
         outer: Strategy | None,
         ranks: int,
         more: Collection[int] = (),
+        cut: Context | None = None,
     ):
-        self._workload, self._inner, self._outer, self.ranks = workload, inner, outer, ranks
+        self._workload, self._inner, self.ranks = workload, inner, ranks
+        self._around = [factor for factor in (cut, outer) if factor]
         sizes = {name: getattr(workload, name) for name in _names(ModelSizes)}
-        self.values = {**sizes, **_knobs(inner), **(_knobs(outer) if outer else {})}
+        self.values = dict(sizes)
         self._choices = {name: _multiples(size) for name, size in sizes.items()}
-        for strategy in filter(None, (inner, outer)):
-            for f in knob_fields(type(strategy)):
+        for strategy in (inner, *self._around):
+            for f in own_fields(type(strategy)):
+                value = getattr(strategy, f.name)  # of a knob that two have, the one that was set
+                if f.name not in self.values or value != f.default:
+                    self.values[f.name] = value
                 if values := _choices(f, self.values[f.name], more):
                     self._choices[f.name] = values
         knobs = {name: values for name, values in self._choices.items() if name not in sizes}
@@ -143,23 +150,27 @@ class Fitting:
         ``ValueError`` on those that either refuses by itself."""
         workload = _with(self._workload, *((name, values[name]) for name in _names(ModelSizes)))
         strategy = _with(self._inner, *((n, values[n]) for n in _names(type(self._inner))))
-        if self._outer and values["dp"] > 1:
-            strategy *= _with(self._outer, *((n, values[n]) for n in _names(type(self._outer))))
+        for factor in self._around:
+            made = _with(factor, *((n, values[n]) for n in _names(type(factor))))
+            if made.world_size > 1 or "cp" in strategy.axes:  # whose replicas may share states
+                strategy *= made
         return strategy, workload
+
+
+def own_fields(cls: type) -> list[Field[Any]]:
+    """The knobs of a class; of `Context` those that the factors inside it do not have."""
+    without = WholeBlocks.__dataclass_fields__ if cls is Context else ()
+    return [f for f in knob_fields(cls) if f.name not in without]
 
 
 @lru_cache
 def _names(cls):
-    return [f.name for f in knob_fields(cls)]
+    return [f.name for f in own_fields(cls)]
 
 
 @lru_cache(maxsize=4096)  # making one, with all its checks, is most of the time of a move
 def _with(owner, *values):
     return replace(owner, **dict(values))
-
-
-def _knobs(strategy):
-    return {name: getattr(strategy, name) for name in _names(type(strategy))}
 
 
 def _multiples(size):

@@ -17,6 +17,7 @@ from tpviz.cluster import Cluster
 from tpviz.core.workload import GPT
 from tpviz.schemes.strategy import Strategy
 
+from .fitted import parts
 from .fitting import Fitting
 
 HIDDEN, HEADS, SEQ, VOCAB = 128, 8, 64, 512
@@ -42,10 +43,8 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
     and of latencies, are not.
     """
     w, sizes = workload, shrunk(strategy.axes, ranks)
-    inner, outer = (getattr(strategy, "inner", None) or strategy, None)
-    if inner is not strategy:
-        outer = _resized(replace(strategy, **{"inner": None}), sizes)
-    inner = _resized(inner, sizes)
+    inner, outer, cut = (factor and _resized(factor, sizes) for factor in parts(strategy))
+    assert inner is not None
     divided = w.hidden / HIDDEN
     stages = getattr(inner, "stages", 1)
     changes: dict[str, Any] = {"seq": min(SEQ, w.seq), "vocab": min(VOCAB, w.vocab)}
@@ -56,8 +55,8 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
     if w.ffn:
         changes["ffn"] = max(1, round(w.ffn / divided / 16)) * 16
     batch = prod(sizes.values()) * getattr(inner, "microbatches", getattr(inner, "accumulation", 1))
-    small = replace(w, dtype="float32", batch=batch, documents=(), **changes)
-    fitting = Fitting(small, inner, outer, ranks)  # what does not fit together gives way
+    small = replace(w, dtype="float32", batch=batch, **changes)
+    fitting = Fitting(small, inner, outer, ranks, cut=cut)  # what does not fit gives way
     made, small = fitting.strategy, fitting.workload
     half = w.dtype if w.dtype in cluster.device.flops and w.dtype != "float32" else ""
     cut = _cut(cluster, strategy.axes, made.axes).scale_model(hidden=divided, dtype=half)
@@ -134,7 +133,7 @@ def _words(strategy: Strategy, w: GPT, made: Strategy, small: GPT):
         for axis, size in strategy.axes.items()
         if size > 1
     ]
-    chunks = [getattr(getattr(s, "inner", None) or s, "chunks", 1) for s in (strategy, made)]
+    chunks = [getattr(parts(s)[0], "chunks", 1) for s in (strategy, made)]
     if chunks[0] != chunks[1]:
         axes.append("chunks {} \N{RIGHTWARDS ARROW} {}".format(*chunks))
     sizes = [

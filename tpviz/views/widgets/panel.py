@@ -71,10 +71,10 @@ class Panel(Still, ipywidgets.VBox):
         """Seconds of a measured step of a choice, None where it was not run."""
         return None
 
-    def show_knobs(self, sizes: Knobs, inner: Knobs, outer: Knobs | None = None) -> None:
-        """Show the knobs of a strategy, of one around it, and those of the model."""
-        boxes = [inner]
-        if outer:
+    def show_knobs(self, sizes: Knobs, *factors: Knobs) -> None:
+        """Show the knobs of a strategy, of those around it, and those of the model."""
+        boxes: list[ipywidgets.DOMWidget] = [factors[0]]
+        for outer in factors[1:]:
             words = f"combined with {escape(outer.cls.__name__)}"
             boxes += [ipywidgets.HTML(f"<b>{words}</b>"), outer]
         self.knobs_box.children = [*boxes, ipywidgets.HTML("<b>the model and its batch</b>"), sizes]

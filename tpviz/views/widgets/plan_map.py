@@ -98,9 +98,6 @@ class PlanMap(Working, View):
         if 0 <= change.new < len(others):
             self._take(others[change.new][0])
 
-    def _draw(self, **options):
-        return self._svg(self.scene, **options)
-
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each plan."""
         rows = [[d.name, d.kind, seconds(d.step), amount(d.memory)] for _, d in self.plans]
@@ -142,7 +139,7 @@ def _predicted(asked: PlansAsked) -> "Iterator[tuple[Strategy, figure.PlanDot]]"
 
 def _around(w, cluster, ranks):
     common = [cell.made(choice) for cell in usual(w, cluster, ranks) for choice in cell.choices]
-    yield from common
+    yield from common[:: 1 + len(common) // MOST]
     space = [*cells(w, ranks, [Merak])]
     for cell in space[:: max(len(space) // MOST, 1)]:
         yield cell.made(cell.choices[0])

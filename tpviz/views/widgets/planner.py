@@ -10,7 +10,6 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import lru_cache
 from html import escape
-from math import inf
 from typing import Any
 
 import ipywidgets
@@ -25,12 +24,12 @@ from tpviz.evidence.published.adapter import fabric_of
 from tpviz.evidence.published.bands import IDEAL, Band, band
 from tpviz.ranks.launch import max_ranks
 from tpviz.schemes import strategies
-from tpviz.schemes.merak.strategy import Merak
+from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.strategy import Strategy
-from tpviz.verbs.frontier import Frontier
 from tpviz.verbs.predict import Prediction, predict
-from tpviz.verbs.room import USUAL, Training, need
-from tpviz.verbs.space import usual
+from tpviz.verbs.room import USUAL, Training
+from tpviz.verbs.search import first_plan
+from tpviz.verbs.space import also
 from tpviz.verbs.why import foreign
 from tpviz.views.figures.svg import scrolled, seconds, stacked
 
@@ -45,6 +44,7 @@ from .model import axes_html, message, short_of_memory
 from .numbers import figures, plan_svgs
 from .plan_map import PlanMap
 from .plans import PlansAsked, PlansPane
+from .setting import ROOMY, dropdown
 
 BATCH = 1 << 22
 """Tokens of a step of a model chosen by name: Llama 2's 4M (Touvron et al. 2023, arXiv 2307.09288,
@@ -110,6 +110,8 @@ class Planner(Fitted, ipywidgets.VBox):
     ``error`` the message shown, or "".
     """
 
+    usual_cut = Context(cp=1)
+
     def __init__(
         self,
         workload: GPT | str | None = None,
@@ -124,7 +126,7 @@ class Planner(Fitted, ipywidgets.VBox):
         gpus, gpu = USUAL_GPUS if gpus is None else gpus, gpu or USUAL_GPU
         framework = framework or USUAL_FRAMEWORK
         cluster_for(gpu, gpus, framework)
-        inner, outer = parts(strategy)
+        inner, *around = parts(strategy)
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self._runner, self._quiet, self.error = runner, False, ""
         self.prediction: Prediction | None = None
@@ -132,21 +134,16 @@ class Planner(Fitted, ipywidgets.VBox):
         self.small: Explore | None = None
         own = [] if isinstance(given, str) else [("as given", given)]
         named = [(name, name) for name in models.names()]
-        self.model = _menu("model", [*own, *named], given, "sizes as published: tv.models")
-        names = offered()
-        self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
-        self.gpu = _menu("GPU", tuple(clusters.GPUS), gpu, "in NVIDIA's nodes: tv.clusters.dgx")
-        counts = sorted({*COUNTS, gpus})
+        self.model = dropdown("model", [*own, *named], given, "sizes as published: tv.models")
+        self.menu = ipywidgets.Dropdown(options=offered(), description="strategy", style=WIDE)
+        self.gpu = dropdown("GPU", tuple(clusters.GPUS), gpu, "in NVIDIA's nodes: tv.clusters.dgx")
+        counts = [(f"{n:,}", n) for n in sorted({*COUNTS, gpus})]
         self.gpus = ipywidgets.SelectionSlider(
-            options=[(f"{n:,}", n) for n in counts],
-            value=gpus,
-            description="GPUs",
-            style=WIDE,
-            layout={"width": "auto", "max_width": "440px"},
+            options=counts, value=gpus, description="GPUs", style=WIDE, layout=ROOMY
         )
         run_by = [("ideal: nominal rates", IDEAL), *((name, name) for name in frameworks())]
-        self.framework = _menu("run by", run_by, framework, "whose kernels: tv.clusters.as_run_by")
-        self.states = _menu("AdamW", list(STATES), USUAL, "what 16-bit training keeps: tv.Training")
+        self.framework = dropdown("run by", run_by, framework, "whose kernels: clusters.as_run_by")
+        self.states = dropdown("AdamW", STATES, USUAL, "what 16-bit training keeps: tv.Training")
         self.facts, self.message, self.gave, self.picture, self.axes = (
             ipywidgets.HTML() for _ in range(5)
         )
@@ -160,7 +157,7 @@ class Planner(Fitted, ipywidgets.VBox):
             layout={"width": "240px"},
         )
         super().__init__(self._rows())
-        self._choose_first(inner, outer)
+        self._choose_first(inner, *around)
         self.model.observe(lambda change: self._choose_first(), "value")
         self.menu.observe(lambda change: self._quiet or self._choose(), "value")
         for box in (self.gpu, self.gpus, self.framework, self.states):
@@ -198,14 +195,15 @@ class Planner(Fitted, ipywidgets.VBox):
         return self.gpus.value  # pyright: ignore[reportReturnType]
 
     @shown
-    def _choose_first(self, inner=None, outer=None):
-        """A model was chosen, and perhaps a strategy inside and one around it."""
+    def _choose_first(self, inner=None, *around):
+        """A model was chosen, and perhaps a strategy inside and those around it."""
         chosen: Any = self.model.value
         workload = preset(chosen) if isinstance(chosen, str) else chosen
         how = self._training_of(workload)
-        inner = inner or first_plan(workload, self.cluster, self.most_ranks(), how)
+        if inner is None:
+            inner, *around = parts(first_plan(workload, self.cluster, self.most_ranks(), how))
         self._set_menu(inner)
-        self._choose(inner, outer, workload)
+        self._choose(inner, *around, workload=workload)
 
     def _set_menu(self, inner):
         self._quiet = True
@@ -217,13 +215,13 @@ class Planner(Fitted, ipywidgets.VBox):
     @shown
     def take(self, strategy: Strategy) -> None:
         """Set the knobs to a strategy."""
-        inner, outer = parts(strategy)
+        inner, *around = parts(strategy)
         self._set_menu(inner)
-        self._choose(inner, outer)
+        self._choose(inner, *around)
 
-    def _fitting_of(self, workload, inner, outer):
+    def _fitting_of(self, workload, inner, outer, cut):
         more = {n for count in (*COUNTS, self.most_ranks()) for n in divisors(count)}
-        return Fitting(workload, inner, outer, self.most_ranks(), sorted(more))
+        return Fitting(workload, inner, outer, self.most_ranks(), sorted(more), cut)
 
     @property
     def _filling(self) -> str:
@@ -264,11 +262,16 @@ class Planner(Fitted, ipywidgets.VBox):
         return PlansAsked(self.workload, self.cluster, self.most_ranks(), self.training)
 
     # -- while knobs move --------------------------------------------------------------------------
-    def show_knobs(self, sizes: Knobs, inner: Knobs, outer: Knobs | None = None) -> None:
-        """Show the knobs of a strategy, of one around it, and those of the model."""
-        boxes = [inner, *([outer] if outer else [])]
+    def show_knobs(self, sizes: Knobs, *factors: Knobs) -> None:
+        """Show the knobs of a strategy, of those around it, and those of the model."""
         heading = ipywidgets.HTML("<b>the model and its batch</b>")
-        self.knobs_box.children = [*boxes, heading, sizes]
+        self.knobs_box.children = [*factors, heading, sizes]
+
+    def _show_cut(self):
+        """Show the knobs of context parallelism where sequences are long or cut; how, if cut."""
+        on, rows = self._fitting.values["cp"] > 1, self._cut.children[1:]
+        for box, there in zip((self._cut, *rows), (on or also(self.workload), on, on)):
+            box.layout.display = "" if there else "none"
 
     @shown
     def _redraw(self):
@@ -278,6 +281,7 @@ class Planner(Fitted, ipywidgets.VBox):
             try:
                 cluster = self.cluster
                 gave = self._fit()
+                self._show_cut()
                 prediction = predict(self.strategy, self.workload, cluster, training=self.training)
             except ValueError as error:
                 self.show_error(error)
@@ -443,28 +447,3 @@ def cluster_for(gpu: str, gpus: int, framework: str) -> Cluster:
     one_of("framework", framework, (IDEAL, *frameworks()))
     cluster = clusters.dgx(gpu, gpus)
     return cluster if framework == IDEAL else as_run_by(cluster, framework, fabric_of(framework))
-
-
-def first_plan(
-    workload: GPT, cluster: Cluster, ranks: int, training: Training | None = None
-) -> Strategy:
-    """The fastest by formula, of the plans that a search looks at first, that has room; the one
-    that needs least where none has."""
-    frontier = Frontier(workload, cluster, training, wanted=1)
-    found = frontier.run(usual(workload, cluster, ranks), inf, lambda waiting: None)
-    if found.rows:
-        return min(found.rows, key=lambda row: row.predicted).strategy
-    heavy = [rejected.strategy for rejected in found.rejected if rejected.cause == "memory"]
-    alone = Merak(pp=1, microbatches=1, schedule="1f1b", recompute="none")
-    return min(heavy, key=lambda s: need(s, workload, cluster, training).total, default=alone)
-
-
-def _menu(description: str, options: Any, value: Any, tooltip: str):
-    return ipywidgets.Dropdown(
-        options=options,
-        value=value,
-        description=description,
-        style=WIDE,
-        layout={"width": "auto", "max_width": "440px"},
-        tooltip=tooltip,
-    )

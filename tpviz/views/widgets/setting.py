@@ -23,6 +23,7 @@ from tpviz.verbs.slow_motion import auto_slow_motion, shortest
 
 from .knobs import WIDE, small_html
 
+NARROW, ROOMY = {"width": "290px"}, {"width": "auto", "max_width": "440px"}
 HIDDEN = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 SLOW = (1, 10, 100, 1_000, 10_000)
 VISIBLE = 1 / 4
@@ -49,14 +50,13 @@ class Setting(ipywidgets.VBox):
 
     def __init__(self, cluster: Cluster | None = None):
         where = "where the ranks run: on this machine as it is, or on an emulated cluster"
-        self.menu = _dropdown("cluster", _menu(cluster), cluster or HERE, where)
-        self.menu.layout = {"width": "auto", "max_width": "440px"}
+        self.menu = dropdown("cluster", _menu(cluster), cluster or HERE, where)
         sizes = [(f"stands for {c} x" if c > 1 else "as it is", c) for c in HIDDEN]
         larger = "scale model: a system with hidden sizes so many times larger"
-        self.hidden = _dropdown("hidden sizes", sizes, 1, larger)
+        self.hidden = dropdown("hidden sizes", sizes, 1, larger, NARROW)
         slowly = [(AUTO, AUTO), *((f"{s:,} x", s) for s in SLOW)]
         usual = AUTO if cluster is None or cluster.slow_motion == 1 else 1
-        self.slow = _dropdown("slow motion", slowly, usual, "all rates are divided by this")
+        self.slow = dropdown("slow motion", slowly, usual, "all rates are divided by this", NARROW)
         self.halves = ipywidgets.Checkbox(
             False,
             description="float32 stands for 16 bits",
@@ -111,13 +111,14 @@ class Setting(ipywidgets.VBox):
         self.children = [self.menu, self._scaling] if on_cluster else [self.menu]
 
 
-def _dropdown(description, options, value, tooltip):
+def dropdown(description: str, options: Any, value: Any, tooltip: str, layout: Any = ROOMY) -> Any:
+    """A menu as views have it."""
     return ipywidgets.Dropdown(
         options=options,
         value=value,
         description=description,
         style=WIDE,
-        layout={"width": "290px"},
+        layout=layout,
         tooltip=tooltip,
     )
 
