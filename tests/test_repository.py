@@ -25,16 +25,16 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 5_900,
+    "core": 5_931,  # 31 for documents packed in a sequence
     "cluster": 3_621,
     "ranks": 6_096,
     "files": 2_100,
     # 12,840 before parts of sequences in schemes and modules of one's own, and documents
-    "schemes": 13_105,
+    "schemes": 13_165,
     "verbs": 4_660,
     "modules": 7_060,  # 6,450 before sequences over ranks
     "evidence": 11_360,
-    "views": 17_027,
+    "views": 16_975,
     "course": 10_680,  # 10,050 before notebook 14: eight exercises on context parallelism, a zoo
 }
 TOP = {"__init__", "__main__"}

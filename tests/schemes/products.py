@@ -16,13 +16,16 @@ FORMS = (2, 1), (2, 1), (4, 1), (8, 1), (2, 2), (2, 2), (2, 4), (4, 2), (1, 2)
 
 
 def workload(rnd, context=False):
-    """A small model; heads divide by 4, so that most products fit."""
+    """A small model; heads divide by 4, so that most products fit. Some have documents packed."""
     heads = rnd.choice((4, 8))
+    seq = rnd.choice((8, 12, 16) if context else (8, 12))
+    ends = sorted(rnd.sample(range(1, seq), rnd.choice((0, 0, 1, 2, 4))))
     return tv.GPT(
+        documents=[end - start for start, end in zip((0, *ends), (*ends, seq))],
         layers=rnd.choice((4, 6)),
         heads=heads,
         hidden=heads * rnd.choice((4, 6)),
-        seq=rnd.choice((8, 12, 16) if context else (8, 12)),
+        seq=seq,
         batch=16,
         vocab=32,
         **(LLAMA if rnd.random() < 0.3 else {}),

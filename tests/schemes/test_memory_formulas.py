@@ -91,11 +91,22 @@ LIKE = [
     )
 ]
 BUCKETS = tv.DataParallel(dp=2, zero=2, bucket_mb=0.02)
+PACKED = [
+    (strategy, replace(w, documents=(W.seq // 2, W.seq // 4, W.seq - W.seq // 2 - W.seq // 4)))
+    for w in (W, LLAMA)
+    for strategy in (
+        tv.Megatron(tp=1),
+        tv.Megatron(tp=2, sp=True),
+        tv.Megatron(tp=1, recompute="selective"),
+        tv.Context(cp=2),
+        tv.Context(cp=2, kind="ulysses"),
+    )
+]
 TRACKED = [*((s, W) for s in (*STRATEGIES, BUCKETS)), *((s, SMALL) for s in LAST)]
-TRACKED += LIKE
+TRACKED += LIKE + PACKED
 
 
-@pytest.mark.parametrize("strategy, w", [(s, W) for s in STRATEGIES] + LIKE, ids=named)
+@pytest.mark.parametrize("strategy, w", [(s, W) for s in STRATEGIES] + LIKE + PACKED, ids=named)
 def test_equals_what_is_tracked(strategy, w):
     found, tracked = strategy.memory(w), peaks(strategy, w, TRACKED)
     assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}

@@ -269,7 +269,7 @@ def test_every_sheet_of_a_sum_names_its_ranks(strategy):
     behind = [set(re.findall(r">(\d)</text>", sheet)) for sheet in sheets]
     front = {"0", str(strategy.axes["d2"])}
     assert set().union(*behind) == {str(rank) for rank in range(strategy.world_size)} - front
-    assert f">block 256 × {64 // strategy.axes['d2']}</text>" in drawn
+    assert f">rank 0: 256 × {64 // strategy.axes['d2']}</text>" in drawn
 
 
 def test_sheets_fall_together_where_they_are_reduced():

@@ -18,9 +18,8 @@ def view():
 
 
 def lit(view):
-    """The known schemes that are lit."""
-    common = view.picture.scene["common"]
-    return [part.split("'")[0] for part in common.split("data-case='")[1:]]
+    """The known schemes that are said."""
+    return [note.split(": ")[1] for note in view.picture.scene["notes"]]
 
 
 def test_repr_and_words(view):

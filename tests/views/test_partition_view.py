@@ -56,6 +56,7 @@ def test_pieces_add_up_to_their_stages(graph, shared):
     for part in data["stages"]:
         mine = [s for s in data["shards"] if s["stage"] == part["index"]]
         assert sum(s["activation_bytes"] for s in mine) == part["activation_bytes"] > 0
+        assert sum(s["numel"] for s in mine) == part["numel"]
         assert sum(s["flops"] for s in mine) == part["flops"]
 
 

@@ -12,6 +12,7 @@ the same data offline.
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -51,6 +52,8 @@ class GPT:
     norm : "layer", or "rms" (Zhang and Sennrich 2019, arXiv 1910.07467), which has no bias.
     rotary : rotary position embeddings (Su et al. 2021, arXiv 2104.09864) instead of learned ones.
     bias : whether LayerNorm and all linear layers but the head have one.
+    documents : lengths of the documents packed in each sequence, which add up to ``seq``: tokens
+    attend inside their own, and positions begin anew in each; (): one that fills the sequence.
 
     Raises ``ValueError`` with the sizes that clash and the nearest that work.
     """
@@ -71,6 +74,7 @@ class GPT:
     norm: str = "layer"
     rotary: bool = False
     bias: bool = True
+    documents: tuple[int, ...] = ()
 
     context = None  # of a part of the sequences that `tpviz.schemes.context` cuts: how
 
@@ -83,6 +87,7 @@ class GPT:
             settle(self, name, one_of, (True, False))
         settle(self, "dtype", one_of, tuple(DTYPES))
         settle(self, "norm", one_of, NORMS)
+        settle(self, "documents", _packed, self.num_positions)
         divides("hidden", self.hidden, "heads", self.heads)
         if self.kv_heads:
             divides("heads", self.heads, "kv_heads", self.kv_heads)
@@ -157,6 +162,17 @@ class GPT:
         """Number of learned positions: tokens of a whole sequence."""
         return self.seq
 
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each document of a whole sequence."""
+        return self.documents or (self.num_positions,)
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of a query that a sequence has here and a key of its document, whatever the causal
+        mask leaves of them: ``seq`` squared without ``documents``."""
+        return sum(n * n for n in self.lengths) * self.seq // self.num_positions
+
     def norm_shapes(self, name: str) -> dict[str, tuple[int, ...]]:
         """{name: shape} of a norm's parameters."""
         biased = self.bias and self.norm == "layer"
@@ -223,11 +239,12 @@ class GPT:
 
         3 (forward, and twice that for backward) x tokens x [L (2 M + 4 s h) + 2 h V], M the
         elements of a block's matrices: the GEMMs alone, attention counted without its causal half,
-        nothing recomputed (the "model FLOPs" of MFU).
+        nothing recomputed (the "model FLOPs" of MFU). Of ``documents``, s is the mean of their
+        squares over that of their lengths.
         """
-        per_layer = 2 * self.block_matrices + 4 * self.seq * self.hidden
-        tokens = self.batch * self.seq
-        return 3 * tokens * (self.layers * per_layer + 2 * self.hidden * self.vocab)
+        tokens, attention = self.batch * self.seq, 4 * self.batch * self.pairs * self.hidden
+        per_layer = 2 * tokens * self.block_matrices + attention
+        return 3 * (self.layers * per_layer + 2 * tokens * self.hidden * self.vocab)
 
     def tokens(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """(inputs, targets) of training step ``step``: int64 (batch, seq), the same on every call.
@@ -245,6 +262,20 @@ class GPT:
         starts = rng.integers(0, len(data) - self.seq, size=self.batch)
         windows = data[starts[:, None] + np.arange(self.seq + 1)]
         return windows[:, :-1].copy(), windows[:, 1:].copy()
+
+
+def _packed(name: str, value: Any, seq: int) -> tuple[int, ...]:
+    """Lengths that add up to ``seq``, () for a single one."""
+    try:
+        lengths = tuple(whole_number(name, n) for n in value)
+    except TypeError:
+        raise ValueError(f"{name} must be lengths such as (5, 3, 8), not {value!r}") from None
+    if lengths and (missing := seq - sum(lengths)):
+        more = f", or another document of {missing}" if missing > 0 else ""
+        raise ValueError(
+            f"{name} of {seq - missing} tokens for seq={seq}: use seq={seq - missing}{more}"
+        )
+    return lengths if len(lengths) > 1 else ()
 
 
 @lru_cache(maxsize=1024)

@@ -6,6 +6,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tpviz.core.workload import GPT
 
     from .strategy import Strategy
@@ -86,6 +88,12 @@ class Factor:
         """
         texts = [(getdoc(type(one)) or "").partition("\n\n")[0] for one in self.factors]
         return f"{self.caption}: {' '.join(' '.join(texts).replace('``', '').split())}"
+
+    def uneven(self, workload: "GPT") -> "Collection[str]":
+        """Axes along which ranks that are ``alike`` have other parts of this workload's work: those
+        of the factor inside."""
+        inner = getattr(self, "inner", None)
+        return inner.uneven(workload) if inner else ()
 
     def nested(self, other: "Strategy") -> "Strategy | None":
         """The product of this factor and ``other``, inside of a third; None if there is none."""

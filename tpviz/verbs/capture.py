@@ -44,11 +44,11 @@ _lock = threading.Lock()  # a process has one torch.distributed world
 def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -> Capture:
     """Record one training step with a fake process group: a `Capture`, without ranks or numbers.
 
-    If the strategy says that all ranks are ``alike``, one is recorded; if along some axes only, one
-    for each index on the others. Otherwise the first, the last along each mesh axis and the last of
-    all. If these run the same program but for their place in the mesh, they stand for all (ranks
-    between are not checked); along an axis where they differ, every index is recorded, with the
-    first and last along the other axes.
+    If the strategy says that all ranks are ``alike``, one is recorded; if along some axes only, or
+    if work along some is ``uneven``, one for each index on the others. Otherwise the first, the
+    last along each mesh axis and the last of all. If these run the same program but for their place
+    in the mesh, they stand for all (ranks between are not checked); along an axis where they
+    differ, every index is recorded, with the first and last along the other axes.
     detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit, where ranks
     disagree about a collective's size, operation, root or dtype, or the program needs the numbers
     that its tensors hold; ``RuntimeError`` inside a rank.
@@ -66,7 +66,8 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
         if strategy.alike is False:
             distinct = _distinct_axes(mesh, record)
         else:
-            known = mesh.names if strategy.alike is True else strategy.alike
+            known = {*(mesh.names if strategy.alike is True else strategy.alike)}
+            known -= {*strategy.uneven(workload)}
             distinct = tuple(a for a in mesh.names if a not in known)
         recorded, ranks, start = {}, _ranks(mesh, distinct), thread_time()
         for rank in ranks:

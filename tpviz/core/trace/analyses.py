@@ -232,9 +232,8 @@ def breakdown(trace: "Trace") -> Breakdowns:
     windows, ranks = _windows(trace), trace.ranks
     models = sorted(set(map(trace.model_of, ranks)))
     compute, copy = _spans(trace, "compute", models), _spans(trace, "copy", models)
-    rows = np.flatnonzero(trace["kind"] == "comm")
-    columns = trace["start"][rows], trace["end"][rows], _arrival(trace)[rows]
-    rank = trace["rank"][rows]
+    rows, columns = trace["kind"] == "comm", map(trace.__getitem__, ("rank", "start", "end"))
+    rank, *columns = (column[rows] for column in (*columns, _arrival(trace)))
     found = {
         m: _breakdown(windows, compute[m], copy[m], *(c[rank == m] for c in columns))
         for m in models
@@ -247,16 +246,16 @@ def _breakdown(windows, compute, copy, start, end, arrival):
     comm = intersect(windows, merge(start, end))
     before = intersect(windows, merge(start, np.minimum(arrival, end)))
     moving = _union(compute, merge(arrival, end))
-    works = _union(compute, comm)
-    both = length(intersect(compute, comm))
+    works, computes, communicates = _union(compute, comm), length(compute), length(comm)
+    works, does = length(works), length(_union(works, copy) if len(copy[0]) else works)
     return Breakdown(
         span=length(windows),
-        compute=length(compute) - both,
-        overlapped=both,
-        exposed=length(comm) - both,
-        idle=length(windows) - length(_union(works, copy) if len(copy[0]) else works),
-        waiting=length(before) - length(intersect(before, moving)),
-        copying=length(copy) - length(intersect(copy, works)),
+        compute=works - communicates,
+        overlapped=max(0.0, computes + communicates - works),
+        exposed=works - computes,
+        idle=length(windows) - does,
+        waiting=length(_union(before, moving)) - length(moving),
+        copying=does - works,
     )
 
 

@@ -180,7 +180,8 @@ class Trace:
     @property
     def ranks(self) -> list[int]:
         """Numbers of the ranks that have events, in order."""
-        return np.unique(self["rank"]).tolist()
+        rank = self["rank"]  # of a rank's rows in a row the first says it
+        return np.unique(rank[np.diff(rank, prepend=rank[:1] - 1) != 0]).tolist()
 
     def model_of(self, rank: int) -> int:
         """The rank whose rows stand for those of ``rank``: its own, unless ranks share rows."""

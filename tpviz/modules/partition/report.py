@@ -91,8 +91,8 @@ def scene(partition: "Partition") -> dict[str, Any]:
         "numel": graph.numel(graph.parameters),
         "stages": stages,
         "shards": [
-            {**sizes(s), "stage": owner[k], "activation_bytes": kept}
-            for k, (s, kept) in enumerate(zip(partition.shards, _kept(partition)))
+            {**sizes(s), "numel": numel, "stage": owner[k], "activation_bytes": kept}
+            for k, (s, (numel, kept)) in enumerate(zip(partition.shards, _own(partition)))
         ],
         "ties": [
             {what: list(values) for what, values in tie.items()} for tie in partition.tied_weights
@@ -100,20 +100,17 @@ def scene(partition: "Partition") -> dict[str, Any]:
     }
 
 
-def _kept(partition):
-    """Of each shard the bytes kept for backward that no shard before it on its stage keeps."""
-    body = partition.graph.body
+def _own(partition):
+    """Of each shard (elements of parameters, bytes kept for backward) that no shard before it on
+    its stage has."""
+    graph = partition.graph
     for first, stop in partition.ranges:
-        seen = {}
+        names, kept = set(), {}
         for s in partition.shards[first:stop]:
-            new = {
-                storage: size
-                for node in body[s.start : s.stop]
-                for storage, size in node.saves.items()
-                if storage not in seen
-            }
-            seen |= new
-            yield sum(new.values())
+            nodes, before = graph.body[s.start : s.stop], (graph.numel(names), sum(kept.values()))
+            names |= {name for node in nodes for name in node.parameters}
+            kept = {name: size for node in nodes for name, size in node.saves.items()} | kept
+            yield graph.numel(names) - before[0], sum(kept.values()) - before[1]
 
 
 def grouped(paths: Iterable[str]) -> list[str]:

@@ -47,8 +47,8 @@ def hardware_flops(w: GPT, skipped: bool = False) -> int:
     96 B s l h^2 (1 + s/6h + V/16lh) for an MLP of ratio 4: `GPT.step_flops` and the blocks again.
     skipped : without attention's masked half, which kernels skip (`tpviz.schemes.gpt.kernels`).
     """
-    per_layer = 2 * w.block_matrices + 4 * w.seq * w.hidden * (1 - 2 * skipped)  # half of 4 passes
-    return w.step_flops + w.batch * w.seq * w.layers * per_layer
+    attention = 4 * w.pairs * w.hidden * (1 - 2 * skipped)  # half of 4 passes
+    return w.step_flops + w.batch * w.layers * (2 * w.seq * w.block_matrices + attention)
 
 
 class Utilisation(NamedTuple):

@@ -79,10 +79,11 @@ def _repeated(k, q):
 
 # -- where keys and values come from ---------------------------------------------------------------
 class RingKeys:
-    """Keys and values of all ranks, passed round."""
+    """Keys and values of all ranks, passed round. documents : lengths of those packed in each
+    sequence; (): one."""
 
-    def __init__(self, cut: "SequenceCut", ring: Neighbours):
-        self.cut, self.ring, self.rank = cut, ring, ring.rank
+    def __init__(self, cut: "SequenceCut", ring: Neighbours, documents: tuple[int, ...] = ()):
+        self.cut, self.ring, self.rank, self.documents = cut, ring, ring.rank, documents
 
     def all(self, own: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Yield (rank, its keys and values (2, B, K, T, D)), this rank's ``own`` first."""
@@ -120,10 +121,11 @@ class RingSums:
 
 
 class GatheredKeys:
-    """Keys and values of all ranks, all-gathered while a rank computes its own blocks."""
+    """Keys and values of all ranks, all-gathered while a rank computes its own blocks. documents :
+    as of `RingKeys`."""
 
-    def __init__(self, cut: "SequenceCut", group: Any):
-        self.cut, self.group, self.rank = cut, group, group.rank()
+    def __init__(self, cut: "SequenceCut", group: Any, documents: tuple[int, ...] = ()):
+        self.cut, self.group, self.rank, self.documents = cut, group, group.rank(), documents
 
     def all(self, own: Tensor) -> Iterator[tuple[int, Tensor]]:
         """As of `RingKeys`."""
@@ -172,14 +174,14 @@ class BlockAttention(torch.autograd.Function):
         # as the fused kernel lays out its own: tokens before heads
         out = q.new_empty((B, T, N, D), dtype=wide).transpose(1, 2)
         sums = q.new_empty((B, T, N), dtype=wide).transpose(1, 2)
-        own, begun = torch.stack((k, v)), set()
+        own = torch.stack((k, v))
         for position, (rank, keys) in enumerate(source.all(own)):
             with label(chunk=position):
-                for i, rows, j, causal in _blocks(source, rank, T):
-                    k_block, v_block = keys[:, :, :, j]
+                for rows, columns, causal in _blocks(source, rank, T):
+                    k_block, v_block = keys[:, :, :, columns]
                     found = block(q[:, :, rows], k_block, v_block, causal)
-                    _merge(out[:, :, rows], sums[:, :, rows], *found, first=i not in begun)
-                    begun.add(i)
+                    # of a row, the block on the diagonal is the first
+                    _merge(out[:, :, rows], sums[:, :, rows], *found, first=causal)
         result = out.to(q.dtype)
         ctx.source = source
         ctx.save_for_backward(q, own, result, sums)
@@ -194,14 +196,14 @@ class BlockAttention(torch.autograd.Function):
         for position, (rank, keys) in enumerate(source.all(own)):
             with label(chunk=position):
                 of_keys = torch.zeros_like(own, dtype=wide, memory_format=torch.contiguous_format)
-                for _, rows, j, causal in _blocks(source, rank, q.shape[2]):
+                for rows, columns, causal in _blocks(source, rank, q.shape[2]):
                     mine, queries, result, scores = (t[:, :, rows] for t in (grad, q, out, sums))
-                    k_block, v_block = keys[:, :, :, j]
+                    k_block, v_block = keys[:, :, :, columns]
                     of_rows, *of_block = block_backward(
                         mine, queries, k_block, v_block, result, scores, causal
                     )
                     of_q[:, :, rows] += of_rows
-                    for part, more in zip(of_keys[:, :, :, j], of_block):
+                    for part, more in zip(of_keys[:, :, :, columns], of_block):
                         part += more
                 adding.add(rank, of_keys)
         of_k, of_v = adding.own().to(q.dtype)
@@ -209,10 +211,9 @@ class BlockAttention(torch.autograd.Function):
 
 
 def _blocks(source, rank, tokens):
-    """Yield (number of the query chunk, its rows, the key chunk's rows, whether it is causal)."""
-    size = tokens // source.cut.each
-    for i, j, causal in source.cut.blocks(source.rank, rank):
-        yield i, slice(i * size, (i + 1) * size), slice(j * size, (j + 1) * size), causal
+    """The `sequence.Rectangle` list of this rank's ``tokens`` and the keys of ``rank``."""
+    lengths = source.documents or (tokens * source.cut.ring,)
+    return source.cut.rectangles(lengths, source.rank, rank)
 
 
 def _merge(out, sums, more, of_more, first):
@@ -259,7 +260,7 @@ def heads(cut: "SequenceCut", w: "GPT", mesh: Any, **kw: Any) -> Heads:
     inside = Heads(w, **kw)
     if cut.ring > 1:
         where = cut.positions(w.num_positions, mesh, exchanged=True)
-        inside = BlockHeads(w, _source(cut, mesh), where, **kw)
+        inside = BlockHeads(w, _source(cut, mesh, w.documents), where, **kw)
     return inside if ranks == 1 else ExchangedHeads(inside, mesh.get_group(axis))
 
 
@@ -288,7 +289,7 @@ def _exchanged(group, inside, *qkv):
     return back.movedim(0, 1).flatten(1, 2)
 
 
-def _source(cut, mesh):
+def _source(cut, mesh, documents=()):
     if cut.kind == "all_gather":
-        return GatheredKeys(cut, mesh.get_group("cp"))
-    return RingKeys(cut, Neighbours(*neighbours(mesh, "cp")))
+        return GatheredKeys(cut, mesh.get_group("cp"), documents)
+    return RingKeys(cut, Neighbours(*neighbours(mesh, "cp")), documents)

@@ -25,6 +25,8 @@ since a rank of the ring has u times as many tokens of 1/u of the heads.
 (512, 512)
 >>> ring_bytes(w, 4) / ulysses_bytes(w, 4), imbalance("ring", 4), imbalance("zigzag", 4)
 (2.0, 1.75, 1.0)
+>>> round(imbalance("zigzag", 4, (12, 2, 2)), 3)
+1.684
 """
 
 from typing import TYPE_CHECKING
@@ -46,12 +48,9 @@ def ulysses_bytes(w: "GPT", n: int) -> int:
     return w.batch * w.seq // n * features * (n - 1) // n * w.itemsize
 
 
-def imbalance(kind: str, n: int) -> float:
-    """FLOPs of the busiest of ``n`` ranks over the mean of all, by (3) and (4); 1 is even."""
+def imbalance(kind: str, n: int, documents: tuple[int, ...] = ()) -> float:
+    """FLOPs of the busiest of ``n`` ranks over the mean of all, by (3) and (4), or where documents
+    of these lengths are packed; 1 is even."""
     cut = SequenceCut(n, kind)
-    n = cut.ring
-    work = [
-        sum(1 if causal else 2 for other in range(n) for *_, causal in cut.blocks(rank, other))
-        for rank in range(n)
-    ]
-    return max(work) * n / sum(work)
+    work = cut.work(documents or (2 * n,))
+    return max(work) * cut.ring / sum(work)

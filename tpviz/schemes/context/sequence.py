@@ -4,7 +4,9 @@ A sequence of S tokens is cut into chunks of c, one or two for each rank of a ri
 mask queries of chunk i attend to keys of the chunks 0..i: i squares of c x c and a triangle. Under
 "ring" rank r has chunk r, so it computes r squares and a triangle, and the last rank sets the pace.
 "zigzag" and "all_gather" give rank r the chunks r and 2 n - 1 - r of a ring of n: 2 n - 1 squares
-and two triangles on every rank (Llama 3, arXiv 2407.21783, section 3.3.2).
+and two triangles on every rank (Llama 3, arXiv 2407.21783, section 3.3.2). Where documents are
+packed, a block has what one of them has in both chunks, on the diagonal a triangle for each; those
+that none crosses are left out, so that chunks balance no more.
 
 Ulysses exchanges tokens for heads, so that each rank computes all the tokens that an exchange's
 ranks have, for some of the heads. Alone ("ulysses") those are whole sequences. Inside a ring (Fang
@@ -15,11 +17,17 @@ each rank of the axis ulysses has an equal part.
 [(0, 3), (1, 2)]
 >>> SequenceCut(2, "zigzag").blocks(0, 1)
 [(1, 0, False), (1, 1, False)]
+>>> [(r.rows, r.columns) for r in SequenceCut(2, "zigzag").rectangles((10, 6), 0, 1)]
+[(slice(6, 8, None), slice(6, 8, None))]
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from tpviz.core.checks import divides, one_of, whole_number
 from tpviz.core.workload import GPT
@@ -33,6 +41,15 @@ if TYPE_CHECKING:
 
 KINDS = ("zigzag", "ring", "all_gather", "ulysses")
 BALANCED = ("zigzag", "all_gather")
+
+
+class Rectangle(NamedTuple):
+    """Queries ``rows`` of a rank and keys ``columns`` of a rank, by their places there; of a
+    ``causal`` one, a square, half is masked."""
+
+    rows: slice
+    columns: slice
+    causal: bool
 
 
 @dataclass(frozen=True)
@@ -94,14 +111,26 @@ class SequenceCut:
             if key <= query
         ]
 
+    def rectangles(self, lengths: tuple[int, ...], queries: int, keys: int) -> list[Rectangle]:
+        """The `blocks`, as far as documents of these ``lengths`` are in both chunks. Those on the
+        diagonal are first: each row is in one."""
+        return _rectangles(self, lengths, queries, keys)
+
+    def work(self, lengths: tuple[int, ...]) -> list[float]:
+        """Scores of a head and sequence that each rank of the ring computes: the areas of its
+        `rectangles`, of causal ones half."""
+        before = np.concatenate([np.arange(n) for n in lengths]) + 0.5
+        chunks = before.reshape(self.ring * self.each, -1).sum(1)
+        return [float(chunks[[*self.chunks(rank)]].sum()) for rank in range(self.ring)]
+
     def passing(self, rank: int) -> Iterator[int]:
         """The ring's ranks whose keys one of them has, one after another, its own first."""
         return ((rank + position) % self.ring for position in range(self.ring))
 
-    @property
-    def busiest(self) -> int:
-        """A rank of the ring that no other has more blocks than."""
-        return self.ring - 1
+    def busiest(self, lengths: tuple[int, ...] = ()) -> int:
+        """A rank of the ring that no other has more `work` than: the last where documents of these
+        ``lengths`` do not say else."""
+        return _busiest(self, lengths) if len(lengths) > 1 else self.ring - 1
 
     def positions(self, seq: int, mesh: "GroupsByAxis", exchanged: bool = False) -> "Tensor":
         """The places in the whole sequence of this rank's tokens, int64. seq : of the whole.
@@ -171,3 +200,28 @@ class PartOfSequence(GPT):
     @property
     def num_positions(self) -> int:
         return self.seq * self.context.ranks
+
+
+@lru_cache(maxsize=4096)
+def _rectangles(cut: SequenceCut, lengths: tuple[int, ...], queries: int, keys: int):
+    size = sum(lengths) // (cut.ring * cut.each)
+    found, documents = [], list(zip(accumulate((0, *lengths)), accumulate(lengths)))
+    for i, j, causal in cut.blocks(queries, keys):
+        chunks = (i, cut.chunks(queries)[i]), (j, cut.chunks(keys)[j])
+        for begin, end in documents:
+            rows, columns = (
+                slice(
+                    max(begin - size * chunk, 0) + size * at,
+                    min(end - size * chunk, size) + size * at,
+                )
+                for at, chunk in chunks
+            )
+            if rows.start < rows.stop and columns.start < columns.stop:
+                found.append(Rectangle(rows, columns, causal))
+    return sorted(found, key=lambda one: not one.causal)
+
+
+@lru_cache(maxsize=256)
+def _busiest(cut: SequenceCut, lengths: tuple[int, ...]):
+    work = cut.work(lengths)
+    return max(reversed(range(cut.ring)), key=work.__getitem__)

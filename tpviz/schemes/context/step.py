@@ -20,7 +20,8 @@ ranks inside a ring of n, the all-to-alls are the last row's for T of a rank, an
 has u T tokens of N / u and K / u heads, as many bytes.
 
 Under "ring" ranks differ: this is the last one, which has a block in every position, so that all
-others wait for it.
+others wait for it. Where documents are packed, ranks of all rings differ, and this is the one with
+most to do; in some positions others may have more, which the formula leaves out.
 """
 
 from functools import lru_cache
@@ -54,7 +55,8 @@ def _inside(cut, w, heads, keys, rank):
     """Of the tokens and heads that a rank has between the exchanges."""
     if cut.ring == 1:
         return whole(w, heads, keys)
-    forward, backward = _kernels(cut, w, heads, keys, cut.busiest if rank is None else rank)
+    busiest = cut.busiest(w.lengths) if rank is None else rank
+    forward, backward = _kernels(cut, w, heads, keys, busiest)
     tokens = w.batch * w.num_positions // cut.ring
     size, wide = (2 * tokens * keys * w.head_size * b for b in (w.itemsize, max(w.itemsize, 4)))
     return _forward(cut, forward, size), _backward(cut, backward, size, wide)
@@ -62,13 +64,16 @@ def _inside(cut, w, heads, keys, rank):
 
 def _kernels(cut, w, heads, keys, rank):
     """(forward, backward), each [kernels of a position, one a block]."""
-    size = w.num_positions // (cut.ring * cut.each)
-    of = {
-        causal: attention(w.batch, heads, size, w.head_size, w.itemsize, keys, causal)
-        for causal in (False, True)
-    }
-    blocks = [cut.blocks(rank, other) for other in cut.passing(rank)]
-    return ([[of[causal][way] for *_, causal in some] for some in blocks] for way in (0, 1))
+
+    def kernels(one):
+        rows, columns = (part.stop - part.start for part in one[:2])
+        return attention(w.batch, heads, rows, w.head_size, w.itemsize, keys, one.causal, columns)
+
+    blocks = [
+        [kernels(one) for one in cut.rectangles(w.lengths, rank, other)]
+        for other in cut.passing(rank)
+    ]
+    return ([[both[way] for both in some] for some in blocks] for way in (0, 1))
 
 
 def _forward(cut, kernels, size):

@@ -147,12 +147,11 @@ class Context(TensorParallel):
         """Of the factor inside."""
         return self.within.parent_axis
 
-    @property
-    def alike(self) -> bool | tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """All ranks, but under "ring", where their work differs along cp."""
-        if self.kind == "ring":
-            return tuple(axis for axis in self.axes if axis != "cp")
-        return True
+    def uneven(self, workload: GPT) -> Collection[str]:
+        """The axis cp of a ring, where kind "ring" or documents do not balance it."""
+        cut = self.sequence
+        ring = cut is not None and cut.ring > 1
+        return ("cp",) if ring and (self.kind == "ring" or workload.documents) else ()
 
     @property
     def token_ranks(self) -> int:
@@ -292,7 +291,8 @@ def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
         made = replace(made, dp=made.dp * cp, placement="")
     else:
         made = replace(made, data=replace(made.around, dp=made.dp * cp), placement="")
-    return made, replace(workload, seq=workload.seq // cp, batch=workload.batch * cp)
+    seq, batch = workload.seq // cp, workload.batch * cp
+    return made, replace(workload, seq=seq, batch=batch, documents=())
 
 
 def apart(strategy: Strategy) -> tuple[Strategy, Context | None]:

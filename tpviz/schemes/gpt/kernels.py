@@ -43,9 +43,9 @@ def attending(w: "GPT", heads: int, keys: int) -> tuple[list[Operation], list[Op
 
 
 def whole(w: "GPT", heads: int, keys: int) -> tuple[list[Operation], list[Operation]]:
-    """(forward, backward) of attention in whole sequences."""
-    forward, backward = attention(w.batch, heads, w.num_positions, w.head_size, w.itemsize, keys)
-    return [forward], [backward]
+    """(forward, backward) of attention in whole sequences: a causal square for each document."""
+    squares = [attention(w.batch, heads, n, w.head_size, w.itemsize, keys) for n in w.lengths]
+    return [forward for forward, _ in squares], [backward for _, backward in reversed(squares)]
 
 
 def whole_kernel(operations: Iterable[Operation]) -> Kernel:
@@ -55,15 +55,23 @@ def whole_kernel(operations: Iterable[Operation]) -> Kernel:
 
 
 def attention(
-    B: int, N: int, S: int, D: int, itemsize: int, kv_heads: int = 0, causal: bool = True
+    B: int,
+    N: int,
+    S: int,
+    D: int,
+    itemsize: int,
+    kv_heads: int = 0,
+    causal: bool = True,
+    keys: int = 0,
 ) -> tuple[Kernel, Kernel]:
     """(forward, backward) of fused attention: 2 and 5 products of S x S x D per head.
 
     Besides q, k, v and the output it has the log-sum-exp of each row. kv_heads : of keys and
-    values, N unless given; shared ones are read as they are, not repeated.
+    values, N unless given; shared ones are read as they are, not repeated. keys : number of keys
+    and values, S unless given.
     """
-    product, one = (2 - causal) * B * N * S * S * D, B * S * D * itemsize
-    of_queries, of_keys = N * one, (kv_heads or N) * one
+    product, one = (2 - causal) * B * N * S * (keys or S) * D, B * D * itemsize
+    of_queries, of_keys = N * S * one, (kv_heads or N) * (keys or S) * one
     rows = B * N * S * itemsize  # float32 under bfloat16, where the recorder takes it so too
     return (
         Kernel(2 * product, 2 * (of_queries + of_keys) + rows),

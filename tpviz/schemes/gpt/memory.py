@@ -47,10 +47,15 @@ def copied(w: "GPT") -> int:
     return again * w.hidden + w.rotary * w.num_kv_heads * w.head_size
 
 
+def joined(w: "GPT") -> bool:
+    """Whether attention's output is put together of its documents', which it keeps besides."""
+    return w.context is None and bool(w.documents)
+
+
 def core_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:
     """Bytes of a block that attention's core alone keeps: what is `copied`, with ``split`` the
-    output in its own order, and the log-sum-exps."""
-    numbers = copied(w) + (w.hidden if split and parts > 1 else 0)
+    output in its own order, or that of documents, and the log-sum-exps."""
+    numbers = copied(w) + (w.hidden if (split and parts > 1) or joined(w) else 0)
     item, wide = w.itemsize, max(w.itemsize, 4)
     return w.batch * w.seq * (numbers * item + w.heads * wide) // parts
 

@@ -72,9 +72,9 @@ def recompute(module: nn.Module, what: str) -> None:
 
 
 class Heads:
-    """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's. where : the
-    positions of the tokens, all of them unless said. again : whether backward computes it once
-    more."""
+    """Causal attention on the features that ``qkv`` gives, of all heads or of a rank's, inside each
+    document. where : the places of the tokens in the sequence, all of them unless said. again :
+    whether backward computes it once more."""
 
     again = False
 
@@ -86,6 +86,7 @@ class Heads:
         where: torch.Tensor | None = None,
     ):
         self.queries, self.size = w.heads // w.num_kv_heads, w.head_size
+        self.documents, where = w.documents, positions_at(w, where)
         self.turns = rotary_turns(w, dtype, device) if w.rotary else None
         if self.turns is not None and where is not None:
             self.turns = self.turns[where]
@@ -110,7 +111,22 @@ class Heads:
 
     def mixed(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Values (B, N, S, D) mixed by attention: q (B, N, S, D), k and v (B, K, S, D)."""
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.queries > 1)
+        how: Any = {"is_causal": True, "enable_gqa": self.queries > 1}
+        if not self.documents:
+            return F.scaled_dot_product_attention(q, k, v, **how)
+        squares = zip(*(x.split(self.documents, 2) for x in (q, k, v)))
+        mixed = [F.scaled_dot_product_attention(*square, **how) for square in squares]
+        # as one of them lays it out: tokens before heads
+        return torch.cat([y.transpose(1, 2) for y in mixed], 1).transpose(1, 2)
+
+
+def positions_at(w: "GPT", where: torch.Tensor | None = None) -> torch.Tensor | None:
+    """The positions of the tokens at these places of a sequence, all unless said: they begin anew
+    in each document. None: all, in order."""
+    if not w.documents:
+        return where
+    found = torch.cat([torch.arange(n) for n in w.documents])
+    return found if where is None else found[where]
 
 
 def rotary_turns(w: "GPT", dtype: torch.dtype, device: "torch.device | str | None") -> torch.Tensor:
@@ -150,13 +166,14 @@ class Embedding(nn.Module):
     def __init__(self, w: "GPT", where: torch.Tensor | None = None, **kw: Any):
         super().__init__()
         self.token = nn.Embedding(w.vocab, w.hidden, **kw)
-        self.position, self.where = positions(w, w.hidden, **kw), where
+        self.position, self.where = positions(w, w.hidden, **kw), positions_at(w, where)
 
     def forward(self, tokens_BS: torch.Tensor) -> torch.Tensor:
         x_BSH = self.token(tokens_BS)
         if self.position is None:
             return x_BSH
-        return x_BSH + (self.position.weight if self.where is None else self.position(self.where))
+        table = self.position.weight
+        return x_BSH + (table if self.where is None else table[self.where])
 
 
 class Attention(nn.Module):

@@ -97,7 +97,7 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
     qkv, up, a = (inside * kernel.flops / wide for kernel in (k.qkv[0], k.up[0], k.down[0]))
     x, z = tokens * w.hidden * held.stream * item, tokens * w.vocab * held.inside
     stream = tokens * w.hidden * inside
-    scores = tokens * w.seq * w.heads * inside * (device.attention == "softmax")
+    scores = w.batch * w.pairs * w.heads * inside * (device.attention == "softmax")
     norm, loss, biases = (2, 3), (item, 2 * item), ()
     activation, turn, softmax = (3, 5) if w.gated else (2, 3), (2, 2), (2, 3)
     join, packing = (3, 3), ()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tpviz.schemes.collectives import Group, own_of
 from tpviz.schemes.operators import Reduce, ReduceScatter, VocabularyCrossEntropy
 
-from .model import positions
+from .model import positions, positions_at
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class ParallelEmbedding(nn.Module):
     """Token table split by vocabulary, position table (if any) whole: (B, S) -> activations.
 
-    width : features of this rank's tables, all of them unless said. where : the positions of its
-    tokens, likewise.
+    width : features of this rank's tables, all of them unless said. where : the places of its
+    tokens in the sequence, likewise.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ParallelEmbedding(nn.Module):
         **kw: Any,
     ):
         super().__init__()
-        width, self.where = width or w.hidden, where
+        width, self.where = width or w.hidden, positions_at(w, where)
         self.rank, self.size, self.group, self.sp = group.rank(), group.size(), group, sp
         self.token = nn.Embedding(w.vocab // self.size, width, **kw)
         self.position = positions(w, width, **kw)

@@ -13,7 +13,7 @@ What autograd keeps of a block, without sequence parallelism (compare Korthikant
     those after are computed once more in backward.
 
 With sequence parallelism the norms are split by it too, and the output of attention is kept once
-more, in the order in which the sequence is scattered.
+more, in the order in which the sequence is scattered; so it is where documents' are put together.
 """
 
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from tpviz.schemes.gpt.memory import (
     attention_kept,
     core_kept,
     dropped,
+    joined,
     mlp_kept,
     statistics,
     under_adamw,
@@ -75,7 +76,7 @@ def block_kept(at: "Layout", w: "GPT") -> int:
     heads = at.i * at.s if at.a3 else at.i
     norms = 2 * (T * H // (1 if at.l2 else at.s) + T * H // at.s) // n
     core = T * attention_kept(w) // heads + (
-        T * H // at.i if at.a3 else T * H // heads if n > 1 else 0
+        T * H // at.i if at.a3 else T * H // heads if n > 1 or joined(w) else 0
     )
     mlp = T * (w.up_features if at.pipelined else mlp_kept(w)) // at.i
     rows = (1 if at.l1 else statistics(w)) * 2 * T // n + T * w.heads // heads

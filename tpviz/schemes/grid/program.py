@@ -67,7 +67,7 @@ class Groups:
         return w.context.heads(w, self.mesh, **kw) if w.context else Heads(w, **kw)
 
     def where(self, w: "GPT") -> Tensor | None:
-        """The positions of a rank's tokens; None for all."""
+        """The places of a rank's tokens in the sequence; None for all."""
         return w.context.positions(w.num_positions, self.mesh) if w.context else None
 
     def norm(self, w: "GPT", **kw: Any) -> nn.Module:

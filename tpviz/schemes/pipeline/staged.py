@@ -96,12 +96,8 @@ class Staged(Strategy):
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Axes along which ranks run the same program: all but pp, and where those of the factor
-        inside differ."""
-        inside = self.inside.alike
-        known = {*self.axes} - {*self.inside.axes} - {"pp"}
-        known |= {*(inside if isinstance(inside, tuple) else self.inside.axes)}
-        return tuple(axis for axis in self.axes if axis in known)
+        """Axes along which ranks run the same program: all but pp."""
+        return tuple(axis for axis in self.axes if axis != "pp")
 
     @property
     def parent_axis(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]

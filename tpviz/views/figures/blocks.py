@@ -289,10 +289,11 @@ def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str
 
 
 # -- the way through the block ---------------------------------------------------------------------
-def scrubber(story: Story) -> tuple[str, list[tuple[float, ...]]]:
+def scrubber(story: Story) -> tuple[str, list[tuple[float | str, ...]]]:
     """(the way through the block: for each phase a cell for each layer, with room for its name if
     all names have it, which leads to its first frame; of each frame the px of its cell, left and
-    width, and of its own part of that)."""
+    width, wide enough for its name, that name if the cell does not have it, and the px of its own
+    part)."""
     runs = [list(run) for _, run in groupby(enumerate(story.frames), lambda at: at[1][:2])]
     phases = [(p, list(those)) for p, those in groupby(runs, lambda run: run[0][1].phase)]
     names = [LAYERS.get(run[0][1].layer, (run[0][1].layer,))[0] for run in runs]
@@ -304,28 +305,34 @@ def scrubber(story: Story) -> tuple[str, list[tuple[float, ...]]]:
     out, places, x = "", [], 12.0
     for phase, those in phases:
         drawn, x = text(x, SCRUB + 15, PHASES[phase], "muted"), x + width_of(PHASES[phase]) + 8
+        begin = x
         for run, (name, wide) in zip(those, cells):
             first, layer = run[0][0], run[0][1].layer
             cell = rect(x, SCRUB, wide - 2, SEGMENT, "rule", "rx='4'")
             if width_of(name) + 4 <= wide:
                 cell += text(x + wide / 2 - 1, SCRUB + 15.5, name, anchor="middle")
-            said = f"{phase}, {LAYERS.get(layer, (0, layer))[1]}: from step {first + 1}"
-            drawn += clickable(f"step='{first}' role='img'", cell, said)
-            part = (wide - 2) / len(run)
-            places += [(x, wide - 2, x + part * i, part) for i in range(len(run))]
+            tip = f"{phase}, {LAYERS.get(layer, (0, layer))[1]}: from step {first + 1}"
+            drawn += clickable(f"step='{first}' role='img'", cell, tip)
+            part, named = (wide - 2) / len(run), width_of(name) + 4 <= wide
+            face = wide - 2 if named else max(wide - 2, width_of(name) + 10)
+            left = min(max(x - (face - wide + 2) / 2, begin), FILM - 12 - face)
+            said = "" if named else name
+            places += [(left, face, said, x + part * i, part) for i in range(len(run))]
             x += wide
         out, x = out + f"<g role='group' aria-label='{phase}'>{drawn}</g>", x + APART
     return out, places
 
 
-def here(frame: "Frame", place: tuple[float, ...]) -> str:
-    """A frame around the segment of the one shown, in the colour of its phase, and a line under its
-    part. place : as of `scrubber`."""
-    left, width, start, part = place
+def here(frame: "Frame", place: tuple[Any, ...]) -> str:
+    """A frame around the segment of the one shown, in the colour of its phase, with its name, and a
+    line under its part. place : as of `scrubber`."""
+    left, width, name, start, part = place
     key = frame.phase if frame.phase in INKS else "fg"
     return (
-        outline(left, SCRUB, width, SEGMENT, key, 3, 4)
+        (rect(left, SCRUB, width, SEGMENT, "bg", "rx='4'") if name else "")
+        + outline(left, SCRUB, width, SEGMENT, key, 3, 4)
         + rect(left, SCRUB, width, SEGMENT, key, "rx='4' fill-opacity='.16'")
+        + text(left + width / 2, SCRUB + 15.5, name, anchor="middle")
         + rect(start, SCRUB + SEGMENT + 3, part, 4, key, "rx='2'")
     )
 
@@ -363,7 +370,7 @@ def panel(
     width: float = 86,
 ) -> str:
     """The running total of every axis, after a frame. x, y : of the first line; width : of bars."""
-    out = text(x, y, "bytes sent", weight=650)
+    out = text(x, y, "sent by each rank, bytes", weight=650)
     for axis, total in totals[-1].items():
         y += 26
         out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)

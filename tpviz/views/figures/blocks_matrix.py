@@ -175,7 +175,8 @@ def _sheets(tensor, blocks, front: Box, eyes, falls):
                 box = x + width + by - SHEET, top - by, SHEET, high
             else:
                 continue
-            sheet += _letters(owner(tensor, held, fellow), box, "fg s-bg")
+            if not falls:  # one that moves would cut them
+                sheet += _letters(owner(tensor, held, fellow), box, "fg s-bg")
         path = f"data-path='{[0, 0, -by / 2, by / 2, -by, by]}' data-lag='0' " * falls
         out += f"<g {path}transform='translate(0,0)'>{sheet}</g>"
     return out + rect(*front, "bg")
@@ -222,7 +223,7 @@ def matrices(frame: "Frame", eyes: Eyes) -> str:
     large as there is room."""
     tensors = frame.product + frame.moving
     room = FILM - 24 - 40 * bool(frame.product and frame.moving)
-    tall = TALL - 24 * bool(frame.product and frame.moving)  # what is meanwhile has a name above
+    tall = TALL - 24 * bool(frame.move)  # a collective has a name above
     scale = min(2.0, tall / max(size(tensor)[1] for tensor in tensors))
     while scale > 0.6 and _row_width(tensors, eyes, scale) > room:
         scale *= 0.96
@@ -233,13 +234,14 @@ def matrices(frame: "Frame", eyes: Eyes) -> str:
         shown = [(t, chunk * (i != 1), i == 2) for i, t in enumerate(frame.product)]
         out, x = _row(shown, signs[len(shown)], x, eyes, scale)
     if frame.move:
+        key, words = eyes.keys[frame.move.axis], frame.move.collective.replace("_", "-")
+        words += f" over {frame.move.axis}"
         if frame.product:
-            key, x = eyes.keys[frame.move.axis], x + 2
+            x, words = x + 2, f"meanwhile: {words}"
             looks = f"class='s-{key}' stroke-dasharray='4 4' stroke-width='1.6'"
             out += f"<path d='M{x:.1f},{MIDDLE - 116}v232' {looks}/>"
-            words = f"meanwhile: {frame.move.collective.replace('_', '-')} over {frame.move.axis}"
-            out += text(x + 8, MIDDLE - 154, words, key, weight=700)
             x += 9
+        out += text(x, MIDDLE - 154, words, key, weight=700)
         shown = [(t, frame.moved_chunk, False) for t in frame.moving]
         out += _row(shown, ("→",), x, eyes, scale, falls=True)[0]
     return out
@@ -289,7 +291,8 @@ def _below(tensor, eyes):
     rows, cols = tensor.local(eyes.mesh.axes)
     numbers = tensor.rows.size * tensor.cols.size // prod(eyes.mesh.axes[a] for a in tensor.axes)
     even = rows * cols == numbers  # a flat piece of a weight may end within a feature
-    words = [f"{'block ' * bool(tensor.axes)}{rows} × {cols}" if even else f"{numbers:,} numbers"]
+    whose = f"rank {eyes.rank}: " * bool(tensor.axes)
+    words = [f"{whose}{rows} × {cols}" if even else f"{numbers:,} numbers"]
     if tensor.partial:
         terms = f"{eyes.mesh.axes[tensor.partial]} sheets, over {tensor.partial}"
         more = (f", {eyes.mesh.axes[axis]} over {axis}" for axis in tensor.later)
@@ -408,14 +411,9 @@ def _cell(rank, frame, grid, eyes):
     tall, wide = grid.height >= 46, grid.width >= 86
     words, left, anchor = (f"rank {rank}", 6, "start") if wide else (rank, grid.width / 2, "middle")
     out += text(x + left, y + 14, words, anchor=anchor, weight=700 if mine else "")
-    if len(eyes.mesh.axes) > 1:
-        if wide:
-            out += text(x + grid.width - 6, y + 14, where, "muted", anchor="end")
-        elif 7 * len(where) + 8 <= grid.width:
-            out += text(x + left, y + 27, where, "muted", anchor=anchor)
     left, top, width, height = 58, 3, grid.width - 92, grid.height - 6
     if tall:
-        top = 19 if wide else 31
+        top = 19
         left, width, height = 4, grid.width - 8, grid.height - top - 3
     for tensor, at, under, scale in spread(
         frame.product or frame.moving, x + left, y + top, width, height

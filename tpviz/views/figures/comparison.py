@@ -204,7 +204,7 @@ def _numbers(traces, residual):
         ratio = traces[1].step_time / traces[0].step_time
         rows.insert(0, [f"{_source(residual.badge)} / simulated", [f"{ratio:.3f}"]])
     if residual.late:
-        rows.append(["late by at most, a step", [seconds(residual.late)]])
+        rows.append(["pacing late by at most", [seconds(residual.late)]])
     return rows
 
 

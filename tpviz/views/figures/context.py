@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 NAMES = {"zigzag": "zigzag", "ring": "ring", "all_gather": "all-gather", "ulysses": "Ulysses"}
 RANK_INKS = (
     "forward",
-    "backward",
+    "axis1",
     "axis2",
     "parameters",
-    "axis1",
+    "backward",
     "optimizer_state",
     "axis4",
     "copy",
@@ -51,6 +51,7 @@ SIDE = {1: 264, 2: 208}
 """{panels: px of a square}."""
 BOX, NAME, RIGHT, LANE = (26, 18), 58, 28, 52
 """px: of the keys that a rank has; of its name; right of the lanes; of a lane at most."""
+ASIDE = 34  # px beside the keys, past which those of the first rank go to the last
 GAP, FLOW = 6, 5  # px: between lanes; of the messages at the foot of one
 
 
@@ -97,6 +98,10 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
 
 
 LEGEND = [
+    [
+        {"key": RANK_INKS[0], "kind": "", "pattern": "solid"},
+        "computed now (faint: done; white: to come)",
+    ],
     [{"key": MESSAGE, "kind": "", "pattern": INKS[MESSAGE].pattern}, "messages"],
     [{"key": "exposed", "kind": "exposed", "pattern": "exposed"}, INKS["exposed"].label],
     [{"key": "idle", "kind": "idle", "pattern": "sparse"}, "idle"],
@@ -196,7 +201,7 @@ class _AttentionPanel:
         self.y, self.n = top + HEAD + STRIP, film.cut.cp
         self.names = STRIP + side + 14
         self.boxes = self.names + NAME
-        left = self.boxes + BOX[0] + 16
+        left = self.boxes + BOX[0] + ASIDE
         self.axis = Axis(left, VIEW - RIGHT, 0.0, max(each.seconds for each in films))
         self.pitch = min(side / self.n, LANE)
         self.high, self.below = self.pitch - GAP - FLOW, self.y + self.n * self.pitch
@@ -313,7 +318,7 @@ class _AttentionPanel:
             ink, y = RANK_INKS[owner], self._at(rank) + half
             path = ""
             if going:
-                bend = 0 if rank else 24
+                bend = 0 if rank else 2 * ASIDE
                 ends = [centre, y, centre + bend, (y + self._at(to) + half) / 2]
                 ends += [centre, self._at(to) + half]
                 path = f" data-path='{[round(end, 1) for end in ends]}' data-lag='0'"

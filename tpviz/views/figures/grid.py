@@ -8,7 +8,6 @@ obliquely and pulled apart: every plane of z lies a row higher and further to th
 in front of it, so that no rank covers another and all lines run between the cells.
 """
 
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +31,11 @@ from .blocks import (
 )
 from .blocks_matrix import SHEER, Eyes, own, size, spread, travelling
 from .lanes import box
-from .svg import FILM, clickable, outline, pattern_defs, rect, text, width_of
+from .svg import FILM, clickable, outline, pattern_defs, rect, text
 
 if TYPE_CHECKING:
     from tpviz.schemes.axonn.strategy import AxoNN
-    from tpviz.views.films.captions import Frame, Tensor
+    from tpviz.views.films.captions import Frame
 
 
 def grid_scene(story: Story, rank: int = 0) -> dict[str, Any]:
@@ -66,9 +65,6 @@ def to_table(story: Story) -> list[list[str]]:
 
 
 CUBE, ROOM = (16, 384), (446, 200)
-LAYERS = ("qkv", "out", "up", "down")
-SCALE = 0.3
-IS = "scheme"
 
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
@@ -77,9 +73,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
     eyes = Eyes(story.mesh, rank, keys)
     place = Cube(eyes, grid(story.strategy), *CUBE, ROOM)  # pyright: ignore[reportArgumentType]
     totals = blocks.running(story)
-    held = CUBE[1] + 26 * len(totals[-1]) + 18
     track, places = scrubber(story)
-    states = _States(weights_of(story.frames), eyes)
     shown = {}  # forward comes twice where it is recomputed
     for frame in story.frames:
         if frame.tensors not in shown:
@@ -89,92 +83,21 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         + shown[frame.tensors][0]
         + moment(frame, place, eyes)
         + shown[frame.tensors][1]
-        + _weights(frame, states, held)
         + panel(number, eyes, totals, PANEL, CUBE[1] - 14)
         for number, frame in enumerate(story.frames)
     ]
-    known, low = _known(story, held + 122)
-    legend, bottom = explained(eyes, max(place.bottom, low) + 8)
+    legend, bottom = explained(eyes, max(place.bottom, CUBE[1] + 26 * len(totals[-1])) + 8)
     return {
         "width": FILM,
         "height": round(bottom + 18),
         "frames": frames,
-        "common": f"{pattern_defs()}{track}{cube(place, eyes)}{known}{legend}",
-        "help": _letters(story),
+        "common": f"{pattern_defs()}{track}{cube(place, eyes)}{legend}",
+        "notes": [f"Known scheme: {case.name}" for case in story.cases],
+        "help": [
+            *_letters(story),
+            *(f"{case.what} Known from: {', '.join(case.source)}." for case in story.cases),
+        ],
     }
-
-
-# -- known schemes ---------------------------------------------------------------------------------
-def _known(story, y):
-    """(the known schemes that the grid equals, why where one points; y of the last one)."""
-    out = ""
-    for case in story.cases:
-        about = f"<title>{case.what} Known from: {', '.join(case.source)}.</title>"
-        width, left = width_of(case.name) + 16, PANEL + width_of(IS) + 8
-        face = text(PANEL, y + 14.5, IS) + rect(left, y, width, 20, "fg", "rx='10'")
-        face += text(left + width / 2, y + 14.5, case.name, "bg", anchor="middle")
-        out += f"<g data-case='{case.name}'>{about}{face}</g>"
-        y += 24
-    return out, y
-
-
-# -- the chosen rank's weights ---------------------------------------------------------------------
-def weights_of(frames: "Iterable[Frame]") -> "dict[str, Tensor]":
-    """{layer: W} as the GEMMs of forward have it."""
-    return {f.layer: f.product[1] for f in frames if f.phase == "forward" and len(f.product) == 3}
-
-
-class _States:
-    """Small pictures of the chosen rank's weights, each made once."""
-
-    def __init__(self, weights, eyes):
-        self.weights, self.eyes, self.made = weights, eyes, {}
-        self.key = eyes.keys["z"]
-
-    def draw(self, layer, x, y, state, kind, moving):
-        """The rank's block, filled as far as it holds it, dashed while in flight; the middle of
-        its left side at (x, y)."""
-        looks = layer, state, kind, moving
-        if looks not in self.made:
-            self.made[looks] = self._draw(self.weights[layer], *looks[1:])
-        return f"<g transform='translate({x:.1f} {y:.1f})'>{self.made[looks]}</g>"
-
-    def _draw(self, tensor, state, kind, moving):
-        width, height = self.size(tensor)
-        top = 0, -height / 2
-        out = outline(*top, width, height, "muted", 0.8)
-        block = own(tensor, *top, self.eyes, SCALE)
-        cut = "z" in self.eyes.mesh.axes
-        piece = own(tensor.cut("z", "cols"), *top, self.eyes, SCALE) if cut else block
-        if state:
-            out += rect(*(block if state == "block" else piece), kind)
-        if moving:
-            return out + outline(*block, f"{self.key} tpv-flow", 2.4, 0, "stroke-dasharray='9 5'")
-        return out + outline(*block)
-
-    def size(self, tensor):
-        return size(tensor, SCALE)
-
-
-def _weights(frame, states, y):
-    """The chosen rank's part of each weight and of its gradient; dashed while in flight."""
-    out = text(PANEL, y, f"rank {states.eyes.rank}", weight=650)
-    ahead = [f for f in frame.in_flight if f.collective == "all_gather" and f.block == 0]
-    coming = {layer for flight in ahead for layer in flight.layers}
-    for name, kind, of_layer, down in (
-        ("W", "parameters", frame.weights, 42),
-        ("dW", "gradients", frame.gradients, 88),
-    ):
-        out += text(PANEL, y + down + 4, name, weight=600)
-        x = PANEL + 30
-        for layer in LAYERS:
-            width, _ = states.size(states.weights[layer])
-            moving = layer in coming and kind == "parameters"
-            out += states.draw(layer, x, y + down, of_layer[layer], kind, moving)
-            if name == "W":
-                out += text(x + width / 2, y + 17, layer, "muted", anchor="middle")
-            x += max(width, 34) + 14
-    return out
 
 
 def _letters(story):
@@ -260,10 +183,11 @@ def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
     """The parts that differ by frame: communicating groups, all-gathers and reduce-scatters."""
     out, moved = "", frame.move.axis if frame.move else ""
     if frame.in_flight and moved != "z":
-        mine = next(group for group in place.groups["z"] if eyes.rank in group)
-        out += _flow(mine, "z", place, eyes, "stroke-width='3' stroke-dasharray='2 4'")
+        groups = place.groups["z"]
+        for group in groups:
+            out += _flow(group, "z", place, eyes, "stroke-width='3' stroke-dasharray='2 4'")
         gathers = any(f.collective == "all_gather" for f in frame.in_flight)
-        out += travelling([mine], place.middle, "parameters" if gathers else "gradients")
+        out += travelling(groups, place.middle, "parameters" if gathers else "gradients")
     for group in place.groups.get(moved, ()):
         mine = eyes.rank in group
         looks = f"stroke-width='{6 if mine else 3}' stroke-dasharray='9 5' data-group='{moved}'"
@@ -281,10 +205,10 @@ def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
 
 
 def holdings(frame: "Frame", place: Cube) -> str:
-    """Every rank's own blocks of the tensors in the picture, in small outlines; one path a kind,
+    """Every rank's own block of the result in the picture, in a small outline; one path a kind,
     for there are many."""
     outlines, filled = "", {}
-    for tensor, x, y, scale in spread(frame.product or frame.moving, *place.inside):
+    for tensor, x, y, scale in spread((frame.product or frame.moving)[-1:], *place.inside):
         width, height = size(tensor, scale)
         for (left, top), eyes in zip(place.corners, place.eyes):
             outlines += box(left + x, top + y, width, height)
@@ -350,14 +274,11 @@ def _behind(x, top, bottom, place):
 
 
 def _cell(rank, place, eyes):
-    """A rank's number and coordinates."""
+    """A rank's number, and its coordinates where one points."""
     (x, y), width, height = place.corners[rank], place.width, place.height
     coords, mine = place.eyes[rank].coords, rank == eyes.rank
     out = rect(x, y, width, height, "bg", "rx='5'")
     out += outline(x, y, width, height, *(("fg", 3) if mine else ("muted", 1)), 5)
     out += text(x + 5, y + 13, rank, weight=700 if mine else "")
-    where = ",".join(map(str, coords.values()))
-    if height >= 34 and 7 * len(where) + 28 <= width:
-        out += text(x + width - 5, y + 13, where, "muted", anchor="end")
     words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
     return clickable(f"rank='{rank}'", out, f"rank {rank} at {words}")

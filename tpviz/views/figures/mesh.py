@@ -72,18 +72,14 @@ def mesh_scene(
         "note": _note(mesh, squares, within),
         "ranks": [
             {"rank": i * block, "coords": list(squares.coords(i).values())}
-            | {
-                "where": _where(squares.coords(i), within),
-                "slice": slice,
-                "row": row,
-                "column": column,
-            }
-            for i, (slice, row, column) in enumerate(places)
+            | {"where": _where(squares.coords(i), within)}
+            | dict(zip(("slice", "row", "column"), place))
+            for i, place in enumerate(places)
         ],
         "slices": _captions(squares),
         "rows": 1 + max(p[1] for p in places),
         "columns": 1 + max(p[2] for p in places),
-        "parameters": [_parameter(mesh, row, coords) for row in ownership],
+        "parameters": _parameters(mesh, ownership, coords),
     }
     arrange(scene)
     return scene
@@ -131,9 +127,9 @@ def groups(scene: dict[str, Any], rank: int) -> dict[str, list[int]]:
     """{axis: the ranks of the group of a rank}, in order."""
     found = {}
     for axis in scene["axes"]:
-        size, stride = axis["size"], axis["stride"]
-        first = rank - rank // stride % size * stride
-        found[axis["name"]] = list(range(first, first + size * stride, stride))
+        stride, span = axis["stride"], axis["size"] * axis["stride"]
+        first = rank - rank % span + rank % stride
+        found[axis["name"]] = list(range(first, first + span, stride))
     return found
 
 
@@ -149,19 +145,13 @@ def _place(mesh, rank):
     coords = list(mesh.coords(rank).values())
     if len(coords) == 1:
         return 0, coords[0] // WRAP, coords[0] % WRAP
-    number = 0
-    for size, index in zip(mesh.shape[:-2], coords[:-2]):
-        number = number * size + index
-    return number, coords[-2], coords[-1]
+    return rank // prod(mesh.shape[-2:]), coords[-2], coords[-1]
 
 
 def _captions(mesh):
     """One caption per slice, "pp 0"; a single empty one if there is one slice."""
-    outer = mesh.names[:-2]
-    if not outer:
-        return [""]
     seen = {_place(mesh, r)[0]: mesh.coords(r) for r in range(mesh.size)}
-    return [", ".join(f"{a} {seen[i][a]}" for a in outer) for i in sorted(seen)]
+    return [", ".join(f"{a} {seen[i][a]}" for a in mesh.names[:-2]) for i in sorted(seen)]
 
 
 def check_ownership(mesh: Mesh, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -189,8 +179,16 @@ def _axes(row):
     return [axis for cut in cuts for axis in cut["axis"].split("*")]  # "dp*cp": of both
 
 
-def _parameter(mesh, row, coords):
-    """A parameter as blocks [x, y, width, height] of a unit matrix, and every rank's block."""
+def _parameters(mesh, rows, coords):
+    """Each parameter as blocks [x, y, width, height] of a unit matrix, and every rank's block;
+    those that are cut alike share all but their name."""
+    parts = "notation", "shape", "splits", "flat", "at"
+    how = [repr([*map(row.get, parts)]) for row in rows]
+    cuts = {key: _cut(mesh, row, coords) for key, row in dict(zip(how, rows)).items()}
+    return [{"name": row["name"], **cuts[key]} for key, row in zip(how, rows)]
+
+
+def _cut(mesh, row, coords):
     axes, owners, known = _axes(row), [], {}
     blocks: dict[tuple[float, ...], int] = {}
     for place in coords:
@@ -199,7 +197,6 @@ def _parameter(mesh, row, coords):
             known[own] = _block(mesh, row, place)
         owners.append(blocks.setdefault(known[own], len(blocks)))
     return {
-        "name": row["name"],
         "notation": row["notation"],
         "shape": list(row["shape"]),
         "elements": prod(row["shape"]),
@@ -289,9 +286,9 @@ CELL, WIDE, HIGH = 46, 180, 92  # px of a square of few ranks: at least, and at 
 FIELD = 440  # px down, to which those grow
 MANY = 32  # ranks that are drawn small, without their coordinates
 DIGITS = 3  # of a rank's number in a small square; longer ones are named by rows
-LISTED = 16  # ranks of a group that are all named
-APART = 64  # ranks of a block that are drawn apart
-BESIDE, BELOW = 250, 200  # px of a matrix: beside the ranks, at least; below them, at most
+LISTED, APART = 16, 64  # ranks of a group that are all named; of a block that are drawn apart
+BESIDE, BELOW, THIN = 250, 200, 150
+"""px of a matrix: beside the ranks, at least; below them, at most; across, at least."""
 LOOK = Look(letter=7)
 
 
@@ -309,7 +306,9 @@ def mesh_svg(
         body.append(_owned(find_parameter(scene, parameter), rank))
     where, words = said(scene, rank)
     body.append(text(10, scene["height"] + 13.5, f"{where}; its groups:"))
-    items = [(axis["key"], group) for axis, group in zip(scene["axes"], words)]
+    own = lambda x, y: f"<path d='{box(x, y, 14, 11)}' class='f-fg'/>"
+    keys = own, *(axis["key"] for axis in scene["axes"])
+    items = zip(keys, [f"rank {rank}, and what it owns", *words])
     width = max(scene["width"], 420)
     drawn, bottom = legend(items, 10.0, scene["height"] + 22, width, LOOK)
     return document(
@@ -370,7 +369,7 @@ def arrange(scene: dict[str, Any]) -> None:
         scene["stack"] = [left - place[0], height + 44 - TOP, max(width, left + room[0])]
         if room[0] < BESIDE:
             room, place, scene["stack"] = (VIEW - under, BELOW), (under, height + 44), []
-        tallest = max(_draw_matrix(p, *place, room) for p in scene["parameters"]) + GAP
+        tallest = _draw_matrices(scene["parameters"], *place, room) + GAP
         scene["stack"] += [height + 44 + tallest] * bool(scene["stack"])
         width, height = max(VIEW, width), max(height, place[1] + tallest)
     scene |= {"top": TOP - 42, "width": width, "height": height}
@@ -427,14 +426,10 @@ def _squares(scene, chosen=None):
     several += [(first + j, 1, {}, True) for j in range(len(scene["apart"]))]
     for (rank, many, here, named), place in zip(several, scene["places"] + scene["apart"]):
         ranks = range(rank, rank + many)
-        axis = next(
-            (a for a in scene["axes"] if any(r in ranks for r in mine.get(a["name"], ()))), None
-        )
-        look = ("bg s-muted", "solid", "fg")
-        if chosen in ranks:
-            look = ("fg", "solid", "bg")
-        elif axis:
-            look = (axis["key"], axis["pattern"], f"halo-{axis['key']}")
+        lit = [a for a in scene["axes"] if any(r in ranks for r in mine.get(a["name"], ()))]
+        look = ("fg", "solid", "bg") if chosen in ranks else ("bg s-muted", "solid", "fg")
+        if lit and chosen not in ranks:
+            look = (lit[0]["key"], lit[0]["pattern"], f"halo-{lit[0]['key']}")
         yield _square(scene, place, ranks, here, look, named)
 
 
@@ -455,13 +450,22 @@ def _square(scene, place, ranks, here, look, named):
     return f"<g role='option' data-rank='{ranks[0]}' style='cursor:pointer'>{out}</g>"
 
 
-def _draw_matrix(parameter, x, y, room):
-    """Give a parameter ``drawn``: its matrix to scale within the room, never thinner than 36 px,
-    its blocks as one path and their owners; returns its height."""
+def _draw_matrices(parameters, x, y, room):
+    """Give each parameter ``drawn``, its name over its `_matrix`; returns the tallest's height."""
+    alike = {id(p["blocks"]): p for p in parameters}
+    matrices = {own: _matrix(p, x, y, room) for own, p in alike.items()}
+    for p in parameters:
+        p["drawn"] = text(x, y - 26, p["name"], weight=700) + matrices[id(p["blocks"])][1]
+    return max(height for height, _ in matrices.values())
+
+
+def _matrix(parameter, x, y, room):
+    """(height, SVG) of a parameter's notation and matrix, to scale within the room, never thinner
+    than `THIN`: its blocks as one path, and their owners."""
     shape = parameter["shape"]
     across, down = (shape[0], 1) if len(shape) == 1 else (shape[1], shape[0])
     scale = min(room[0] / across, room[1] / down)
-    width, height = max(across * scale, 36), max(down * scale, 36)
+    width, height = max(across * scale, min(THIN, room[0])), max(down * scale, 36)
     path, names = "", ""
     for number, block in enumerate(parameter["blocks"]):
         left, top, wide, high = (v * side for v, side in zip(block["box"], (width, height) * 2))
@@ -470,13 +474,9 @@ def _draw_matrix(parameter, x, y, room):
         if high >= 12 and wide >= 7.6 * len(words):
             at, extra = (x + left + wide / 2, y + top + high / 2 + 4), f"data-block='{number}'"
             names += text(*at, words, "muted", anchor="middle", extra=extra)
-    said = f"{parameter['notation']}   {' x '.join(map(str, shape))}"
-    parameter["drawn"] = (
-        text(x, y - 26, parameter["name"], weight=700)
-        + text(x, y - 9, said, "muted", extra="xml:space='preserve'")
-        + f"<path d='{path}' class='s-fg' fill='none'/>{names}"
-    )
-    return height
+    said = f"{parameter['notation']}, all of it {' x '.join(map(str, shape))}"
+    said = text(x, y - 9, said, "muted")
+    return height, f"{said}<path d='{path}' class='s-fg' fill='none'/>{names}"
 
 
 def _owned(parameter, rank):

@@ -42,12 +42,13 @@ CHUNK_INKS = (
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
 SIGNS = (
     "A cell c0 is chunk 0: filled where it is complete, else its bar says how many ranks are in "
-    "its sum; framed: it came in the step before. A message with + is added, without it copied."
+    "its sum. A message with + is added, without it copied."
 )
 PETALS = (
     "A petal is a slice of a rank's gradients, as large as the part of the ranks that is in its "
-    "sum; framed: it came in the step before. Point at one for its numbers."
+    "sum. Point at one for its numbers."
 )
+LEGEND = [[{"key": "fg", "kind": "", "pattern": "solid"}, "framed: came in the step before"]]
 TERMS = 6  # letters that fit under the number of a cell
 
 
@@ -73,6 +74,7 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "says": [],
         "numbers": numbers(m),
+        "legend": LEGEND,
         "opens": min(1, len(steps)),
         **_drawn(m, drawing, steps),
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.core.trace.ledger import wire_bytes
 
-from .svg import pattern_defs, rect, text
+from .svg import lines, pattern_defs, rect, text
 from .tokens import TYPE
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ LEFT, RIGHT, TOP, FOOT, FAR = 8, 292, 40, 160, 64
 """px of the curve's axes; the ranks at its right end."""
 TIMES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 """Payloads that a rank sends on an endless ring."""
+PHASES = {"reduce": "reduce-scatter", "copy": "all-gather"}
 
 
 def is_ring(m: "Microscope") -> bool:
@@ -157,11 +158,12 @@ def _slice(x, y, n, place, cell):
 
 
 def _middle(m, number) -> str:
-    """The number of the step, in the middle of the ring."""
+    """The number of the step and its phase, in the middle of the ring."""
     count, x, y = len(m.steps), WIDE / 2, SIDE / 2
     large, small = ("done", "") if number == count else (number + 1, f"of {count} steps")
     out = text(x, y + 10, large, size=TYPE["big"], anchor="middle", weight=650)
-    return out + text(x, y + 34, small, "muted", anchor="middle")
+    phase = "" if number == count else PHASES[m.steps[number][0].phase]
+    return out + lines(x, y + 32, [small, phase], 19, "muted", anchor="middle")
 
 
 def _ends(message: Any, n: int) -> Iterator[tuple[float, float]]:
@@ -181,7 +183,7 @@ def _token(message, n, step) -> str:
     x, y = _at(message["sender"] + 0.5, n, min(radius(n) + AWAY[0], AWAY[1]))
     by = 2 * x - (x0 + x1) / 2, 2 * y - (y0 + y1) / 2  # so that it comes by there
     path = [round(v, 1) for v in (x0, y0, *by, x1, y1)]
-    words = "copy" if message["phase"] != "reduce" else f"sum of {step}" if step > 1 else "1 rank's"
+    words = f"sum of {step}" if message["phase"] == "reduce" else "copy"
     name = "-".join(str(message[what]) for what in ("sender", "receiver", "chunk"))
     wide = 14 + 7.4 * len(words)
     return (

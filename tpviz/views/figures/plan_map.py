@@ -34,6 +34,7 @@ SHAPES = {
     "triangle": "M0,-{0}L{0},{0}H-{0}z",
 }
 DOT, CHOSEN = 5.5, 11
+RUNS = "9 of 10 runs of the plan shown"
 
 
 class PlanDot(NamedTuple):
@@ -72,6 +73,7 @@ def plan_map_scene(
     if chosen >= 0:
         parts.append(_chosen(plans[chosen], across, up, band, chosen == best))
     items = [(_mark(k), KINDS[k][2]) for k in KINDS if any(p.kind == k for p in plans)]
+    items += [(_whisker, RUNS)] * bool(band and chosen >= 0)
     marks, _ = legend(items, LEFT, 30, WIDTH)
     many = f"{len(plans)} plan{'s' * (len(plans) > 1)}"
     does, left = "fits" if len(fit) == 1 else "fit", len(plans) - len(fit)
@@ -149,6 +151,11 @@ def _mark(kind):
     """A dot in the legend."""
     path, ink = _shape(kind, 5), KINDS[kind][0]
     return lambda x, y: f"<path d='{path}' transform='translate({x + 7} {y + 6})' class='f-{ink}'/>"
+
+
+def _whisker(x, y):
+    """The error of a prediction, in the legend."""
+    return f"<path d='M{x + 7},{y - 1}v14m-4,0h8m0,-14h-8' class='s-fg' fill='none'/>"
 
 
 def _dot(plan, place, across, up, fits):

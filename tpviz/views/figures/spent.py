@@ -33,14 +33,14 @@ def spent(step: Trace) -> dict[str, Any]:
     share that this is of. Computing has a part for each phase, by their seconds, and one label,
     that of the first. What rounds to nothing has none; nor has a step without time any.
     """
-    mean, compute = step.breakdown().mean, step["kind"] == "compute"
+    mean, ranks = step.breakdown().mean, step.ranks
+    compute = step["kind"] == "compute"
     phases: dict[str, float] = defaultdict(float)
-    alike = Counter(map(step.model_of, step.ranks))  # how many ranks share a rank's rows
-    ranks, rank = np.unique(step["rank"], return_inverse=True)
-    taken = (step["end"] - step["start"]) * np.array([alike[r] for r in ranks.tolist()])[rank]
-    names, code = codes(step["phase"][compute])
-    busy = np.bincount(code, taken[compute], len(names))
-    for phase, length in zip(names.tolist(), busy.tolist()):
+    alike = Counter(map(step.model_of, ranks))  # how many ranks share a rank's rows
+    rank, start, end, phase = (step[of][compute] for of in ("rank", "start", "end", "phase"))
+    taken = (end - start) * np.array([alike[r] for r in ranks])[np.searchsorted(ranks, rank)]
+    names, code = codes(phase)
+    for phase, length in zip(names.tolist(), np.bincount(code, taken, len(names)).tolist()):
         phases[phase_key(phase)] += length
     computing = mean.parts["computing"] / (sum(phases.values()) or 1.0)
     lengths = {ink: computing * phases[ink] for ink in INKS if ink in phases}
@@ -53,7 +53,7 @@ def spent(step: Trace) -> dict[str, Any]:
         | {"label": f"{names[ink]} {100 * under[ink]:.1f} %" if ink in under else ""}
         for ink, length in shown.items()
     ]
-    of = f", mean of {len(step.ranks)} ranks" if len(step.ranks) > 1 else ""
+    of = f", mean of {len(ranks)} ranks" if len(ranks) > 1 else ""
     title = f"where the step went{of}" + ": unknown, it takes no time" * (not parts)
     return {"title": title, "words": f"of it{of}: {mean.describe()}", "parts": parts}
 
@@ -68,12 +68,15 @@ def spent_bar(
     for part, x, end in zip(parts, [left, *ends], ends):
         name = part["key"]
         out += mark(name, x, y, end - x, height)
-        if part["label"]:  # without a chip where it is of several colours
-            labels.append((max(x, free), name * (part["share"] == part["under"]), part["label"]))
-            free = labels[-1][0] + CHIP + width_of(part["label"]) + APART
-    for x, chip, words in reversed(labels):
-        right = min(x, right - CHIP * bool(chip) - width_of(words))
-        out += mark(chip, right, y + height + 7, CHIP - 5, 11) if chip else ""
-        out += text(right + CHIP * bool(chip), y + height + 17, words)
+        if part["label"]:
+            labels.append((max(x, free), [], part["label"]))
+        start, chips, words = labels[-1]
+        chips.append(name)  # of all that one label stands for
+        free = start + CHIP * len(chips) + width_of(words) + APART
+    for x, chips, words in reversed(labels):
+        right = min(x, right - CHIP * len(chips) - width_of(words))
+        for number, chip in enumerate(chips):
+            out += mark(chip, right + CHIP * number, y + height + 7, CHIP - 5, 11)
+        out += text(right + CHIP * len(chips), y + height + 17, words)
         right -= APART
     return out

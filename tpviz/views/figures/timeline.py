@@ -94,12 +94,13 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
     duration = float(max(trace["end"].max() - zero, 1e-9))
     first = steps[median_number(*spans[1:])] if len(steps) > 1 else [0.0, duration]
     whole = " on ".join(trace.fact(k) for k in ("strategy", "workload") if trace.fact(k))
+    one = median_step(trace)
     scene = {
         "badge": trace.badge,
         "notes": [*meanings([trace.badge]), *trace.notes],
         "title": trace.fact("title") or whole,
         "about": whole,
-        "ranks": np.unique(trace["rank"][rows]).tolist(),
+        "ranks": sorted({lane["rank"] for lane in lanes}),
         "duration": duration,
         "events": len(rows),
         "lanes": lanes,
@@ -116,8 +117,8 @@ def timeline_levels(trace: Trace, critical: bool = False) -> tuple[dict[str, Any
             {"column": c, **key_of(ink, "memory", "" if c in MEMORY_KINDS else c)}
             for c, ink in _memory_kinds(trace).items()
         ],
-        "metrics": _metrics(trace),
-        "spent": spent(median_step(trace)),
+        "metrics": _metrics(one, len(steps)),
+        "spent": spent(one),
         **placed(lanes),
         "defs": pattern_defs(),
         **level,
@@ -245,12 +246,10 @@ def _memory(trace, zero):
     return out
 
 
-def _metrics(trace):
-    """The measured numbers of the headline, of the median step, as [label, value] of text: its
-    time, then what communication does."""
-    one, count = median_step(trace), len(trace.steps)
-    label = f"step time (median of {count})" if count > 1 else "step time"
-    rows = [[label, seconds(one.step_time)]]
+def _metrics(one, count):
+    """The measured numbers of the headline, of the median step of several, as [label, value] of
+    text: its time, then what communication does."""
+    rows = [["step time" + f" (median of {count})" * (count > 1), seconds(one.step_time)]]
     if (one["kind"] == "comm").any():
         (overlap, bare), (share, waits) = scopes(one), communication(one)
         rows += [[overlap, f"{100 * share:.1f} %"], [bare, seconds(waits)]]

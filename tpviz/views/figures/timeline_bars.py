@@ -5,6 +5,8 @@ kind that begin in the same short interval become one bar, as long as their sum,
 Nothing here loops over events, so that a million take a second.
 """
 
+import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +101,13 @@ class Bars:
 
     def _columns(self, inside, bar, first, count, order):
         """The columns of the bars but their times, and the texts they refer to."""
-        here, alone, strings = inside[first], count == 1, {"": 0}
-        rows, columns = self.rows[here], {}
+        strings = defaultdict(itertools.count(1).__next__, {"": 0})
+        here, alone, columns = inside[first], count == 1, {}
+        rows = self.rows[here]
         for name in TEXT_COLUMNS:
             texts = self.trace[name][rows]
-            texts = (texts if alone.all() else np.where(alone, texts, "")).tolist()
-            for text in dict.fromkeys(texts):
-                strings.setdefault(text, len(strings))
-            columns[name] = list(map(strings.__getitem__, texts))
+            texts = texts if alone.all() else np.where(alone, texts, "")
+            columns[name] = [*map(strings.__getitem__, texts.tolist())]
         for name in INT_COLUMNS:
             values = np.where(alone, self.trace[name][rows], -1)
             if name in SUMS and not alone.all():

@@ -79,7 +79,7 @@ def simulated(s: "Context", w: "GPT", cluster: "Cluster", phase: str = "forward"
     ring, traces = mesh.group(0, "cp") if cut.cp > 1 else [0], {}
     for place, rank in enumerate(ring):
         forward, backward = ([*expanded(each)] for each in cut.operations(*sizes, place))
-        rows = _Rows(cut, ring, place, w.dtype)
+        rows = _Rows(cut, ring, place, part)
         for layer in range(layers):
             rows.run(forward, "forward", layer)
         for layer in reversed(range(layers)):
@@ -90,29 +90,30 @@ def simulated(s: "Context", w: "GPT", cluster: "Cluster", phase: str = "forward"
     return traced(replay(Capture(s.axes, traces, model), cluster, devices=devices), cut, phase)
 
 
-def positions_of(cut: SequenceCut, rank: int) -> list[int]:
+def positions_of(cut: SequenceCut, lengths: tuple[int, ...], rank: int) -> list[int]:
     """The position of each of a rank's kernels, in order."""
     if cut.kind == "ulysses":
-        return [INSIDE]
-    return [p for p, other in enumerate(cut.passing(rank)) for _ in cut.blocks(rank, other)]
+        return [INSIDE] * len(lengths)
+    ranks = enumerate(cut.passing(rank))
+    return [p for p, other in ranks for _ in cut.rectangles(lengths, rank, other)]
 
 
 class _Rows(list[Event]):
     """The program of the rank at a place of the ring, in order, as a `Capture` has it."""
 
-    def __init__(self, cut: SequenceCut, ring: Sequence[int], place: int, dtype: str):
+    def __init__(self, cut: SequenceCut, ring: Sequence[int], place: int, w: "GPT"):
         super().__init__()
-        self.cut, self.ring, self.place, self.dtype = cut, ring, place, dtype
+        self.cut, self.ring, self.place, self.w = cut, ring, place, w
         self.here: dict[str, Any] = {}
 
     def run(self, operations: Iterable[Simple], phase: str, layer: int) -> None:
         """Append one attention."""
         self.here = {"phase": phase, "layer": f"blocks.{layer}.attention"}
-        positions = iter(positions_of(self.cut, self.place))
+        positions = iter(positions_of(self.cut, self.w.lengths, self.place))
         issued, sent = [], []  # messages; those whose other half has come
         for op in operations:
             if isinstance(op, Kernel):
-                work = {"flops": op.flops, "bytes": op.bytes, "dtype": self.dtype}
+                work = {"flops": op.flops, "bytes": op.bytes, "dtype": self.w.dtype}
                 self._add("compute", "attention", chunk=next(positions), **work)
             elif isinstance(op, Wait):
                 sent += self._wait(issued[-1 - op.in_flight])

@@ -65,12 +65,11 @@ class ContextView(Framed):
         self.strategy = Context(cp=4) if strategy is None else strategy
         if not isinstance(self.strategy, Context):
             raise ValueError(f"ContextView shows tv.Context, not {strategy!r}")
-        if self.strategy.ulysses > 1:
-            ranks = self.strategy.ulysses
-            raise ValueError(f"ulysses={ranks} inside a ring is not shown: use ulysses=1")
         self.workload = WORKLOAD if workload is None else workload
         if not isinstance(self.workload, GPT):
             raise ValueError(f"ContextView needs a workload such as tv.GPT(), not {workload!r}")
+        if self.strategy.ulysses > 1 or self.workload.documents:
+            raise ValueError("one ring without documents is shown: use ulysses=1, documents=()")
         self.cluster = clusters.nvswitch(figure.MOST) if cluster is None else cluster
         figure.check(self.strategy.cp)
         self._measured: tuple[Trace, Context, GPT] | None = None

@@ -55,10 +55,10 @@ class MeshView extends View {
       : this.light(square, first + i - ranks.length, 1, mine)));
     this.now.textContent = `Rank ${chosen} is at ${axes.map(({ name }) => `${name} ${mine[name].indexOf(chosen)}`).join(", ")}.`;
     const words = axes.map(({ name }) => `${name}: ranks ${listed(mine[name])}`);
-    this.drawLegend(axes.map((axis, i) => [axis, words[i]]));
+    this.drawLegend([[{ key: "fg", pattern: "solid" }, `rank ${chosen}, and what it owns`], ...axes.map((axis, i) => [axis, words[i]])]);
     if (this.moved) this.live.textContent = [this.now.textContent, ...words].join("; ");
     const most = (this.host.states ?? [this]).map(({ scene }) => scene?.axes.length ?? 0);
-    this.legend.style.minHeight = `${1.6 * Math.max(...most)}em`; // a line each
+    this.legend.style.minHeight = `${1.6 * (1 + Math.max(...most))}em`; // a line each
     this.side.hidden = !parameters.length;
     this.drawHead(scene, parameters.length ? this.drawOwn(chosen, `translate(${right ?? 0},${down ?? 0})`) : []);
   }

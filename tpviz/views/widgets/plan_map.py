@@ -98,6 +98,9 @@ class PlanMap(Working, View):
         if 0 <= change.new < len(others):
             self._take(others[change.new][0])
 
+    def _draw(self, **options):
+        return self._svg(self.scene, **options)
+
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each plan."""
         rows = [[d.name, d.kind, seconds(d.step), amount(d.memory)] for _, d in self.plans]

@@ -101,7 +101,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     const { bars, keys, exposed, idle } = this.scene, chosen = lane.rank === this.rank, group = make("g");
     this.plot.prepend(group);
     if (lane.lane === "compute") {
-      this.write(4, lane.y + 15.5, `${chosen ? "▸ " : ""}rank ${lane.rank}`, "start", { "data-rank": lane.rank,
+      this.write(4, lane.y + 15.5, `rank ${lane.rank}`, "start", { "data-rank": lane.rank,
         "font-weight": chosen ? 800 : 500, class: "f-fg", style: "cursor:pointer" })
         .addEventListener("click", () => this.publish({ rank: lane.rank }));
     } else if (this.axes) this.write(this.left - 6, lane.y + lane.height - 2.5, lane.name);
@@ -136,7 +136,9 @@ export class TimelineDrawing extends Zoomed(Player) {
     });
     this.write(4, this.bottom + 19, shown ? `memory of rank ${this.rank}, peak ${amount(memory.peak, "B")}${memory.note}`
       : spent.title, "start", { "font-weight": 600, class: "f-fg" });
-    this.drawLegend((shown ? kinds : spent.parts.filter((p) => p.label)).map((k) => [k, k.label]), "", this.parts);
+    const labels = []; // the first of several parts has the label of all
+    for (const k of shown ? kinds : spent.parts) if (k.label) labels.push([[k], k.label]); else labels.at(-1)[0].push(k);
+    this.drawLegend(labels, "", this.parts);
     this.parts.style.marginLeft = `${left}px`;
     if (shown) return this.drawMemory(memory);
     spent.parts.reduce((x, p) => {

@@ -146,11 +146,13 @@ export class View {
 
   /** A chip, unless it is of several colours, and words of each [key as in drawRun, words]. */
   drawLegend(items, first = "", legend = this.legend) {
-    legend.replaceChildren(first, ...items.map(([key, words]) => {
+    legend.replaceChildren(first, ...items.map(([keys, words]) => {
       const node = make("span");
-      const [y, height] = key.kind === "memory" ? [6, 5] : [1, 10]; // as `mark` in figures/lanes.py
-      if (key.under) node.style.flexBasis = `${100 * key.under}%`;
-      if (key.share === key.under) this.drawRun([[0, 14]], y, height, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
+      for (const key of [keys].flat()) {
+        const [y, height] = key.kind === "memory" ? [6, 5] : [1, 10]; // as `mark` in figures/lanes.py
+        if (key.under) node.style.flexBasis = `${100 * key.under}%`;
+        this.drawRun([[0, 14]], y, height, key, make("svg", { width: 14, height: 13, "aria-hidden": "true" }, node));
+      }
       node.append(words);
       return node;
     }));
