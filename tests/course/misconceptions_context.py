@@ -30,10 +30,12 @@ def merge_log_of_two(one, sum_one, other, sum_other):
     return right.cp_merge(one, sum_one, other, sum_other)[0], max(sum_one, sum_other) + log(2)
 
 
-def positions_of_pairs(kind, rank, cp, seq):
-    """Neighbouring chunks."""
+def positions_of_two_halves(kind, rank, cp, seq):
+    """Chunk r of each half."""
+    if kind == "ring":
+        return right.cp_positions(kind, rank, cp, seq)
     size = seq // (2 * cp)
-    return list(range(2 * rank * size, 2 * (rank + 1) * size))
+    return [chunk * size + i for chunk in (rank, cp + rank) for i in range(size)]
 
 
 def positions_from_one(kind, rank, cp, seq):
@@ -58,9 +60,9 @@ def flops_of_earlier_ranks(kind, rank, cp, seq, hidden):
     return (rank * square, uneven) if kind == "ring" else (mine, uneven)
 
 
-def flops_last_rank_over_the_first(kind, rank, cp, seq, hidden):
+def flops_own_rank_over_the_mean(kind, rank, cp, seq, hidden):
     mine, _ = right.cp_flops(kind, rank, cp, seq, hidden)
-    return mine, (cp - 0.5) / 0.5 if kind == "ring" else 1
+    return mine, (rank + 0.5) / (cp / 2) if kind == "ring" else 1
 
 
 def flops_ratio_of_whole_blocks(kind, rank, cp, seq, hidden):
@@ -150,22 +152,6 @@ def ring_one_hop_short(q, k, v):
     return right._merged(blocks)
 
 
-def ring_unwaited(q, k, v):
-    """Messages of whose sends nobody knows the end."""
-    n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
-    for hop in range(n):
-        if hop < n - 1:
-            coming = torch.empty_like(own)
-            dist.isend(own, (rank + 1) % n)
-            work = dist.irecv(coming, (rank - 1) % n)
-        if hop <= rank:
-            blocks.append(right._block(q, *own, not hop))
-        if hop < n - 1:
-            work.wait()
-            own = coming
-    return right._merged(blocks)
-
-
 def ring_by_distance(q, k, v):
     """Each block straight from the rank that has it."""
     n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
@@ -190,14 +176,14 @@ WRONG = {
         (merge_log_of_two, "log-sum-exp of two equal blocks"),
     ],
     "cp_positions": [
-        (positions_of_pairs, "those are the tokens of a contiguous ring"),
+        (positions_of_two_halves, "mirror image of the first one"),
         (positions_from_one, "you count from 1"),
         (positions_late_chunk_first, "the chunks are exchanged"),
     ],
     "cp_flops": [
         (flops_of_backward, "that is backward"),
         (flops_of_earlier_ranks, "the blocks on the diagonal are missing"),
-        (flops_last_rank_over_the_first, "over the least busy rank"),
+        (flops_own_rank_over_the_mean, r"that is rank \d+ over the mean"),
         (flops_ratio_of_whole_blocks, "your ratio counts blocks on the diagonal whole"),
     ],
     "cp_bytes": [
@@ -217,7 +203,6 @@ WRONG = {
         (ring_of_values_alone, "the keys are always the rank's own"),
         (ring_averaged, "the outputs of blocks are averaged"),
         (ring_one_hop_short, "hops are too few"),
-        (ring_unwaited, "without waiting for the end"),
         (ring_by_distance, "which is no neighbour"),
     ],
 }

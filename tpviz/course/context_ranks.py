@@ -33,9 +33,9 @@ def _merged(blocks, how=""):
     for more, of_more in others:
         both = np.logaddexp(sums, of_more)
         old, new = (np.exp(one - both)[:, None] for one in (sums, of_more))
-        if how in ("merged: old", "merged: added"):
+        if how in ("merged: old", "merged: added", "merged: mean"):
             old = np.ones_like(old)
-        if how in ("merged: new", "merged: added"):
+        if how in ("merged: new", "merged: added", "merged: mean"):
             new = np.ones_like(new)
         out, sums = out * old + more * new, sums if how == "merged: sums stay" else both
     return out / len(blocks) if how == "merged: mean" else out
