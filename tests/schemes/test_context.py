@@ -190,6 +190,18 @@ def test_replicas_of_batch_and_sequences_are_one_group():
     assert made.memory(W)["optimizer"] == alone
 
 
+def test_every_form_is_tried():
+    """Each kind with Ulysses over any part of the ranks, once; a search leaves out "ring"."""
+    forms = [(s.cp, s.kind, s.ulysses) for s in tv.Context.space(W, 4)]
+    rings = [(4 // n, kind, n) for kind in KINDS[:3] for n in (1, 2)]
+    assert sorted(forms) == sorted([*rings, (4, "ulysses", 1)])
+    assert [(s.cp, s.kind, s.ulysses) for s in tv.Context.space(W, 1)] == [(1, "zigzag", 1)]
+    factors = [f for made in tv.Context.layouts(W, 8) for f in made.factors]
+    found = {(f.cp, f.kind, f.ulysses) for f in factors if isinstance(f, tv.Context)}
+    assert {(2, "zigzag", 2), (2, "all_gather", 4), (8, "ulysses", 1)} < found
+    assert "ring" not in {kind for _, kind, _ in found}
+
+
 def test_the_last_rank_of_a_ring_in_order_sets_the_pace():
     """It has a block in each position; the others wait for it."""
     ring, zigzag = (tv.predict(tv.Context(cp=4, kind=k), LONG, BOX) for k in ("ring", "zigzag"))

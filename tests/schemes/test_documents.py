@@ -11,6 +11,7 @@ import tpviz as tv
 from tpviz.core.step import Kernel
 from tpviz.schemes.context.paper import imbalance
 from tpviz.schemes.context.sequence import KINDS, SequenceCut
+from tpviz.schemes.context.strategy import uncut
 from tpviz.schemes.gpt.kernels import attending
 from tpviz.schemes.gpt.model import Heads, ReferenceGPT
 from tpviz.schemes.gpt.program import batch_of, reference_program
@@ -150,6 +151,18 @@ def test_balance_is_in_the_prediction(form):
     assert simulated.step_time == pytest.approx(predicted.step_time, rel=near)
     shorter = predicted.step_time < tv.predict(strategy, LONG, BOX).step_time
     assert shorter
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_pipelines_too(kind):
+    w, strategy = replace(LONG, documents=PACKED), tv.Context(cp=2, kind=kind) * tv.Pipeline(pp=2)
+    predicted, simulated = tv.predict(strategy, w, BOX), tv.simulate(strategy, w, BOX)
+    assert simulated.step_time == pytest.approx(predicted.step_time, rel=2e-2)
+
+
+def test_without_its_cut_a_plan_has_sequences_of_one_document():
+    _, w = uncut(tv.Context(cp=2), W)
+    assert (w.seq, w.batch, w.documents) == (8, 8, ())
 
 
 def test_zigzag_is_out_of_balance():
