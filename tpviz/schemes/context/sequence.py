@@ -203,9 +203,11 @@ class PartOfSequence(GPT):
 
 
 @lru_cache(maxsize=4096)
-def _rectangles(cut: SequenceCut, lengths: tuple[int, ...], queries: int, keys: int):
+def _rectangles(
+    cut: SequenceCut, lengths: tuple[int, ...], queries: int, keys: int
+) -> list[Rectangle]:
     size = sum(lengths) // (cut.ring * cut.each)
-    found, documents = [], list(zip(accumulate((0, *lengths)), accumulate(lengths)))
+    found, documents = list[Rectangle](), list(zip(accumulate((0, *lengths)), accumulate(lengths)))
     for i, j, causal in cut.blocks(queries, keys):
         chunks = (i, cut.chunks(queries)[i]), (j, cut.chunks(keys)[j])
         for begin, end in documents:

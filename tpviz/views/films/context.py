@@ -161,7 +161,7 @@ def traced(
 
     axes : of the mesh; None: the trace tells them. Raises ``ValueError`` where it has none.
     """
-    mesh = Mesh(trace.meta["mesh"]["axes"] if axes is None else axes)
+    mesh = Mesh(dict(trace.meta["mesh"]["axes"] if axes is None else axes))
     ranks = mesh.group(0, "cp") if cut.cp > 1 else [0]
     c = trace.whole().select(phase=phase)
     inside = np.char.endswith(c["layer"].astype(str), ".attention")
