@@ -139,6 +139,29 @@ def test_attention_sends_what_it_sends_in_our_own_model(strategy):
     assert summed.payload_bytes == size or "tp" in strategy.axes or "d2" in strategy.axes
 
 
+def build(workload, mesh, strategy):
+    """A rank's program for `tv.Custom`."""
+    ids = torch.zeros(workload.batch, workload.seq, dtype=torch.int64)
+    make = lambda ids: {"input_ids": ids, "labels": ids, "use_cache": False}
+    model = tv.parallelize(foreign.llama(), strategy, make(ids), mesh=mesh)
+
+    def step(batch):
+        loss = model(**model.rows(make(batch[0]))).loss
+        loss.backward()
+        return loss
+
+    return model, step
+
+
+def test_it_is_captured_as_it_runs():
+    small, strategy = replace(LLAMA, vocab=20), PRODUCTS[0]
+    own = tv.Custom(strategy.axes, partial(build, strategy=strategy))
+    captured, trace = tv.capture(own, small), tv.run(own, small, steps=1, progress=False)
+    assert captured.ledger() == trace.ledger()
+    assert {row.axis for row in captured.ledger().rows} == {"cp", "tp"}
+    assert tv.simulate(own, small, tv.clusters.nvswitch(4), capture=captured).step_time > 0
+
+
 # -- training --------------------------------------------------------------------------------------
 def trained(strategy, make, inputs, loss, prepare=lambda model: None):
     """(largest error of gradients, norms) after two microbatches, on one rank."""

@@ -27,7 +27,7 @@ from .parallelized import Parallelized
 from .partition.leaves import tensors_of
 from .pipelined import pipelined
 from .plan import PairPlan, Singles, WholePlan
-from .replicas import agree, from_first
+from .replicas import agree, from_first, without_numbers
 from .report import ModuleReport
 from .rules import SHORT_CUTS
 from .sent import Totals
@@ -168,13 +168,14 @@ def parallelize(
     if isinstance(strategy, AxoNN):
         refuse_sparse(model)
     mesh = _mesh(strategy, mesh, model)
-    groups = grid = None
+    groups, grid, numbers = None, None, not without_numbers(model)
     if mesh is not None:
         groups = RankGroups.of(_axes(strategy, layout), mesh)
-        agree(model, groups, broadcast)
+        if numbers:
+            agree(model, groups, broadcast)
         grid = Grid(strategy, mesh, groups, easy) if isinstance(strategy, AxoNN) else None
     z = getattr(strategy, "z", 1)
-    shared = partial(from_first, groups=groups) if groups else lambda make: make()
+    shared = partial(from_first, groups=groups) if groups and numbers else lambda make: make()
     looked = (inputs, z, shared)
     if easy:
         plan = Singles(model, layout, *looked)
@@ -187,7 +188,7 @@ def parallelize(
     report = _report(model, strategy, layout, plan, easy, equal_rows, sequences)
     if not groups or not mesh:
         return Parallelized(model, report)
-    before = outputs_of(model, inputs) if inputs else None
+    before = outputs_of(model, inputs) if inputs and numbers else None
     if easy:
         made = lambda part, whole: EasyLinear(whole, part, groups, grid, equal_rows)  # pyright: ignore[reportArgumentType]
         _replace(model, {part.path: made(part, whole) for part, whole in _parts(model, plan)})
@@ -196,7 +197,7 @@ def parallelize(
     if context and sequences:
         grid = Sequences(context, dp, mesh, sequences)
     split = Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
-    if inputs:
+    if before is not None:
         after = outputs_of(model, inputs_of(split.rows(example_inputs)) if context else inputs)  # pyright: ignore[reportArgumentType]
         after = split.joined(after) if context else after
         compare(before, after, parts=bool(context))  # pyright: ignore[reportArgumentType]

@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
 
 from tpviz.core.tables import listed
 from tpviz.schemes.collectives import gather_first
 
 if TYPE_CHECKING:
     from .layers import RankGroups
+
+
+def without_numbers(model: torch.nn.Module) -> bool:
+    """Whether its parameters are fake tensors, as `tpviz.capture` has them: nothing to compare."""
+    return any(isinstance(p, FakeTensor) for p in model.parameters())
 
 
 def agree(model: torch.nn.Module, groups: "RankGroups", broadcast: bool = False) -> None:

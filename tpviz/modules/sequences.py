@@ -31,6 +31,7 @@ from tpviz.schemes.replicas import Replicas
 
 from .grid import AfterBackward, average, cut_rows
 from .partition.leaves import tensors_of
+from .replicas import without_numbers
 from .watch import ForwardWatch, in_evaluation
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ class Sequences:
             )
         if "position_ids" in signature(self.module.forward).parameters:
             where = found.setdefault("position_ids", torch.arange(seq, device=device)[None])
-            if not bool((where.diff() == 1).all()):
+            if "position_ids" in batch and not bool((where.diff() == 1).all()):
                 raise ValueError(
                     "position_ids do not go up by 1: several documents in a sequence are not cut"
                 )
@@ -385,6 +386,8 @@ class SequencePlan:
         self.rows, self.seq = _sizes(inputs)
         divides("batch", self.rows, "dp", dp)
         self.cut.check(self.seq)
+        if without_numbers(model):  # whose masks cannot be seen to be causal
+            _ask_for_no_mask(model, self.cut.ranks)
         self.calls = attention_of(model, inputs)
         self.parts: dict[str, int] = {}
         for call in self.calls:
