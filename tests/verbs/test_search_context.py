@@ -8,8 +8,9 @@ import pytest
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
+from tpviz.schemes.context.strategy import OUTSIDE
 from tpviz.verbs.room import need
-from tpviz.verbs.space import LONG, PART, kinds, space, usual
+from tpviz.verbs.space import LONG, PART, cells, kinds, space, usual
 
 W = tv.GPT(layers=2, hidden=32, heads=1, seq=512, batch=1, vocab=64)
 BOX = Cluster(
@@ -74,6 +75,21 @@ def test_llama_of_long_sequences_on_64(seq, batch):
         assert found.rows[0].predicted < 0.9 * whole.predicted
     words = found.why_not(replace(found.best, recompute="none"))
     assert "of memory" in words or "because it spends" in words or "is the first" in words
+
+
+def test_rings_are_tried_inside_and_outside_of_a_node():
+    """Sixty-four GPUs, eight in a node: outside of it the ring's messages no longer hide."""
+    w, cluster = tv.models.llama3("8B", batch=32, seq=1 << 17), h100s(64)
+    inside = tv.Context(cp=8) * tv.DataParallel(dp=8, zero=1, accumulation=4)
+    outside = inside.with_order(OUTSIDE)
+    layouts = {cell.strategy for cell in cells(w, 64, tv.Context)}
+    assert {inside, outside} <= layouts
+    deep = tv.Context(cp=8) * tv.Pipeline(pp=2, microbatches=8) * tv.DataParallel(dp=4, zero=1)
+    assert {deep, deep.with_order(OUTSIDE)} <= layouts
+    waits = [tv.predict(s, w, cluster).exposed["cp"] for s in (inside, outside)]
+    assert 0 < 4 * waits[0] < waits[1]
+    given = [replace(s, zero=3, recompute="full") for s in (outside, inside)]
+    assert tv.search(w, cluster, given, simulate=False).best == given[1]
 
 
 def test_no_published_plan_of_long_sequences_is_faster():

@@ -252,8 +252,11 @@ def _best(row: Row | None):
 
 
 def _order(row: Row):
-    """Faster first; of equals (to rounding) the one with less memory, then by name."""
-    return rounded(row.step_time), row.prediction.memory().total, row.strategy.short
+    """Faster first; of equals (to rounding) the one with less memory, then in the usual order of
+    ranks, then by name."""
+    s = row.strategy
+    other = bool(getattr(s, "placement", ""))
+    return rounded(row.step_time), row.prediction.memory().total, other, s.short
 
 
 def _paper_order(row: Row):

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tpviz.schemes.grid.program import Groups
 
 __all__ = ["GPT", "Context"]
+OUTSIDE = "tp-ulysses-dp-cp-pp"
+"""Replicas side by side, sequences across them; by default a sequence's ranks are side by side."""
 
 
 @register
@@ -250,7 +252,8 @@ class Context(TensorParallel):
     @classmethod
     def layouts(cls, workload: GPT, world_size: int) -> Iterator[Strategy]:
         """Every (pp, cp, ulysses, tp, dp) with Megatron-LM's sequence parallelism inside, and each
-        kind but "ring", which is "zigzag" out of balance; of one stage as data parallelism too."""
+        kind but "ring", which is "zigzag" out of balance; of one stage as data parallelism too. A
+        ring with replicas outside of its ranks, and inside, `OUTSIDE`."""
         for pp, cp, tp in product(divisors(world_size), repeat=3):
             dp, rest = divmod(world_size, pp * cp * tp)
             if rest or cp == 1 or not cls.allows("cp", cp) or not Megatron.allows("tp", tp):
@@ -260,10 +263,13 @@ class Context(TensorParallel):
                 if form["kind"] == "ring":
                     continue
                 made, data = cls(**form, inner=inner), DataParallel(dp=dp, zero=1)
-                if pp == 1:
-                    yield replace(data, inner=made)
-                if Pipeline.allows("pp", pp):
-                    yield Pipeline(pp=pp, microbatches=1, inner=made, data=data)
+                several = dp > 1 and form == {"cp": cp, "kind": "zigzag", "ulysses": 1}
+                for placement in ("", OUTSIDE)[: 1 + several]:
+                    if pp == 1:
+                        yield replace(data, inner=made, placement=placement)
+                    if Pipeline.allows("pp", pp):
+                        knobs = {"pp": pp, "microbatches": 1, "placement": placement}
+                        yield Pipeline(**knobs, inner=made, data=data)
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:

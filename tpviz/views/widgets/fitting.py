@@ -60,7 +60,7 @@ class Fitting:
         outer: Strategy | None,
         ranks: int,
         more: Collection[int] = (),
-        cut: Context | None = None,
+        cut: Strategy | None = None,
     ):
         self._workload, self._inner, self.ranks = workload, inner, ranks
         self._around = [factor for factor in (cut, outer) if factor]

@@ -269,9 +269,9 @@ class Planner(Fitted, ipywidgets.VBox):
 
     def _show_cut(self):
         """Show the knobs of context parallelism where sequences are long or cut; how, if cut."""
-        on, rows = self._fitting.values["cp"] > 1, self._cut.children[1:]
-        for box, there in zip((self._cut, *rows), (on or also(self.workload), on, on)):
-            box.layout.display = "" if there else "none"
+        on, cut = self._fitting.values["cp"] > 1, self._cut
+        for box, there in zip((cut, *cut.children[1:]), (on or also(self.workload), on, on)):  # pyright: ignore[reportOptionalMemberAccess]
+            box.layout.display = "" if there else "none"  # pyright: ignore[reportOptionalMemberAccess]
 
     @shown
     def _redraw(self):
