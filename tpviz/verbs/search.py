@@ -254,9 +254,8 @@ def _best(row: Row | None):
 def _order(row: Row):
     """Faster first; of equals (to rounding) the one with less memory, then in the usual order of
     ranks, then by name."""
-    s = row.strategy
-    other = bool(getattr(s, "placement", ""))
-    return rounded(row.step_time), row.prediction.memory().total, other, s.short
+    s, memory = row.strategy, row.prediction.memory().total
+    return rounded(row.step_time), memory, bool(getattr(s, "placement", "")), s.short
 
 
 def _paper_order(row: Row):
