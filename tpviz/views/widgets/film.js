@@ -97,6 +97,7 @@ export class Film extends Player {
 
   draw() {
     const { scene, svg, step, width } = this, { top, height, frames, pieces } = scene;
+    fit(this, (of) => [width + of.width - scene.width, of.height - of.top]);
     this.drawHead(scene, scene.numbers?.[step] ?? scene.facts);
     this.write(this.summary, this.said, ["says", "words", "summary"].find((name) => scene[name]));
     this.aside.toggleAttribute("hidden", !scene.aside);
@@ -109,7 +110,6 @@ export class Film extends Player {
     this.write(this.now, scene.captions[step], "captions");
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
-    fit(this, (of) => [width + of.width - scene.width, of.height - of.top]);
     this.metrics.style.minHeight = `${25 * Math.max(0, ...(scene.numbers ?? []).map((rows) => rows.length))}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     if (svg.firstChild !== this.common) svg.replaceChildren(this.common); // it is large

@@ -47,8 +47,8 @@ class MeshView extends View {
     const narrow = this.stage.clientWidth < NARROW, sized = (of) => [
       narrow && of.stack?.[2] || of.width, (narrow && of.stack?.[3] || of.height) - of.top];
     const [width, high] = sized(scene), [right, down] = (narrow && scene.stack) || [0, 0];
-    this.resize(svg, width, high + scene.top, scene.top);
     fit(this, sized);
+    this.resize(svg, width, high + scene.top, scene.top);
     svg.setAttribute("aria-activedescendant", `${this.uid}-${apart.length ? 1 : block}`);
     svg.replaceChildren(this.common);
     this.squares.forEach((square, i) => (i < ranks.length ? this.light(square, ranks[i].rank, block, mine)
