@@ -53,6 +53,9 @@ GROUND = """async (chart, png) => {
         getComputedStyle(chart.closest(".jp-Notebook")).backgroundColor];
 }"""
 THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
+ASTRAY = """() => [...document.querySelectorAll(".tpv-metrics")].filter(
+    list => list.checkVisibility() && getComputedStyle(list).display !== "grid").length"""
+NAMELESS = ".jp-OutputArea-output:has(.tpv-column) .noUi-handle:not([aria-label])"
 # Lab shows what a cell writes to stderr alike; a traceback begins in red.
 ERROR = ".jp-OutputArea-output[data-mime-type$='stderr']:has(.ansi-red-fg)"
 ALL_DONE = """([prompts, error]) => {
@@ -273,6 +276,8 @@ def lab_page(browser, url, notebook, timeout_s=45, run=True, kernel=True):
             lab.run_all(timeout_s)
         yield lab
         assert not lab.problems, "\n".join(lab.problems)
+        assert not lab.page.evaluate(ASTRAY), "numbers are not beside their labels"
+        assert not lab.locator(NAMELESS).count(), "sliders beside a view have no names"
         lab.leave()
     except BaseException:
         lab.screenshot(f"failure-{notebook}.png")

@@ -8,6 +8,7 @@ import pytest
 import tpviz as tv
 from tpviz.verbs.predict import predict
 from tpviz.views.figures.plan_map import PlanDot, kind_of, plan_map_scene, plan_map_svg
+from tpviz.views.figures.svg import width_of
 from tpviz.views.widgets.plan_map import PlanMap
 from tpviz.views.widgets.planner import cluster_for, preset
 from tpviz.views.widgets.plans import PlansAsked
@@ -55,6 +56,13 @@ def test_a_stranger_reads_what_dots_axes_and_the_wall_are():
         assert f">{words}</text>" in drawn
     times = [float(t) for t in re.findall(r">([\d.]+) s</text>", drawn)]
     assert len(times) >= 4 and times == sorted(times)  # up is faster
+
+
+def test_the_words_of_the_wall_are_in_the_picture():
+    """Also where one plan needs nearly all of the memory, so that the wall is far right."""
+    drawn = plan_map_scene([PLANS[0]._replace(memory=78.3e9)], 82.5e9)["common"]
+    x, words = re.findall(r"<text x='([\d.]+)'[^>]*>(a GPU has[^<]*)<", drawn)[0]
+    assert float(x) + 1.08 * width_of(words) / 2 <= 740
 
 
 @pytest.mark.parametrize("theme", ["light", "dark", "auto", "page"])

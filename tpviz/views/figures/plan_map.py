@@ -124,17 +124,17 @@ def _ground(across, up, wall, capacity):
         y = up.at(time)
         out += f"<path d='M{LEFT},{y:.1f}H{RIGHT}' class='s-rule'/>"
         out += text(LEFT - 8, y + 4.5, seconds(time), "muted", anchor="end")
-    last = -100.0
+    last, label = -100.0, min(wall, WIDTH - 74)  # its words end in the picture
     for size in _round(across):
         x = across.at(size)
-        if x - last < 62 or abs(x - wall) < 100:
+        if x - last < 62 or abs(x - label) < 100:
             continue
         last = x
         out += f"<path d='M{x:.1f},{FOOT}v5' class='s-muted'/>"
         out += text(x, FOOT + 20, amount(size), "muted", anchor="middle")
     out += f"<path d='M{wall:.1f},{TOP}V{FOOT}' class='s-exposed' stroke-width='2'/>"
-    words = f"a GPU has {amount(capacity)}"
-    out += text(wall, FOOT + 20, words, "exposed", anchor="middle", weight=650)
+    has = f"a GPU has {amount(capacity)}"
+    out += text(label, FOOT + 20, has, "exposed", anchor="middle", weight=650)
     side, anchor, more = (8, "start", "") if wall < RIGHT - 110 else (-8, "end", " →")
     out += text(wall + side, TOP + 17, "does not fit" + more, "exposed", anchor=anchor, weight=650)
     out += text(LEFT, 18, "Each dot is a plan: one way to split the training over the GPUs.")

@@ -1,6 +1,6 @@
 /** A picture made in Python, as it is; with an error, why there is none for other knobs. */
 import { reserve } from "./room.js";
-import { make, roomy } from "./view.js";
+import { make, nameSliders, roomy } from "./view.js";
 
 export default {
   render({ model, el }) {
@@ -11,6 +11,7 @@ export default {
     const sized = { stage: place, host: { states: model.states ?? [] } };
     const tall = (svg) => Number(/viewBox='0 0 \S+ (\S+)'/.exec(svg)?.[1]) || 0; // px in the picture
     const size = () => {
+      nameSliders(el);
       const svg = place.querySelector("svg"), scale = svg.clientHeight / tall(model.get("scene").svg) || 0;
       if (svg.getAttribute("width") > place.clientWidth) place.tabIndex = 0; // a click shows it in its own size
       else place.removeAttribute("tabindex");

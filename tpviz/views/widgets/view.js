@@ -33,6 +33,15 @@ export function ticks(low, high, count) {
   return out;
 }
 
+/** The sliders of JupyterLab that stand beside a view have no names: they get that of their label. */
+export function nameSliders(el) {
+  const own = el.closest(".jp-OutputArea-output")?.querySelectorAll(".noUi-handle:not([aria-label])") ?? [];
+  for (const handle of own) {
+    const label = handle.closest(".widget-inline-hbox")?.querySelector(".widget-label")?.textContent;
+    if (label) handle.setAttribute("aria-label", label);
+  }
+}
+
 /** What a module gives: `render` shows a view of this kind in Jupyter, or in a page. */
 export const rendered = (Kind, name, traits) => ({
   render({ model, el }) {
@@ -107,6 +116,7 @@ export class View {
     const empty = !Object.keys(this.host.get("scene")).length;
     this.root.classList.toggle("tpv-empty", empty);
     if (!empty) this.draw();
+    nameSliders(this.root);
     if (!this.stage.clientWidth) { // hidden: the next width is news
       this.seenWidth = 0;
       this.sized.unobserve(this.stage);
