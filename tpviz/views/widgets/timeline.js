@@ -13,11 +13,10 @@ class TimelineView extends TimelineDrawing {
   buildTools(tools) {
     super.buildTools(tools);
     this.button(this.more, "step", "show one step (s)", () => this.showStep());
-    const set = (act) => () => { act(); this.onChange(); };
     this.tabs = ["time", "memory"].map((name) =>
-      this.button(tools, name, name, set(() => { this.tab = name; })));
+      this.button(tools, name, name, () => { this.tab = name; this.onChange(); }));
     this.axes = false;
-    this.apart = this.button(this.more, "axes", "a lane for each axis", set(() => { this.axes = !this.axes; }));
+    this.apart = this.button(this.more, "axes", "a lane for each axis", () => { this.axes = !this.axes; this.onChange(); });
   }
 
   buildBody() {
@@ -26,9 +25,7 @@ class TimelineView extends TimelineDrawing {
     this.legend = make("div", { class: "tpv-legend" }, this.below);
     this.note = make("div", { class: "tpv-hint tpv-note" }, this.below);
     this.svg.addEventListener("pointermove", (e) => this.onMove(e));
-    for (const name of ["pointerleave", "blur"]) {
-      this.svg.addEventListener(name, () => { this.tip.hidden = true; });
-    }
+    for (const name of ["pointerleave", "blur"]) this.svg.addEventListener(name, () => { this.tip.hidden = true; });
     if (this.host.send) this.takeDrops(); // else no kernel could read them
   }
 
@@ -102,7 +99,7 @@ class TimelineView extends TimelineDrawing {
     if (lane.bars.length) this.choose(later ?? lane.bars.at(-1));
   }
 
-  /** The step under the play-head fills the window; the last one where there is none. */
+  /** The step under the play-head, or the last, fills the window. */
   showStep() {
     const steps = this.scene.steps, here = steps.find(([a, b]) => a <= this.head && this.head < b) ?? steps.at(-1);
     if (here) this.setWindow(...here);

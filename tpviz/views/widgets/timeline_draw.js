@@ -30,7 +30,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.focus = this.place.get(chosen) ?? -1;
   }
 
-  /** Where events are merged and the window is narrow, ask the kernel for its detail. */
+  /** Where events are merged in a narrow window, ask the kernel for its detail. */
   ask() {
     const { scene, low, high } = this, asked = `${[low, high]}`;
     clearTimeout(this.asking);
@@ -126,7 +126,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     spans(exposed, "exposed");
   }
 
-  /** Below the lanes, in the same place: where the step went, or the memory of a rank. */
+  /** Below the lanes: where the step went, or the memory of a rank. */
   drawBlock() {
     const { memory, left, scene: { spent, memory_keys: kinds } } = this, shown = memory && this.tab === "memory";
     this.apart.setAttribute("aria-pressed", this.axes);
@@ -183,7 +183,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     return `M${a.toFixed(1)},${y - by}H${b.toFixed(1)}V${y + height + by}H${a.toFixed(1)}z`;
   }
 
-  /** What moves: the play-head, the bars under it, the chosen event and what it waited for. */
+  /** The play-head, the bars under it, the chosen event and what it waited for. */
   move() {
     const { overlay } = this;
     if (!overlay) return;
@@ -193,7 +193,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.line.replaceChildren();
     const under = this.lanes.map((lane) => this.barAt(lane, this.head, 0)).filter((i) => i >= 0);
     const foot = this.bottom + (this.memory && this.tab === "memory" ? BLOCK + 26 : 0);
-    if (this.playing || this.head !== this.opened) { // before it was first played it stands at nothing
+    if (this.playing || this.head !== this.opened) { // at first it stands at nothing
       path(under.map((i) => this.outline(i)).join("") || "M0,0", "fg", 1.4);
       if (this.head >= this.low && this.head <= this.high) {
         make("path", { d: `M${x},${foot}V${TOP - 6}l-5,-7h10l-5,7`, class: "s-fg f-fg", "stroke-width": 1.6 }, this.line);

@@ -24,7 +24,7 @@ function scaled(value, units, digits = 3) {
 export const seconds = (t, digits) => t ? scaled(t, [["s", 1], ["ms", 1e-3], ["us", 1e-6], ["ns", 1e-9]], digits) : "0 s";
 export const amount = (v, unit) => scaled(v, [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3], ["", 1]]) + unit;
 
-/** Round numbers between low and high, about `count` of them. */
+/** About `count` round numbers between low and high. */
 export function ticks(low, high, count) {
   const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999);
@@ -33,14 +33,9 @@ export function ticks(low, high, count) {
   return out;
 }
 
-/** The sliders of JupyterLab that stand beside a view have no names: they get that of their label. */
-export function nameSliders(el) {
-  const own = el.closest(".jp-OutputArea-output")?.querySelectorAll(".noUi-handle:not([aria-label])") ?? [];
-  for (const handle of own) {
-    const label = handle.closest(".widget-inline-hbox")?.querySelector(".widget-label")?.textContent;
-    if (label) handle.setAttribute("aria-label", label);
-  }
-}
+/** JupyterLab's sliders get their labels as names. */
+export const nameSliders = (el) => el.closest(".jp-OutputArea-output")?.querySelectorAll(".widget-inline-hbox").forEach((row) =>
+  row.querySelector(".noUi-handle")?.setAttribute("aria-label", row.firstChild.textContent));
 
 /** What a module gives: `render` shows a view of this kind in Jupyter, or in a page. */
 export const rendered = (Kind, name, traits) => ({
@@ -102,7 +97,7 @@ export class View {
     for (const name of this.watched) this.host.off(`change:${name}`, this.onChange);
   }
 
-  /** Many changes, one drawing: everything waits for the next animation frame. */
+  /** Many changes, one drawing, at the next frame. */
   request() {
     this.frame ||= requestAnimationFrame((now) => { this.frame = 0; this.tick(now); });
   }
@@ -140,7 +135,7 @@ export class View {
     return node;
   }
 
-  /** A group of SVG made in Python, its ids this view's own: another view's may be hidden, and not drawn. */
+  /** SVG made in Python, its ids this view's own: another's may be hidden, and not drawn. */
   group(drawn, parent = null) {
     const group = make("g", {}, parent);
     group.innerHTML = drawn.replace(/(#|id=')tpv-/g, `$1${this.uid}-`);
@@ -188,7 +183,7 @@ export class View {
     return button;
   }
 
-  /** A key that `keys` has does what it says there, and the page does not hear of it. */
+  /** A key that `keys` has does what it says; the page does not hear it. */
   onKey(event) {
     const act = this.keys(event)[event.key];
     if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
