@@ -18,7 +18,7 @@ each rank of the axis ulysses has an equal part.
 >>> SequenceCut(2, "zigzag").blocks(0, 1)
 [(1, 0, False), (1, 1, False)]
 >>> [(r.rows, r.columns) for r in SequenceCut(2, "zigzag").rectangles((10, 6), 0, 1)]
-[(slice(6, 8, None), slice(6, 8, None))]
+[(slice(4, 8, None), slice(6, 8, None))]
 """
 
 from collections.abc import Iterator
