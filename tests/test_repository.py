@@ -25,12 +25,12 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 5_931,  # 31 for documents packed in a sequence
+    "core": 5_939,  # 31 for documents packed in a sequence, 8 for advice that works
     "cluster": 3_621,
     "ranks": 6_096,
     "files": 2_100,
     # 12,840 before parts of sequences in schemes and modules of one's own, and documents
-    "schemes": 13_165,
+    "schemes": 13_195,
     "verbs": 4_660,
     "modules": 7_060,  # 6,450 before sequences over ranks
     "evidence": 11_360,

@@ -386,7 +386,7 @@ def test_mistakes_on_a_rank_are_told():
             "attention_mask is not cut: give model.rows(batch)",
             "sequences of 16 tokens are longer than sliding_window=9: use at most 8 tokens",
             "an output of shape (4, 3) has no dim 1 of 4 tokens",
-            "seq=6 does not split evenly over 2*cp=4: use 2*cp=3 or 6, or seq=4 or 8",
+            "seq=6 does not split evenly over 2*cp=4: use 2*cp=2 or 6, or seq=4 or 8",
             "model.layers.0.self_attn: its attention drops 0.1 of its weights",
         ]
         for text, start in zip(found, expected, strict=True):

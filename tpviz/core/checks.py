@@ -5,7 +5,7 @@ Traceback (most recent call last):
 ValueError: heads=6 does not split evenly over tp=4: use tp=3 or 6, or heads=4 or 8
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import gcd, isqrt, lcm
@@ -26,7 +26,7 @@ NEAR = 64
 class Clash:
     """``size`` does not split over ``parts``. near_parts, near_sizes : what does, by what is said
     of it: (ever smaller, ever larger). shared : (axis, ranks) over which a larger ``size`` was
-    split before."""
+    split before. instead : what else helps, as code."""
 
     size_name: str
     size: int
@@ -35,6 +35,7 @@ class Clash:
     near_parts: tuple[list[int], ...]
     near_sizes: tuple[list[int], ...]
     shared: tuple[()] | tuple[str, int] = ()
+    instead: str = ""
 
     def __str__(self):
         size, over = f"{self.size_name}={self.size}", ""
@@ -50,9 +51,9 @@ class Clash:
             )
             if values
         )
-        return f"{size}{over} does not split evenly over {self.parts_name}={self.parts}" + (
-            f": use {advice}" if advice else ""
-        )
+        use = "; or ".join(filter(None, (advice, self.instead)))
+        said = f"{size}{over} does not split evenly over {self.parts_name}={self.parts}"
+        return f"{said}: use {use}" if use else said
 
     def error(self) -> ValueError:
         """The ``ValueError`` that says so, with this as its ``clash``."""
@@ -87,12 +88,13 @@ def divides(
     also: int = 0,
     step: int = 1,
     within: int = 0,
+    each: int = 1,
 ) -> None:
     """Raise ``ValueError`` unless ``parts`` divides ``size``; says which values near by do. Its
     attribute ``clash`` is a `Clash`.
 
-    Offered is only what the caller can use: ``parts`` that divide ``also`` too; sizes that are
-    multiples of ``step`` and divide ``within``, any if that is 0. There may be no such size.
+    Offered is only what the caller can use: ``parts`` that divide ``also`` too, multiples of
+    ``each``; sizes that are multiples of ``step`` and divide ``within``, any if that is 0.
     """
     if size % parts == 0:
         return
@@ -105,9 +107,8 @@ def divides(
             [s for k in range(NEAR) if (s := below - k * step) > 0],
             [below + (k + 1) * step for k in range(NEAR)],
         )
-    raise Clash(
-        size_name, size, parts_name, parts, _around(parts, divisors(gcd(size, also))), sizes
-    ).error()
+    near = _around(parts, [n for n in divisors(gcd(size, also)) if n % each == 0])
+    raise Clash(size_name, size, parts_name, parts, near, sizes).error()
 
 
 def whole_number(name: str, value: Any, low: int | None = 1, high: int | None = None) -> int:
@@ -127,6 +128,16 @@ def whole_number(name: str, value: Any, low: int | None = 1, high: int | None = 
     if high is not None and whole > high:
         raise ValueError(f"{name}={whole} is too large: the most that works is {high}")
     return whole
+
+
+def whole_numbers(name: str, value: Any, what: str, low: int = 1) -> tuple[int, ...]:
+    """``value``, an ordered collection, as ints; ``ValueError`` with ``what`` it must be."""
+    try:
+        if isinstance(value, (str, bytes, Mapping, Set)) or any(type(n) is float for n in value):
+            raise TypeError
+        return tuple(whole_number(name, n, low) for n in value)
+    except TypeError:
+        raise ValueError(f"{name} must be {what}, not {value!r}") from None
 
 
 def number(name: str, value: Any, low: float, high: float) -> float:

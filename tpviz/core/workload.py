@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import divides, one_of, settle, whole_number
+from .checks import divides, one_of, settle, whole_number, whole_numbers
 
 MOST = {
     "layers": 1024,
@@ -266,10 +266,7 @@ class GPT:
 
 def _packed(name: str, value: Any, seq: int) -> tuple[int, ...]:
     """Lengths that add up to ``seq``, () for a single one."""
-    try:
-        lengths = tuple(whole_number(name, n) for n in value)
-    except TypeError:
-        raise ValueError(f"{name} must be lengths such as (5, 3, 8), not {value!r}") from None
+    lengths = whole_numbers(name, value, "lengths such as (5, 3, 8)")
     if lengths and (missing := seq - sum(lengths)):
         more = f", or another document of {missing}" if missing > 0 else ""
         raise ValueError(

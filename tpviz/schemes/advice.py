@@ -116,14 +116,18 @@ def _verdict(check, make, size_name):
 
 def changed(owner: _Owner, name: str, value: int) -> list[Callable[[], _Owner]]:
     """Makers of ``owner``, a dataclass, with one of its fields changed so that the product that
-    ``name`` says, as in "dp*microbatches", is ``value``; ``owner`` itself where that is no product
-    of its fields."""
-    names = [word.strip() for word in name.split("*")]
+    ``name`` says, as in "dp*microbatches" or "2*cp", is ``value``; none where that is no product of
+    its fields."""
+    words = [word.strip() for word in name.split("*")]
+    names, number = (
+        [w for w in words if not w.isdigit()],
+        prod(int(w) for w in words if w.isdigit()),
+    )
     if not {*names} <= {field.name for field in fields(owner)}:
-        return [lambda: owner]
+        return []
     found = []
     for one in names:
-        others = prod(getattr(owner, other) for other in names if other != one)
+        others = number * prod(getattr(owner, other) for other in names if other != one)
         if value % others == 0:
             found.append(lambda one=one, others=others: replace(owner, **{one: value // others}))
     return found

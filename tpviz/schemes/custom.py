@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpviz.cluster.clock.cost import Segment
-from tpviz.core.checks import one_of
+from tpviz.core.checks import one_of, whole_numbers
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace.ledger import Ledger
 
@@ -92,6 +92,10 @@ class Custom(Strategy):
         for name, value in (("build", build), ("ledger", ledger), ("cost", cost)):
             if not callable(value) and (value is not None or name == "build"):
                 raise ValueError(f"{name}={value!r} is no function: see tv.Custom")
+        if not isinstance(chunks, Mapping | None):
+            raise ValueError(
+                f"chunks={chunks!r} names no axis: use chunks={{{next(iter(axes))!r}: ...}}"
+            )
         order = tuple((axis, _order(axis, of, axes)) for axis, of in (chunks or {}).items())
         made: dict[str, Any] = {"mesh": Mesh(axes), "program": build, "rows": ledger}  # pyright: ignore[reportArgumentType]
         made |= {"seconds": cost, "order": order}
@@ -181,7 +185,7 @@ class Custom(Strategy):
 
 def _order(axis: str, order: Iterable[int], axes: Mapping[str, int]) -> tuple[int, ...]:
     one_of("axis of chunks", axis, list(axes))
-    found = tuple(map(int, order))
+    found = whole_numbers(f"chunks of {axis}", order, "numbers such as (0, 3, 1, 2)", 0)
     if not found or len(found) % axes[axis] or sorted(found) != list(range(len(found))):
         n = axes[axis]
         most = max(n, round(len(found) / n) * n)

@@ -110,8 +110,9 @@ class Factor:
             if (made := outer.takes(inner)) is not None:
                 return made
         raise ValueError(
-            f"cannot combine {self!r} with {other!r}: a product has at most one factor that cuts "
-            "blocks (Megatron, ATP, AxoNN, T3), one Context, one Pipeline and one DataParallel; "
+            f"cannot combine {self.short} with {getattr(other, 'short', other)}: "
+            "a product has at most one factor that cuts blocks (Megatron, ATP, AxoNN, T3), "
+            "one Context, one Pipeline and one DataParallel; "
             "Merak is a product of blocks, pipeline and data"
         )
 

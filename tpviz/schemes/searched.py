@@ -106,8 +106,14 @@ class Searched(Factor):
 
     def variants(self, name: str, value: int) -> "list[Callable[[], Any]]":
         """Functions that return this strategy with a knob, or the product of several, changed to
-        ``value``: what `tpviz.schemes.advice` tries."""
-        return changed(self, name, value)
+        ``value``, perhaps in a factor of it: what `tpviz.schemes.advice` tries."""
+        own, found = changed(self, name, value), list[Callable[[], Any]]()
+        for place in () if own else ("inner", "data"):
+            factor = getattr(self, place, None)
+            if isinstance(factor, Searched):
+                for made in factor.variants(name, value):
+                    found.append(lambda p=place, m=made: replace(self, **{p: m()}))  # pyright: ignore[reportCallIssue]
+        return own or found
 
 
 def _values(f: Field[Any], world_size: int):

@@ -141,8 +141,8 @@ class ATP(TensorParallel):
         try:
             divides(name, heads, "d1*d2", at.i * at.s, within=within)
         except ValueError as error:
-            instead = "" if heads % at.i or w.hidden % at.s else "; or attention='A1'"
-            raise ValueError(f"{error}{instead}") from None
+            instead = "" if heads % at.i or w.hidden % at.s else "attention='A1'"
+            raise replace(error.clash, instead=instead).error() from None  # pyright: ignore[reportAttributeAccessIssue]
         return name
 
     def check_split_backward(self) -> None:

@@ -98,7 +98,9 @@ class SequenceCut:
         return 2 if self.kind in BALANCED and self.cp > 1 else 1
 
     def chunks(self, rank: int) -> tuple[int, ...]:
-        """The numbers of the chunks that a rank of the ring has, in order."""
+        """The numbers of the chunks that a rank of the ring has, in order. Raises ``ValueError``
+        for a rank that it does not have."""
+        whole_number("rank", rank, 0, self.ring - 1)
         return (rank, 2 * self.ring - 1 - rank) if self.each == 2 else (rank,)
 
     def blocks(self, queries: int, keys: int) -> list[tuple[int, int, bool]]:
@@ -119,6 +121,7 @@ class SequenceCut:
     def work(self, lengths: tuple[int, ...]) -> list[float]:
         """Scores of a head and sequence that each rank of the ring computes: the areas of its
         `rectangles`, of causal ones half."""
+        self.check(sum(lengths))
         before = np.concatenate([np.arange(n) for n in lengths]) + 0.5
         chunks = before.reshape(self.ring * self.each, -1).sum(1)
         return [float(chunks[[*self.chunks(rank)]].sum()) for rank in range(self.ring)]
@@ -148,7 +151,8 @@ class SequenceCut:
     def check(self, seq: int) -> None:
         """Raise ``ValueError`` unless sequences of so many tokens can be cut so."""
         over = "*".join(self.axes)
-        divides("seq", seq, f"2*{over}" if self.each == 2 else over, self.each * self.ranks)
+        parts, each = f"2*{over}" if self.each == 2 else over, self.each
+        divides("seq", seq, parts, each * self.ranks, each=each)
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -166,6 +170,7 @@ class SequenceCut:
         """x (batch, S, ...), gathered rank after rank along ``dim``, in the sequence's order."""
         from tpviz.schemes.collectives import restored
 
+        self.check(x.shape[dim])
         return restored(x, dim, self.order)
 
     # -- what `tpviz.schemes.grid` asks where the workload is a part -----------------------------

@@ -47,12 +47,26 @@ def reference_model(
     that gives what causal attention gives, in the shape of q. It takes the place of attention to
     the given tokens alone: with ``where`` keys of other ranks are wanted.
     """
+    _check_part(workload, where, attention)
     module = ReferenceGPT(workload, where, dtype=getattr(torch, workload.dtype))
     load_initial(module, workload)
     heads: list[Any] = [m.heads for m in module.modules() if isinstance(m, Attention)]
     for each in heads if attention else ():
         each.mixed = attention
     return module
+
+
+def _check_part(w: "GPT", where: Any, attention: Any):
+    if attention is not None and not callable(attention):
+        raise ValueError(f"attention={attention!r} is no function: see tv.reference_model")
+    if where is None:
+        return
+    if not isinstance(where, torch.Tensor) or where.dtype != torch.int64 or where.dim() != 1:
+        raise ValueError("where must be positions, a tensor of int64 (tokens)")
+    if w.documents and attention is None and len(where) != w.seq:
+        raise ValueError(
+            "a part of documents needs keys of all its tokens: give reference_model an attention"
+        )
 
 
 def build(

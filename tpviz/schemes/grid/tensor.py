@@ -14,7 +14,7 @@ from tpviz.core.step import Part, Step, accumulated
 from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.gpt.step import assemble
 from tpviz.schemes.ownership import local_shapes
-from tpviz.schemes.strategy import Strategy
+from tpviz.schemes.strategy import Strategy, microbatch
 
 from .layout import Layout
 from .memory import memory
@@ -131,6 +131,9 @@ class WholeBlocks(TensorParallel):
 
     recompute: str = "none"
     accumulation: int = 1
+
+    def check(self, workload: "GPT") -> None:
+        microbatch(self, workload)
 
     @property
     def axes(self) -> dict[str, int]:

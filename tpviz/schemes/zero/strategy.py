@@ -147,12 +147,6 @@ class DataParallel(Strategy):
                 raise
             raise clash.outside(axis, parts).error() from None
 
-    def variants(self, name: str, value: int) -> list[Callable[[], Strategy]]:
-        """The variants of the strategy inside, if the knob belongs to that one."""
-        if self.inner and name not in vars(self):
-            return [lambda v=v: replace(self, inner=v()) for v in self.inner.variants(name, value)]
-        return super().variants(name, value)
-
     def local(self, workload: "GPT") -> "GPT":
         """The workload of one microbatch of one replica."""
         return workload.with_batch(workload.batch // (self.dp * self.accumulation))

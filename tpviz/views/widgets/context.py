@@ -64,7 +64,7 @@ class ContextView(Framed):
     ):
         self.strategy = Context(cp=4) if strategy is None else strategy
         if not isinstance(self.strategy, Context):
-            raise ValueError(f"ContextView shows tv.Context, not {strategy!r}")
+            raise ValueError(f"This shows tv.Context, not {getattr(strategy, 'short', strategy)}")
         self.workload = WORKLOAD if workload is None else workload
         if not isinstance(self.workload, GPT):
             raise ValueError(f"ContextView needs a workload such as tv.GPT(), not {workload!r}")

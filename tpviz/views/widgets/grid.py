@@ -32,7 +32,7 @@ def story(strategy: AxoNN, workload: "GPT") -> Story:
     Raises ValueError on another strategy, and on sizes that clash.
     """
     if not isinstance(strategy, AxoNN):
-        raise ValueError(f"GridView shows tv.AxoNN, not {strategy!r}")
+        raise ValueError(f"GridView shows tv.AxoNN, not {getattr(strategy, 'short', strategy)}")
     mesh = figure.mesh_of(strategy)
     figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
     strategy.check(workload)
