@@ -405,3 +405,56 @@ def test_positions_that_are_not_given_are_noticed():
 
     for text in tv.launch(said, world_size=2, progress=False):
         assert text.startswith("output 0 changed by ") and "positions" in text
+
+
+def rotary(kind):
+    factors = {"short_factor": [1.0], "long_factor": [2.0]} if kind == "longrope" else {}
+    rope = {"rope_type": kind, "factor": 2.0, "rope_theta": 1e4, **factors}
+    if kind == "longrope":
+        rope["original_max_position_embeddings"] = SEQ
+    return causal("Llama", max_position_embeddings=SEQ, rope_parameters=rope, **GROUPED)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rotary_positions_that_depend_on_length_are_refused(kind):
+    tv.parallelize(rotary(kind), ZIGZAG, tokens())
+    with pytest.raises(ValueError, match=f"rope_type='{kind}' .* 16 tokens .* at most 8 tokens"):
+        tv.parallelize(rotary(kind), ZIGZAG, tokens(seq=16))
+
+
+def test_a_compiled_model_is_refused():
+    with pytest.raises(ValueError, match="compile what parallelize returns"):
+        tv.parallelize(torch.compile(Decoder(), backend="eager"), ZIGZAG, own())
+
+
+def backwards():
+    """(is the function back after two models' backward; a plain attention after a failed one is
+    off by; of a longer batch under dynamic positions; a part of one token is off by)"""
+    before, q = F.scaled_dot_product_attention, torch.randn(1, 2, SEQ // 2, 4)
+    expected = before(q, q, q)
+    one, two = (tv.parallelize(Decoder(), ZIGZAG, own()) for _ in range(2))
+    (square(call(one, one.rows(own()))) + square(call(two, two.rows(own())))).backward()
+    back = F.scaled_dot_product_attention is before
+
+    def fail(_):
+        raise RuntimeError
+
+    out = call(one, one.rows(own()))
+    out.register_hook(fail)
+    with pytest.raises(RuntimeError):
+        out.sum().backward()
+    off = float((F.scaled_dot_product_attention(q, q, q) - expected).abs().max())
+    back = back and F.scaled_dot_product_attention is before
+    model = tv.parallelize(rotary("dynamic"), ZIGZAG, tokens())
+    said = said_by(lambda: model.rows(tokens(seq=16)))
+    whole = foreign.llama().eval()
+    logits = call(whole, tokens(seq=2)).logits
+    split = tv.parallelize(whole, tv.Context(cp=2, kind="ring"), tokens(seq=2))
+    single = split.joined(call(split, split.rows(tokens(seq=2))).logits)
+    return back, off, said, float((single - logits).abs().max())
+
+
+def test_attention_is_given_back_and_lengths_are_checked():
+    for back, off, said, single in tv.launch(backwards, world_size=2, progress=False):
+        assert back and not off and single < 1e-4
+        assert said.startswith("rope_type='dynamic' turns sequences of 16 tokens")

@@ -97,6 +97,12 @@ def test_bad_input(args, count, message):
         tv.Trainer(made(), tv.Merak(pp=2, microbatches=4), args, data(count))
 
 
+@pytest.mark.parametrize("strategy", [tv.Context(cp=2), tv.Megatron(tp=2)])
+def test_other_strategies_are_told_of_merak(strategy):
+    with pytest.raises(ValueError, match=r"trains under Merak\(.* not (Context|Megatron)\("):
+        tv.Trainer(made(), strategy, TrainingArguments(), data())
+
+
 # -- evaluation ----------------------------------------------------------------------------------
 class Layers(nn.Module):
     """A few layers with dropout, of which a trace is quick."""

@@ -105,7 +105,8 @@ def parallelize(
     without a mask, is that of the kind. Positions are an input: ``position_ids`` are added to
     inputs by name where the module takes them, and labels of Hugging Face's models are shifted
     before they are cut. A rank's loss is the mean over its tokens; gradients after backward are the
-    mean over dp and cp, and `Parallelized.joined` restores the order of outputs.
+    mean over dp and cp, and `Parallelized.joined` restores the order of outputs. Compared is only
+    what ``example_inputs`` show: give the longest sequences, and all inputs, of the training.
     ``DistributedDataParallel`` is not to go around it.
 
     Split layers have first derivatives only: a second one (``create_graph=True``) raises.

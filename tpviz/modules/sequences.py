@@ -29,9 +29,10 @@ from tpviz.schemes.collectives import gather_first
 from tpviz.schemes.context.layers import attention
 from tpviz.schemes.replicas import Replicas
 
-from .grid import AfterBackward, average, cut_rows
+from .grid import AfterBackward, average, cut_rows, in_backward
 from .partition.leaves import tensors_of
 from .replicas import without_numbers
+from .structure import check_rotary
 from .watch import ForwardWatch, in_evaluation
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def causal(
         )
     elif tokens != others:
         wrong = f"is of {tokens} queries to {others} keys: cross attention and caches are not cut"
-    elif not is_causal:
+    elif not is_causal and tokens > 1:
         wrong = "sees all tokens: only causal attention (is_causal=True) is cut"
     elif dropout_p:
         wrong = f"drops {dropout_p:g} of its weights: use an attention dropout of 0"
@@ -144,26 +145,36 @@ def attention_of(
     return tuple(watch.calls)
 
 
+PLACE: list[Any] = []
+"""What took the place of the function, of all models; under them what was there before."""
+
+
 class CutAttention:
     """In the place of ``F.scaled_dot_product_attention`` between `enter` and `leave`: while the
-    module at ``path`` runs, or during a backward, in which parts of it may be recomputed."""
+    module at ``path`` runs, or (None) during a backward, in which parts of it may be recomputed."""
 
-    def __init__(self, path: str, sequences: "Sequences"):
-        self.path, self.sequences, self.before = path, sequences, []
+    def __init__(self, path: str | None, sequences: "Sequences"):
+        self.path, self.sequences = path, sequences
 
     def enter(self, *_: Any) -> None:
         """Take the place."""
-        self.before.append(F.scaled_dot_product_attention)
+        PLACE.extend([self] if PLACE else [F.scaled_dot_product_attention, self])
         F.scaled_dot_product_attention = self
 
     def leave(self, *_: Any) -> None:
-        """Give it back."""
-        if self.before:
-            F.scaled_dot_product_attention = self.before.pop()
+        """Give it back to the one below; others may have entered since."""
+        if self in PLACE:
+            del PLACE[len(PLACE) - 1 - PLACE[::-1].index(self)]
+            F.scaled_dot_product_attention = PLACE[-1]
+            if len(PLACE) == 1:
+                PLACE.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Attention of this rank's tokens; the arguments are those of the function."""
-        q, k, v = causal(self.path, *args, **kwargs)
+        if self.path is None and not in_backward():  # that backward raised
+            self.leave()
+            return F.scaled_dot_product_attention(*args, **kwargs)
+        q, k, v = causal(self.path or "", *args, **kwargs)
         self.sequences.check_tokens(q.shape[2])
         return self.sequences.attention(q, k, v)
 
@@ -217,7 +228,7 @@ class Sequences:
             modules[path].register_forward_pre_hook(own.enter)
             modules[path].register_forward_hook(own.leave, always_call=True)
         _ask_for_no_mask(module, self.cut.ranks)
-        self.backward = CutAttention("", self)
+        self.backward = CutAttention(None, self)
         AfterBackward(module, self._finish, self.backward.leave, self.backward.enter)
         module.register_forward_pre_hook(self._given, with_kwargs=True)
 
@@ -298,6 +309,8 @@ class Sequences:
                 raise ValueError(
                     "position_ids do not go up by 1: several documents in a sequence are not cut"
                 )
+            last = int(where.max()) + 1 if "position_ids" in batch else seq
+            check_rotary(self.module, last)
         if (labels := found.get("labels")) is not None:
             found |= self._labels(labels, found.get("num_items_in_batch"))
         return found
@@ -386,6 +399,11 @@ class SequencePlan:
         self.rows, self.seq = _sizes(inputs)
         divides("batch", self.rows, "dp", dp)
         self.cut.check(self.seq)
+        check_rotary(model, self.seq)
+        if any(hasattr(m, "_orig_mod") or m._compiled_call_impl for m in model.modules()):
+            raise ValueError(
+                "the model is compiled: compile what parallelize returns, not the model"
+            )
         if without_numbers(model):  # whose masks cannot be seen to be causal
             _ask_for_no_mask(model, self.cut.ranks)
         self.calls = attention_of(model, inputs)
@@ -462,7 +480,8 @@ class SequencePlan:
         return [
             f"each rank has {self.seq // self.cut.ranks} of {self.seq} tokens"
             + f" of {self.rows // self.dp} of {self.rows} rows" * (self.dp > 1)
-            + ": give it model.rows(batch), and let its loss be the mean over its tokens"
+            + ": give it model.rows(batch), and let its loss be the mean over its tokens; compared "
+            f"are only the example's inputs and its {self.seq} tokens: give one as in training"
         ]
 
 

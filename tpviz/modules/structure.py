@@ -321,3 +321,21 @@ def _name(node):
         return node.op
     parts = str(node.target).split(".")
     return parts[1].rstrip("_") if len(parts) > 1 else node.target.__name__
+
+
+def check_rotary(model: nn.Module, tokens: int) -> None:
+    """Raise ``ValueError`` where Hugging Face's rotary positions depend on how long the sequence
+    is, of which a rank sees its part, and so many tokens are longer than the original length."""
+    for module in model.modules():
+        kinds, config = getattr(module, "rope_type", None), getattr(module, "config", None)
+        asked = getattr(config, "rope_parameters", None) or {}
+        for layer, kind in (kinds if isinstance(kinds, dict) else {None: kinds}).items():
+            if kind not in ("dynamic", "longrope"):
+                continue
+            most = asked.get(layer, asked).get("original_max_position_embeddings")
+            most = most or config.max_position_embeddings  # pyright: ignore[reportOptionalMemberAccess]
+            if tokens > most:
+                raise ValueError(
+                    f"rope_type={kind!r} turns sequences of {tokens} tokens otherwise than those "
+                    f"up to its original {most}, and a rank sees a part: use at most {most} tokens"
+                )

@@ -16,12 +16,11 @@ from torch.utils.data import default_collate
 from tpviz.core.checks import whole_number
 from tpviz.ranks.launch import launch
 from tpviz.ranks.launch import progress as report
+from tpviz.schemes.merak.strategy import Merak, as_merak
 
 from .module import parallelize
 
 if TYPE_CHECKING:
-    from tpviz.schemes.merak.strategy import Merak
-
     from .pipelined import Pipelined
 
     class _Examples(Protocol):
@@ -78,13 +77,18 @@ class Trainer:
     def __init__(
         self,
         model: torch.nn.Module,
-        strategy: "Merak",
+        strategy: Merak,
         args: Any = None,
         train_dataset: "_Examples | None" = None,
         data_collator: Callable[[list[Any]], Any] | None = None,
         eval_dataset: "_Examples | None" = None,
         **pipeline: Any,
     ):
+        if not isinstance(strategy := as_merak(strategy), Merak):
+            raise ValueError(
+                f"Trainer trains under Merak(pp=..., tp=..., dp=...), not {strategy.short}: use "
+                "that, or tv.parallelize and a loop of your own"
+            )
         self.model, self.strategy, self.args = model, strategy, args or TrainingArguments()
         self.dataset, self.collate = train_dataset, data_collator or default_collate
         self.eval_dataset, self.pipeline = eval_dataset, pipeline
