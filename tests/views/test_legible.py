@@ -242,6 +242,47 @@ def test_texts(name, tab, tmp_path):
             assert looks["span"] <= 900, width  # the picture and its controls, in one window
 
 
+# As in a notebook, where the view shares a grid with knobs.
+FRAMED = """() => {
+    const column = document.querySelector(".tpv").parentElement;
+    const frame = document.createElement("div");
+    column.replaceWith(frame);
+    frame.className = "tpv-column";
+    frame.innerHTML = "<div class='tpv-framed'><div class='tpv-controls'>knobs</div></div>";
+    column.classList.add("tpv-shared");
+    frame.firstChild.prepend(column);
+}"""
+# Pairs of controls, and of sentences, of which one covers the other.
+COVERED = """() => {
+    const names = "button, select, input, .tpv-hint, .tpv-controls, .tpv-now, .tpv-more";
+    const all = [...document.querySelectorAll(names)].filter((node) => node.checkVisibility());
+    const boxes = all.map((node) => node.getBoundingClientRect());
+    return all.flatMap((one, i) => all.slice(i + 1).filter((other, k) => {
+        const [a, b] = [boxes[i], boxes[i + 1 + k]];
+        return !one.contains(other) && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 4
+            && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
+    }).map((other) => [one, other].map((node) => node.ariaLabel || node.textContent).join(" / ")));
+}"""
+
+
+PLAYING = ["context", "microscope", "blocks", "grid", "schedule", "tiles", "timeline"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", PLAYING)
+def test_more_covers_nothing(name, tab, tmp_path):
+    tab.goto(VIEWS[name]().to_html(tmp_path / "a.html").as_uri())
+    tab.locator(".tpv[data-ready]").wait_for()
+    for framed in (False, True):
+        for width in (900, 1100, 1440):
+            tab.set_viewport_size({"width": width, "height": 1000})
+            for _ in "opened", "closed":
+                tab.locator("button[aria-expanded]").click(timeout=5_000)
+                assert tab.evaluate(COVERED) == [], (framed, width)
+        if not framed:
+            tab.evaluate(FRAMED)
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["blocks", "row blocks", "grid"])
 def test_texts_of_every_step(name, tab):

@@ -1,7 +1,7 @@
 """An attention over sequences that are cut -> scene: whose block is where, and when, beside lanes.
 
 Queries down, keys across, both by chunk; a block has the ink of the rank that computes it, and the
-number of the position of the ring at which it does. Under Ulysses the square is tokens by heads.
+number of the step, from 0, at which it does. Under Ulysses the square is tokens by heads.
 """
 
 from collections.abc import Sequence
@@ -32,16 +32,7 @@ if TYPE_CHECKING:
     from tpviz.views.films.context import AttentionFilm
 
 NAMES = {"zigzag": "zigzag", "ring": "ring", "all_gather": "all-gather", "ulysses": "Ulysses"}
-RANK_INKS = (
-    "forward",
-    "axis1",
-    "axis2",
-    "parameters",
-    "backward",
-    "optimizer_state",
-    "axis4",
-    "copy",
-)
+RANK_INKS = tuple("forward axis1 axis2 parameters backward optimizer_state axis4 copy".split())
 """Rank r has the ink r; its number is always written."""
 MOST = len(RANK_INKS)
 MESSAGE = axis_keys(["cp"])["cp"]
@@ -77,8 +68,6 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
         [pieces.setdefault(piece, len(pieces)) for place in places for piece in place.frame(step)]
         for step in range(last + 1)
     ]
-    exchanged = any(film.cut.kind == "ulysses" for film in films)
-    caption = "step {1} of {2}" if exchanged else "position {0} of the ring"
     return {
         "title": title,
         "about": about,
@@ -91,20 +80,17 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
         "frames": frames,
         "legend": LEGEND,
         "facts": facts(films),
-        "captions": [*(caption.format(step, step + 1, last) for step in range(last)), "the end"],
+        "captions": [*(f"step {step}" for step in range(last)), "the end"],
         "words": [said(films, step) for step in range(last + 1)],
         "opens": 1,
     }
 
 
 LEGEND = [
-    [
-        {"key": RANK_INKS[0], "kind": "", "pattern": "solid"},
-        "computed now (faint: done; white: to come)",
-    ],
+    [{"key": RANK_INKS[0], "kind": "", "pattern": "solid"}, "now (faint: done; white: to come)"],
     [{"key": MESSAGE, "kind": "", "pattern": INKS[MESSAGE].pattern}, "messages"],
     [{"key": "exposed", "kind": "exposed", "pattern": "exposed"}, INKS["exposed"].label],
-    [{"key": "idle", "kind": "idle", "pattern": "sparse"}, "idle"],
+    [{"key": "idle", "kind": "idle", "pattern": "sparse"}, "idle in this attention"],
 ]
 
 
@@ -149,22 +135,29 @@ def capital(words: str) -> str:
 def _said(film, step):
     kind, n = film.cut.kind, film.cut.cp
     if step == film.steps:
-        return f"the busiest rank computes {uneven(film):.2f} times the mean."
+        apart = any(lane.begin for lane in film.lanes)
+        late = ", and ranks begin one after another, as forward leaves them" * apart
+        return f"the busiest rank computes {uneven(film):.2f} times the mean{late}."
+    if n == 1:
+        return "the one rank has all queries and keys."
     if kind == "ulysses":
         return (
             "each rank sends all others their heads of its tokens.",
             "each rank has all tokens, and computes a part of the heads.",
             "the results go back: all heads of a rank's own tokens.",
         )[step]
+    back = film.phase == "backward"
+    if kind == "all_gather":
+        sums = "; in the end gradients are summed" * back
+        if not step:
+            return "chunks are zigzag's; a rank begins with its own keys, while all are gathered."
+        return f"each rank has all keys, and computes with those of rank r + {step}{sums}."
+    behind = "; gradients travel one step behind" * back
     if not step:
-        return (
-            "each rank begins with its own keys, while all are gathered."
-            if kind == "all_gather"
-            else "each rank begins with its own keys and values, and passes them to the one above."
-        )
-    words = f"rank r computes with the keys of rank r + {step}"
+        return f"each rank begins with its own keys and values, and passes them up{behind}."
+    words = f"rank r computes with the keys of rank r + {step}{behind}"
     if kind != "ring":
-        return f"{words}, round the ring."
+        return f"{words}."
     none = "rank 0 has" if n - step == 1 else f"ranks 0 to {n - step - 1} have"
     return f"{words}; {none} nothing to do, as those come after their queries."
 
@@ -175,7 +168,8 @@ def to_table(films: "Sequence[AttentionFilm]") -> list[list[str]]:
     for film in films:
         for rank, lane in enumerate(film.lanes):
             blocks = sum(len(film.cut.blocks(rank, other)) for other in range(film.cut.cp))
-            times = film.computing[rank], film.exposed[rank], film.seconds - lane.end
+            idle = lane.begin + film.seconds - lane.end
+            times = film.computing[rank], film.exposed[rank], idle
             many = "-" if film.cut.kind == "ulysses" else str(blocks)
             rows.append([NAMES[film.cut.kind], str(rank), many, *map(seconds, times)])
     return rows
@@ -225,7 +219,8 @@ class _AttentionPanel:
         if not whole:
             x, y = STRIP + self.side * 0.74, self.y + self.side * 0.26
             out += lines(x, y, ["masked", "numbers: step"], 20, "muted", anchor="middle")
-            out += text(self.boxes + 13, self.y - 6, "has keys of", "muted", anchor="middle")
+            words = "with keys of" if self.cut.kind == "all_gather" else "has keys of"
+            out += text(self.boxes + 13, self.y - 6, words, "muted", anchor="middle")
         return out + "".join(self._lane(rank) for rank in range(self.n))
 
     def _owner(self, x, y, width, height, rank):
@@ -243,7 +238,7 @@ class _AttentionPanel:
             x0, x1 = (x.x([span[end] for span in lane.computing]) for end in (0, 1))
             out += shape(bars_path(x0, np.maximum(x1 - 0.6, x0), y, high), RANK_INKS[rank])
         out += spans(*x.spans(*waits), y, high, "exposed")
-        idle = x.spans(np.array([lane.end]), np.array([self.film.seconds]))
+        idle = x.spans(np.array([0.0, lane.end]), np.array([lane.begin, self.film.seconds]))
         out += spans(*idle, y, high, "idle") + idle_word(*idle, y, high)
         return out + shape(bars_path(*x.spans(*flows), y + high + 1, FLOW - 1), MESSAGE)
 
@@ -309,29 +304,27 @@ class _AttentionPanel:
 
     # -- beside it ---------------------------------------------------------------------------------
     def _keys(self, step):
-        """Whose keys each rank has, and in a ring where they go."""
-        place = min(step, self.n - 1)
-        going = self.cut.kind != "all_gather" and step < self.n - 1
+        """Whose keys each rank computes with; in a ring a copy goes on, beside the others."""
+        place, corner, kept = min(step, self.n - 1), (-BOX[0] / 2, -BOX[1] / 2, *BOX), []
         centre, half = self.boxes + BOX[0] / 2, self.high / 2
         for rank in range(self.n):
             owner, to = (rank + place) % self.n, (rank - 1) % self.n
-            ink, y = RANK_INKS[owner], self._at(rank) + half
-            path = ""
-            if going:
-                bend = 0 if rank else 2 * ASIDE
-                ends = [centre, y, centre + bend, (y + self._at(to) + half) / 2]
-                ends += [centre, self._at(to) + half]
-                path = f" data-path='{[round(end, 1) for end in ends]}' data-lag='0'"
-                yield self._arrow(rank, y)
-            corner = -BOX[0] / 2, -BOX[1] / 2, *BOX
-            yield (
-                f"<g data-message='{owner}-{rank}-{to}'{path} "
+            ink, y, end = RANK_INKS[owner], self._at(rank) + half, self._at(to) + half
+            pill = (
                 f"transform='translate({centre:.1f},{y:.1f})'>"
-                f"<title>rank {rank} has the keys and values of rank {owner}</title>"
+                f"<title>the keys and values of rank {owner}</title>"
                 + rect(*corner, ink, "rx='8'")
                 + outline(*corner, "bg", 1.5, 8)
-                + f"{text(0, 4.5, owner, f'halo-{ink}', anchor='middle', weight=700)}</g>"
             )
+            if self.cut.kind != "all_gather" and step < self.n - 1:
+                yield self._arrow(rank, y)
+                aside = centre + (ASIDE if rank == 0 else BOX[0] / 2) * 2
+                ends = [round(each, 1) for each in (centre, y, aside, (y + end) / 2, centre, end)]
+                path = f"data-path='{ends}' data-lag='0' class='tpv-token' visibility='hidden'"
+                yield f"<g data-message='{owner}-{rank}-{to}' {path} {pill}</g>"
+            number = text(0, 4.5, owner, f"halo-{ink}", anchor="middle", weight=700)
+            kept.append(f"<g data-keys='{owner}-{rank}' {pill}{number}</g>")
+        yield from kept
 
     def _arrow(self, rank, y):
         """To the rank above; from the first round to the last."""

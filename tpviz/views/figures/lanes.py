@@ -13,7 +13,7 @@ from tpviz.core.trace.analyses import merge
 
 from .svg import bars_path, outline, rect, seconds, shape, swatch, text, ticks
 
-APART = 44  # px of a time axis, at least, to a time in words
+APART = 56  # px of a time axis, at least, to a time in words
 SUBPIXEL = 0.35  # px; bars closer than that are drawn as one
 IDLE = 34  # px of an idle span, at least, to its name
 MESSAGE = "axis2"  # the ink of what travels along pp

@@ -35,17 +35,23 @@ class RankLane(NamedTuple):
     exposed: tuple[Span, ...]
 
     @property
+    def begin(self) -> float:
+        """When it is there."""
+        return min((span[0] for part in self for span in part), default=0.0)
+
+    @property
     def end(self) -> float:
         """When it has done."""
         return max((span[1] for part in self for span in part), default=0.0)
 
 
 class AttentionFilm(NamedTuple):
-    """One attention: how its sequences are cut, a lane of each rank, and where times come from."""
+    """One attention: how its sequences are cut, each rank's lane, whence times come, its phase."""
 
     cut: SequenceCut
     lanes: tuple[RankLane, ...]
     badge: str
+    phase: str
 
     @property
     def seconds(self) -> float:
@@ -188,4 +194,4 @@ def traced(
         lanes.append(
             RankLane(tuple(done), tuple(spans(messages)), tuple(spans(own & (c["kind"] == "wait"))))
         )
-    return AttentionFilm(cut, tuple(lanes), trace.badge)
+    return AttentionFilm(cut, tuple(lanes), trace.badge, phase)

@@ -30,8 +30,8 @@ LENGTHS = tuple(2**power for power in range(11, 18))
 
 
 class ContextView(Framed):
-    """The causal square of one attention by blocks: the rank that computes each, at which position
-    of the ring, and which keys and values travel; beside it what each rank does, over time.
+    """The causal square of one attention by blocks: the rank that computes each, at which step of
+    the ring, and which keys and values travel; beside it what each rank does, over time.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class ContextView(Framed):
     phase : "forward" or "backward".
     autoplay : start playing (never where the reader prefers reduced motion).
 
-    ``step`` is the position of the ring shown, ``strategy`` and ``workload`` are those shown, and
+    ``step`` is the step shown, from 0, ``strategy`` and ``workload`` are those shown, and
     ``films`` the `AttentionFilm` of each kind; ``error`` says why the current knobs cannot be
     shown, or is "". Times are simulated, those of a trace given to `measured` are its own. Raises
     ``ValueError`` on another strategy, on sizes that clash, and above 8 ranks; ``TypeError`` on an
@@ -97,7 +97,7 @@ class ContextView(Framed):
         kinds = [strategy.kind, *(kind for kind in [against] if kind not in (NONE, strategy.kind))]
         films = [self._film(replace(strategy, kind=kind), w, phase) for kind in kinds]
         self.strategy, self.workload = strategy, w
-        title = f"{seq:,} tokens over {strategy.cp} ranks"
+        title = f"{seq:,} tokens over {strategy.cp} rank{'s' * (strategy.cp > 1)}"
         return films, title, f"{strategy.short}, {w.short}, {phase}, on {self.cluster.caption}"
 
     def _film(self, strategy, w, phase):

@@ -8,7 +8,7 @@
 import { View, make } from "./view.js";
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
-/** Paths in a box of 12 px: characters for these are drawn as emoji on some systems. */
+/** Paths in a box of 12 px: some systems draw characters as emoji. */
 const ICONS = { play: "M3,1v10l7.5,-5z", pause: "M2.5,1h2.5v10h-2.5zM7,1h2.5v10h-2.5z",
   first: "M1.5,1h1.8v10h-1.8zM10.5,1v10l-6.5,-5z", back: "M8,1l1.5,1.5l-3.5,3.5l3.5,3.5l-1.5,1.5l-5,-5z" };
 
@@ -27,7 +27,7 @@ export class Player extends View {
       ["back", "next # (Right)", 1], ["first", "the end (End)", Infinity]]) {
       this.button(tools, "", which.replace("#", this.unit), () => this.jump(by)).append(icon(name, by));
     }
-    const more = this.more = make("div", { class: "tpv-tools", hidden: "" }, this.rail);
+    const more = this.more = make("div", { class: "tpv-tools", hidden: "" });
     this.rate = make("select", { "aria-label": "speed", title: "speed (< and >)" }, more);
     for (const speed of SPEEDS) make("option", { value: speed }, this.rate, `${speed}x`);
     this.rate.value = 1;
@@ -40,6 +40,7 @@ export class Player extends View {
       ask.setAttribute("aria-expanded", !more.hidden);
     });
     ask.setAttribute("aria-expanded", false);
+    tools.append(more);
     const scroll = make("div", { class: "tpv-scroll" }, this.stage);
     this.svg = make("svg", { tabindex: 0, role: "application", "aria-roledescription": "animation" }, scroll);
     this.svg.addEventListener("keydown", (e) => this.onKey(e));
