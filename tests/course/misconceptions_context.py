@@ -3,6 +3,7 @@
 from math import exp, log, log2
 
 import solutions_context as right
+import solutions_context_ring as ring
 import torch
 import torch.distributed as dist
 
@@ -117,54 +118,58 @@ def limit_of_a_token(heads, kv_heads, tp, seq, ranks):
 
 # --- ranks ---
 def ring_without_scale(q, k, v):
-    return right.cp_ring(q * q.shape[1] ** 0.5, k, v)
+    return ring.cp_ring(q * q.shape[1] ** 0.5, k, v)
 
 
 def ring_of_values_alone(q, k, v):
     """The keys stay at home."""
-    blocks = [
-        right._block(q, k, own[1], not hop)
-        for hop, own in right._around(torch.stack((k, v)))
-        if hop <= dist.get_rank()
-    ]
-    return right._merged(blocks)
+
+    def around(own, to):
+        for whose, (_, values) in ring._around(own, to):
+            yield whose, torch.stack((k, values))
+
+    return ring._ring(q, k, v, around=around)
 
 
 def ring_averaged(q, k, v):
-    blocks = [
-        right._block(q, *own, not hop)[0]
-        for hop, own in right._around(torch.stack((k, v)))
-        if hop <= dist.get_rank()
-    ]
-    return sum(blocks) / len(blocks)
+    rank, half = dist.get_rank(), len(q) // 2
+    out, times = torch.zeros_like(q), torch.zeros_like(q[:, :1])
+    for whose, own in ring._around(torch.stack((k, v))):
+        rows, columns, masked = ring._half(rank, whose, half)
+        out[rows] += ring._block(q[rows], *own[:, columns], masked)[0]
+        times[rows] += 1
+    return out / times
 
 
 def ring_one_hop_short(q, k, v):
-    n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
-    for hop in range(n - 1):
-        coming = torch.empty_like(own)
-        works = [dist.isend(own, (rank + 1) % n), dist.irecv(coming, (rank - 1) % n)]
-        if hop <= rank:
-            blocks.append(right._block(q, *own, not hop))
-        for work in works:
-            work.wait()
-        own = coming
-    return right._merged(blocks)
+    def around(own, to):
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for step in range(n - 1):
+            coming = torch.empty_like(own)
+            works = [dist.isend(own, (rank + to) % n), dist.irecv(coming, (rank - to) % n)]
+            yield (rank - to * step) % n, own
+            for work in works:
+                work.wait()
+            own = coming
+
+    return ring._ring(q, k, v, around=around)
 
 
 def ring_by_distance(q, k, v):
     """Each block straight from the rank that has it."""
-    n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
-    for hop in range(n):
-        coming, works = own, []
-        if hop:
-            coming = torch.empty_like(own)
-            works = [dist.isend(own, (rank + hop) % n), dist.irecv(coming, (rank - hop) % n)]
-        for work in works:
-            work.wait()
-        if hop <= rank:
-            blocks.append(right._block(q, *coming, not hop))
-    return right._merged(blocks)
+
+    def around(own, to):
+        n, rank = dist.get_world_size(), dist.get_rank()
+        for step in range(n):
+            coming, works = own, []
+            if step:
+                coming, after = torch.empty_like(own), (rank + to * step) % n
+                works = [dist.isend(own, after), dist.irecv(coming, (rank - to * step) % n)]
+            for work in works:
+                work.wait()
+            yield (rank - to * step) % n, coming
+
+    return ring._ring(q, k, v, around=around)
 
 
 RIGHT = {}

@@ -12,6 +12,7 @@ import solutions_axonn_layers
 import solutions_capstone
 import solutions_context
 import solutions_context_bugs
+import solutions_context_ring
 import solutions_costs
 import solutions_costs_runs
 import solutions_layouts
@@ -47,6 +48,7 @@ _MODULES = (
     solutions_t3_maps,
     solutions_t3_bugs,
     solutions_context,
+    solutions_context_ring,
     solutions_context_bugs,
     solutions_layouts,
     solutions_zero,

@@ -4,7 +4,6 @@ get."""
 from math import exp, log
 
 import torch
-import torch.distributed as dist
 
 import tpviz as tv
 
@@ -48,6 +47,11 @@ def merge_larger(one, sum_one, other, sum_other):
 def merge_overflows(one, sum_one, other, sum_other):
     a, b = torch.tensor([sum_one, sum_other]).exp()
     return (one * a + other * b) / (a + b), (a + b).log()
+
+
+def merge_raises(one, sum_one, other, sum_other):
+    both = log(exp(sum_one) + exp(sum_other))
+    return one * exp(sum_one - both) + other * exp(sum_other - both), both
 
 
 # --- cp_positions ---
@@ -226,6 +230,11 @@ def kind_always_ring(cluster, workload):
     return "ring"
 
 
+def kind_ring_for_zigzag(cluster, workload):
+    best = cp_kind(cluster, workload)
+    return "ring" if best == "zigzag" else best
+
+
 def kind_always_zigzag(cluster, workload):
     return "zigzag"
 
@@ -242,182 +251,6 @@ def kind_all_gather(cluster, workload):
     return "all_gather"
 
 
-# --- cp_ring ---
-
-
-def cp_ring(q, k, v):
-    n, rank, own, out = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), 0
-    sums = torch.full_like(q[:, :1], -torch.inf)
-    for hop in range(n):
-        works = []
-        if hop < n - 1:
-            coming = torch.empty_like(own)
-            works = [dist.isend(own, (rank + 1) % n), dist.irecv(coming, (rank - 1) % n)]
-        if hop <= rank:
-            scores = q @ own[0].T / q.shape[1] ** 0.5
-            if hop == 0:
-                scores += torch.full_like(scores, -torch.inf).triu(1)
-            more, of_more = scores.softmax(1) @ own[1], scores.logsumexp(1, keepdim=True)
-            both = torch.logaddexp(sums, of_more)
-            out, sums = out * (sums - both).exp() + more * (of_more - both).exp(), both
-        for work in works:
-            work.wait()
-        own = coming if works else own
-    return out
-
-
-def _block(q, k, v, masked):
-    scores = q @ k.T / q.shape[1] ** 0.5
-    if masked:
-        scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
-    return scores.softmax(1) @ v, scores.logsumexp(1, keepdim=True)
-
-
-def _around(own, to=1):
-    """Yield (hop, what is here), the next one in flight meanwhile."""
-    n, rank = dist.get_world_size(), dist.get_rank()
-    for hop in range(n):
-        works = []
-        if hop < n - 1:
-            coming = torch.empty_like(own)
-            works = [dist.isend(own, (rank + to) % n), dist.irecv(coming, (rank - to) % n)]
-        yield hop, own
-        for work in works:
-            work.wait()
-        own = coming if works else own
-
-
-def _rescaled(out, sums, more, of_more):
-    both = torch.logaddexp(sums, of_more)
-    return out * (sums - both).exp() + more * (of_more - both).exp(), both
-
-
-def _merged(blocks, merge=_rescaled):
-    state, *others = blocks
-    for block in others:
-        state = merge(*state, *block)
-    return state[0]
-
-
-def _ring(q, k, v, mask, merge=_rescaled, to=1):
-    """mask: (rank, whose keys) -> whether there is a mask, None where there is no block."""
-    rank, around = dist.get_rank(), _around(torch.stack((k, v)), to)
-    blocks = []
-    for hop, own in around:
-        if (masked := mask(rank, rank - hop)) is not None:
-            blocks.append(_block(q, *own, masked))
-    return _merged(blocks, merge)
-
-
-def _causal(rank, other):
-    return other == rank if other >= 0 else None
-
-
-def ring_downwards(q, k, v):
-    """The other way round: after some hops the keys of a rank above, or of one from the end on."""
-    n, rank, blocks = dist.get_world_size(), dist.get_rank(), []
-    for hop, own in _around(torch.stack((k, v)), -1):
-        if (rank + hop) % n <= rank:
-            blocks.append(_block(q, *own, not hop))
-    return _merged(blocks)
-
-
-def ring_two_messages(q, k, v):
-    n, rank, blocks = dist.get_world_size(), dist.get_rank(), []
-    for hop in range(n):
-        works, coming = [], [torch.empty_like(k), torch.empty_like(v)]
-        for mine, room in zip((k, v), coming) if hop < n - 1 else ():
-            works += [dist.isend(mine, (rank + 1) % n), dist.irecv(room, (rank - 1) % n)]
-        if hop <= rank:
-            blocks.append(_block(q, k, v, not hop))
-        for work in works:
-            work.wait()
-        k, v = coming
-    return _merged(blocks)
-
-
-def ring_own_block(q, k, v):
-    return _block(q, k, v, True)[0]
-
-
-def ring_by_gathering(q, k, v):
-    n, rank = dist.get_world_size(), dist.get_rank()
-    keys, values = ([torch.empty_like(k) for _ in range(n)] for _ in range(2))
-    dist.all_gather(keys, k)
-    dist.all_gather(values, v)
-    scores = q @ torch.cat(keys[: rank + 1]).T / q.shape[1] ** 0.5
-    future = torch.ones_like(scores).triu(1 + rank * len(q)).bool()
-    return scores.masked_fill(future, -torch.inf).softmax(1) @ torch.cat(values[: rank + 1])
-
-
-def ring_own_mask_everywhere(q, k, v):
-    return _ring(q, k, v, lambda rank, other: True if other >= 0 else None)
-
-
-def ring_no_mask_at_home(q, k, v):
-    return _ring(q, k, v, lambda rank, other: False if other >= 0 else None)
-
-
-def ring_later_blocks_too(q, k, v):
-    return _ring(q, k, v, lambda rank, other: other == rank)
-
-
-def ring_added(q, k, v):
-    return _ring(q, k, v, _causal, lambda out, sums, more, of_more: (out + more, sums))
-
-
-def ring_old_not_rescaled(q, k, v):
-    def merge(out, sums, more, of_more):
-        both = torch.logaddexp(sums, of_more)
-        return out + more * (of_more - both).exp(), both
-
-    return _ring(q, k, v, _causal, merge)
-
-
-def ring_sums_stay(q, k, v):
-    return _ring(q, k, v, _causal, lambda out, sums, *more: (_rescaled(out, sums, *more)[0], sums))
-
-
-def ring_wrong_way(q, k, v):
-    return _ring(q, k, v, _causal, to=-1)
-
-
-def ring_last_hop(q, k, v):
-    n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
-    for hop in range(n):
-        coming = torch.empty_like(own)
-        works = [dist.isend(own, (rank + 1) % n), dist.irecv(coming, (rank - 1) % n)]
-        if hop <= rank:
-            blocks.append(_block(q, *own, not hop))
-        for work in works:
-            work.wait()
-        own = coming
-    return _merged(blocks)
-
-
-def ring_blocks_in_vain(q, k, v):
-    """Computes later blocks too, and gives them the weight 0."""
-    rank, blocks = dist.get_rank(), []
-    for hop, own in _around(torch.stack((k, v))):
-        more, of_more = _block(q, *own, not hop)
-        blocks.append((more, of_more - (torch.inf if hop > rank else 0)))
-    return _merged(blocks)
-
-
-def ring_blocking(q, k, v):
-    n, rank, own, blocks = dist.get_world_size(), dist.get_rank(), torch.stack((k, v)), []
-    for hop in range(n):
-        if hop:
-            coming = torch.empty_like(own)
-            sent = dist.isend(own, (rank + 1) % n)
-            dist.recv(coming, (rank - 1) % n)
-            sent.wait()
-            own = coming
-        if hop <= rank:
-            blocks.append(_block(q, *own, not hop))
-    return _merged(blocks)
-
-
 RIGHT = {
     "cp_merge": [cp_merge, merge_by_torch],
     "cp_positions": [cp_positions, positions_by_chunks],
@@ -425,7 +258,6 @@ RIGHT = {
     "cp_bytes": [cp_bytes, bytes_by_ledger],
     "cp_limit": [cp_limit],
     "cp_kind": [cp_kind],
-    "cp_ring": [cp_ring, ring_downwards, ring_two_messages],
 }
 WRONG = {
     "cp_merge": [
@@ -435,6 +267,7 @@ WRONG = {
         (merge_by_sums, "your weights are the log-sum-exps"),
         (merge_larger, "the other block's exponentials count too"),
         (merge_overflows, "every number must be finite"),
+        (merge_raises, "larger than a float holds"),
     ],
     "cp_positions": [
         (positions_contiguous, "those are the tokens of a contiguous ring"),
@@ -465,24 +298,11 @@ WRONG = {
         (limit_smaller, "the degree has to divide both numbers"),
     ],
     "cp_kind": [
-        (kind_always_ring, "last rank of a contiguous ring"),
+        (kind_always_ring, "a step is short"),
+        (kind_ring_for_zigzag, "last rank of a contiguous ring"),
         (kind_always_zigzag, "a step is short|takes longer than a block"),
         (kind_always_tp, "sends the activations of all tokens"),
         (kind_always_ulysses, "all-to-alls are exposed|a step is short"),
         (kind_all_gather, "which is not one of the plans"),
-    ],
-    "cp_ring": [
-        (ring_own_block, "the trace shows no message"),
-        (ring_by_gathering, "`all_gather` is a collective of the library"),
-        (ring_own_mask_everywhere, "the mask of the rank's own"),
-        (ring_no_mask_at_home, "the rank's own block has no mask"),
-        (ring_later_blocks_too, "blocks of later ranks are in the result"),
-        (ring_added, "the outputs of blocks are added"),
-        (ring_old_not_rescaled, "the output so far is not rescaled"),
-        (ring_sums_stay, "the log-sum-exp stays that of the first block"),
-        (ring_wrong_way, "the ring runs the other way round than your mask"),
-        (ring_last_hop, "would bring a rank's own keys back"),
-        (ring_blocks_in_vain, r"rank 0 computed \d blocks; it needs 1"),
-        (ring_blocking, "no message is in flight while a block is computed"),
     ],
 }

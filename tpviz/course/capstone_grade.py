@@ -232,10 +232,7 @@ def mark_published(answer: Mapping[str, Any], seed: int) -> Marks:
     busy, idle = split["compute"], split["bubble"]
     one_type = sum(plan.strategy.memory(plan.workload).values())
     types = "That is `strategy.memory`, which has one type for all; mixed precision has several."
-    alone = {
-        "That is in GB.": sum(kinds.values()) / 1e9,
-        f"{types} {_counted(kinds)}": one_type,
-    }
+    alone = {"That is in GB.": sum(kinds.values()) / 1e9, f"{types} {_counted(kinds)}": one_type}
     bubble = {PER_CENT: 100 * idle / step, "That is in seconds.": idle}
     numbers = [
         AskedNumber("predicted", step, show_seconds, {MILLI: 1e3 * step, "That is measured.": own}),

@@ -223,7 +223,8 @@ def returns_tensors(attempt: Attempt) -> str | None:
 def waits_for_all(attempt: Attempt) -> str | None:
     """No collective was left unfinished."""
     if attempt.unwaited:
-        return said("unwaited", names=" and ".join(attempt.unwaited), lost=_lost(attempt))
+        key = "unwaited" + " messages" * ({*attempt.unwaited} <= {"send", "recv"})
+        return said(key, names=" and ".join(attempt.unwaited), lost=_lost(attempt))
 
 
 def _lost(attempt):

@@ -1,30 +1,24 @@
 """The exercise of notebook 14 on real ranks: ring attention, known by its numbers, its messages and
 its blocks."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from .atp_layers import timeline
 from .checks import Attempt, Case, Mistake, RankProgram, right_numbers, right_shape, silent
+from .context import positions
 from .told import told
 from .variants import Variants
 
 
 # -- attention in blocks, of all ranks at once -----------------------------------------------------
-def _scores(q, k, scale=True):
-    return q @ k.T * (q.shape[1] ** -0.5 if scale else 1)
-
-
-def _block(q, k, v, masked=False, scale=True):
-    """(output, log-sum-exps) of one block; masked: its upper triangle."""
-    scores = _scores(q, k, scale)
-    if masked:
-        scores = np.where(np.tri(*scores.shape), scores, -np.inf)
+def _block(q, k, v, seen, scale=True):
+    """(output, log-sum-exps) of one block, of the keys ``seen`` by a query; of none 0, -inf."""
+    scores = np.where(seen, q @ k.T * (q.shape[1] ** -0.5 if scale else 1), -np.inf)
     sums = np.logaddexp.reduce(scores, 1)
-    return np.exp(scores - sums[:, None]) @ v, sums
-
-
-MERGES = "merged: old", "merged: new", "merged: added", "merged: mean", "merged: sums stay"
-"""Mistakes in merging blocks."""
+    return np.exp(scores - np.where(np.isfinite(sums), sums, 0)[:, None]) @ v, sums
 
 
 def _merged(blocks, how=""):
@@ -33,41 +27,40 @@ def _merged(blocks, how=""):
     for more, of_more in others:
         both = np.logaddexp(sums, of_more)
         old, new = (np.exp(one - both)[:, None] for one in (sums, of_more))
-        if how in ("merged: old", "merged: added", "merged: mean"):
-            old = np.ones_like(old)
-        if how in ("merged: new", "merged: added", "merged: mean"):
-            new = np.ones_like(new)
-        out, sums = out * old + more * new, sums if how == "merged: sums stay" else both
-    return out / len(blocks) if how == "merged: mean" else out
+        out = out * (1 if how in ("old", "added", "mean") else old)
+        out = out + more * (1 if how in ("new", "added", "mean") else new)
+        sums = sums if how == "sums stay" else both
+    return out / (sum(np.isfinite(of)[:, None] for _, of in blocks) if how == "mean" else 1)
 
 
-def _ring(inputs, masked=lambda rank, other: rank == other, hops=None, how="", **more):
-    """What each rank returns. masked: whether a block has a mask, None if it is left out; hops: how
-    many; keys, values: (rank, position) -> whose they are; scale."""
-    n, found = len(inputs), []
-    whose = lambda rank, position: (rank - position) % n
+def _ring(inputs, seen=None, hops=None, how="", by=1, **more):
+    """What each rank returns. seen: (rank, other) -> which keys of the other its queries see, by
+    default those of `causal`; hops: how many; by: whose keys are there after one hop, from the
+    rank on; keys, values: (rank, position) -> whose they are; scale."""
+    n, seen = len(inputs), seen or causal(inputs)
+    whose = lambda rank, position: (rank + by * position) % n
     keys, values = (more.pop(name, whose) for name in ("keys", "values"))
-    for rank in range(n):
-        blocks = []
-        for position in range(n if hops is None else hops + 1):
-            mask = masked(rank, whose(rank, position))
-            if mask is not None:
-                k, v = inputs[keys(rank, position)][1], inputs[values(rank, position)][2]
-                blocks.append(_block(inputs[rank][0], k, v, mask, **more))
-        found.append(_merged(blocks, how))
-    return found
+
+    blocks = lambda rank: [
+        _block(inputs[rank][0], inputs[k][1], inputs[v][2], seen(rank, whose(rank, p)), **more)
+        for p in range(n if hops is None else hops + 1)
+        for k, v in [(keys(rank, p), values(rank, p))]
+    ]
+    return [_merged(blocks(rank), how) for rank in range(n)]
 
 
-def causal(rank: int, other: int) -> bool | None:
-    """Whether a block has a mask; None where it is masked as a whole."""
-    return rank == other if other <= rank else None
+def causal(inputs: list[Any], kind: str = "zigzag") -> Callable[[int, int], Any]:
+    """The function of (rank, other) for `_ring` that is right if the sequence is cut so."""
+    n, tokens = len(inputs), len(inputs[0][0])
+    places = [positions(kind, rank, n, n * tokens) for rank in range(n)]
+    return lambda rank, other: np.greater_equal.outer(places[rank], places[other])
 
 
 def _make(rng, axes):
-    tokens, size = int(rng.integers(3, 6)), int(rng.integers(4, 9))
+    tokens, size = 2 * int(rng.integers(2, 5)), int(rng.integers(4, 9))
     shape = axes["world"], 3, tokens, size
     inputs = [tuple(np.ascontiguousarray(one) for one in own) for own in rng.normal(size=shape)]
-    return Case(inputs, _ring(inputs, causal))
+    return Case(inputs, _ring(inputs))
 
 
 def _sends(axes, case):
@@ -76,40 +69,56 @@ def _sends(axes, case):
 
 
 # -- what goes wrong -------------------------------------------------------------------------------
+def _masks(inputs):
+    """{mistake: what is seen of (the own block, an earlier rank's, a later one's)}."""
+    whole = np.ones((len(inputs[0][0]),) * 2, bool)
+    early = whole & (np.arange(len(whole)) < len(whole) // 2)  # keys of the first chunk
+    own, late, none = np.tril(whole), ~early.T, ~whole
+    return {
+        "no mask": (whole, whole, whole),
+        "own mask on every block": (own, own, own),
+        "own block not masked": (whole, early, late),
+        "whole blocks": (own, whole, whole),
+        "late keys": (own, whole, late),
+        "early queries": (own, early, whole),
+        "later left out": (own, early, none),
+        "earlier and later exchanged": (own, late, early),
+    }
+
+
 def _variants(attempt):
     inputs, n, say = attempt.case.inputs, attempt.size, RING.say
     own = lambda rank, position: rank
-    yield say("own block alone"), _ring(inputs, causal, 0)
-    yield say("no mask"), _ring(inputs, lambda rank, other: False)
-    yield say("own mask on every block"), _ring(inputs, lambda r, o: True if o <= r else None)
-    yield say("own mask on all, later too"), _ring(inputs, lambda rank, other: True)
-    yield say("own block not masked"), _ring(inputs, lambda r, o: False if o <= r else None)
-    yield say("later blocks too"), _ring(inputs)
-    yield say("earlier and later exchanged"), _ring(inputs, lambda r, o: r == o if o >= r else None)
-    for how in MERGES:
-        for mask in (causal, lambda rank, other: rank == other):
-            yield say(how), _ring(inputs, mask, how=how)
-    yield say("values stay"), _ring(inputs, causal, values=own)
-    yield say("keys stay"), _ring(inputs, causal, keys=own)
-    yield say("keys stay") + say("values too"), _ring(inputs, causal, keys=own, values=own)
-    other_way = lambda rank, position: (rank + position) % n
-    yield say("wrong owner"), _ring(inputs, causal, keys=other_way, values=other_way)
-    yield say("not scaled"), _ring(inputs, causal, scale=False)
-    for hops in range(1, n - 1):
-        yield say("hops are missing", hops=hops, needed=n - 1), _ring(inputs, causal, hops)
+    yield say("own block alone"), _ring(inputs, hops=0)
+    yield say("contiguous"), _ring(inputs, causal(inputs, "ring"))
+    for key, masks in _masks(inputs).items():
+        # the index: 0 own, 1 an earlier rank's, -1 a later one's
+        yield say(key), _ring(inputs, lambda r, o, masks=masks: masks[(r > o) - (r < o)])
+    yield say("values stay"), _ring(inputs, values=own)
+    yield say("keys stay"), _ring(inputs, keys=own)
+    yield say("keys stay") + say("values too"), _ring(inputs, keys=own, values=own)
+    yield say("not scaled"), _ring(inputs, scale=False)
+    for by in (1, -1):
+        for how in ("old", "new", "added", "mean", "sums stay"):
+            yield say(f"merged: {how}"), _ring(inputs, how=how, by=by)
+        other_way = lambda rank, position, by=by: (rank - by * position) % n
+        yield say("wrong owner"), _ring(inputs, by=by, keys=other_way, values=other_way)
+        for hops in range(1, n - 1):
+            yield say("hops are missing", hops=hops, needed=n - 1), _ring(inputs, hops=hops, by=by)
 
 
 def _blocks(attempt):
-    """A rank that multiplies more than the blocks up to its own."""
+    """A rank that multiplies more than its own block and half of each other one."""
     tokens, size = attempt.case.inputs[0][0].shape
+    needed = (attempt.size + 1) / 2
     for rank in range(attempt.size):
         done = attempt.trace.select(rank=rank)["flops"].sum() / (4 * tokens**2 * size)
-        if done > rank + 1.01:
-            return RING.say("blocks in vain", rank=rank, done=done, needed=rank + 1)
+        if done > needed + 0.01:
+            return RING.say("blocks in vain", rank=rank, done=done, needed=needed)
 
 
 def _exposed(attempt):
-    """Whether no block is computed while a message is in flight, on the rank that has all."""
+    """Whether no block is computed while a message is in flight."""
     flying, found = set(), False
     for what, number, _ in timeline(attempt.trace, attempt.size - 1):
         if what == "kernel":
@@ -133,10 +142,7 @@ RING = RankProgram(
     sends=_sends,
     judges=(
         silent,
-        Mistake(
-            "is a collective",
-            lambda a: "`, `".join(sorted(a.names() - {"send", "recv", "barrier"})),
-        ),
+        Mistake("collective", lambda a: min(a.names() - {"send", "recv", "barrier"}, default="")),
         right_shape,
         Variants(_variants),
         right_numbers,

@@ -31,12 +31,11 @@ class TokenEvidence(Evidence):
     tokens: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
 
     def __repr__(self):
-        lines = [super().__repr__()]
-        lines += [
+        rows = [
             f"rank {rank}: " + " ".join(f"{place}{'x' if wrong else ''}" for place, wrong in row)
             for rank, row in self.tokens.items()
         ]
-        return "\n".join([*lines, "x: wrong tokens"] if self.tokens else lines)
+        return "\n".join([super().__repr__(), *rows, *["x: wrong tokens"] * bool(rows)])
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,21 @@ class BrokenContext(Seeded, Context):
                 wrong = (abs(got - want) > WRONG).any((0, 2)).tolist()
             tokens[number] = [*zip(range(number * size, (number + 1) * size), wrong)]
         return {"tokens": tokens}
+
+
+@dataclass(frozen=True, eq=False)  # two are never equal: a cell may have changed the program
+class OwnRing(BrokenContext):
+    """Your own contiguous ring, a `tpviz.Custom`, which `examine` compares with `Context`."""
+
+    program: Any = None
+
+    def build(self, *args: Any, **options: Any) -> Any:
+        """Yours."""
+        return self.program.build(*args, **options)
+
+    def gradients(self, program: Any) -> dict[str, Any]:
+        """Of whole parameters, which every rank has."""
+        return {name: p.grad for name, p in program.module.named_parameters()}
 
 
 seed, variant, fault = BrokenContext.seed, BrokenContext.variant, BrokenContext.fault
@@ -90,15 +104,9 @@ def _spoiled(layer, **parts):
 
 def _masked(always):
     """Every block has a mask, or none has."""
-
-    def spoil(program, layer):
-        parts = {
-            "block": lambda *qkv: block(*qkv[:-1], always),
-            "block_backward": lambda *qkv: block_backward(*qkv[:-1], always),
-        }
-        _spoiled(layer, **parts)
-
-    return spoil
+    other = lambda function: lambda *args: function(*args[:-1], always)
+    parts = {"block": other(block), "block_backward": other(block_backward)}
+    return lambda program, layer: _spoiled(layer, **parts)
 
 
 fault("own mask on every block", "attention")(_masked(True))

@@ -8,6 +8,7 @@ shortened to the learner's lines, or names the rank that waits and its collectiv
 
 import ast
 import inspect
+import re
 import textwrap
 import traceback
 from collections import Counter
@@ -79,18 +80,16 @@ class Result:
 
     def _repr_html_(self):
         colour = "#009E73" if self.passed else "#D55E00"
-        ledger = (
-            "<p>One call, on the busiest rank:</p>" + self.ledger._repr_html_()
-            if self.ledger
-            else ""
-        )
+        ledger, text = "", lambda words: re.sub("`(.+?)`", r"<code>\1</code>", escape(words))
+        if self.ledger:
+            ledger = "<p>One call, on the busiest rank:</p>" + self.ledger._repr_html_()
         words, _, details = self.message.partition("\n")
         details = details and f"<pre>{escape(details.strip())}</pre>"
         style = f"border-left: 4px solid {colour}; padding-left: 1em"
         return (
             f"<div class='tpviz-result' style='{style}'><b>{escape(self._headline)}</b>"
-            f"<p>{escape(words)}</p>{details}{ledger}"
-            + "".join(f"<p>{escape(words)}</p>" for words in (self._again, self.note) if words)
+            f"<p>{text(words)}</p>{details}{ledger}"
+            + "".join(f"<p>{text(words)}</p>" for words in (self._again, self.note) if words)
             + "</div>"
         )
 
@@ -265,10 +264,13 @@ def _praise(exercise, attempt):
 def _explain(error):
     """The error inside the ranks, for the author of the function."""
     if isinstance(error, RankTimeoutError):
-        return general("no return", states=listed(error.states, "State of each rank"))
+        alike = all(" in recv " in state for state in error.states.values())
+        key = "all receive" if alike else "no return"
+        return general(key, states=listed(error.states, "State of each rank"))
     if not error.traceback:
         return str(error)
-    return f"rank {error.rank} raised an error:\n{_own_frames(error.traceback)}"
+    why = general("overflow") * ("OverflowError: " in error.traceback)
+    return f"rank {error.rank} raised an error{why}:\n{_own_frames(error.traceback)}"
 
 
 def _own_frames(traceback):
@@ -276,7 +278,7 @@ def _own_frames(traceback):
     lines, kept, ours = traceback.splitlines(), [], False
     for line in lines:
         if line.startswith('  File "'):
-            ours = line.endswith(("in _in_rank", "in _in_rank_0", "in _on_plan"))
+            ours = 'on_ranks.py", ' in line or line.endswith("in _on_plan")
         elif not line.startswith("    "):
             ours = False
         if not ours:
