@@ -198,7 +198,7 @@ def test_bfloat16_runs(strategy):
         ((5, 3), "documents of 8 tokens for seq=16: use seq=8, or another document of 8"),
         ((16, 3), "documents of 19 tokens for seq=16: use seq=19$"),
         ((16, 0), "documents=0 is too small"),
-        ((8.5, 7.5), "documents must be a whole number"),
+        ((8.5, 7.5), r"documents must be lengths such as \(5, 3, 8\), not \(8.5, 7.5\)"),
     ],
 )
 def test_lengths_that_do_not_fill_the_sequence(documents, message):
