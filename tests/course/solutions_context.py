@@ -49,11 +49,6 @@ def merge_overflows(one, sum_one, other, sum_other):
     return (one * a + other * b) / (a + b), (a + b).log()
 
 
-def merge_raises(one, sum_one, other, sum_other):
-    both = log(exp(sum_one) + exp(sum_other))
-    return one * exp(sum_one - both) + other * exp(sum_other - both), both
-
-
 # --- cp_positions ---
 
 
@@ -267,7 +262,6 @@ WRONG = {
         (merge_by_sums, "your weights are the log-sum-exps"),
         (merge_larger, "the other block's exponentials count too"),
         (merge_overflows, "every number must be finite"),
-        (merge_raises, "larger than a float holds"),
     ],
     "cp_positions": [
         (positions_contiguous, "those are the tokens of a contiguous ring"),

@@ -223,8 +223,10 @@ def returns_tensors(attempt: Attempt) -> str | None:
 def waits_for_all(attempt: Attempt) -> str | None:
     """No collective was left unfinished."""
     if attempt.unwaited:
-        key = "unwaited" + " messages" * ({*attempt.unwaited} <= {"send", "recv"})
-        return said(key, names=" and ".join(attempt.unwaited), lost=_lost(attempt))
+        facts = {"names": " and ".join(attempt.unwaited), "lost": _lost(attempt)}
+        if {*attempt.unwaited} <= {"send", "recv"}:
+            return said("unwaited messages", **facts)
+        return said("unwaited", **facts)
 
 
 def _lost(attempt):

@@ -21,6 +21,9 @@ def _block(q, k, v, seen, scale=True):
     return np.exp(scores - np.where(np.isfinite(sums), sums, 0)[:, None]) @ v, sums
 
 
+_MERGED = "merged: old", "merged: new", "merged: added", "merged: mean", "merged: sums stay"
+
+
 def _merged(blocks, how=""):
     """The output of blocks, right or with a mistake."""
     (out, sums), *others = blocks
@@ -99,8 +102,8 @@ def _variants(attempt):
     yield say("keys stay") + say("values too"), _ring(inputs, keys=own, values=own)
     yield say("not scaled"), _ring(inputs, scale=False)
     for by in (1, -1):
-        for how in ("old", "new", "added", "mean", "sums stay"):
-            yield say(f"merged: {how}"), _ring(inputs, how=how, by=by)
+        for key in _MERGED:
+            yield say(key), _ring(inputs, how=key.removeprefix("merged: "), by=by)
         other_way = lambda rank, position, by=by: (rank - by * position) % n
         yield say("wrong owner"), _ring(inputs, by=by, keys=other_way, values=other_way)
         for hops in range(1, n - 1):

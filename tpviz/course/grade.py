@@ -264,9 +264,10 @@ def _praise(exercise, attempt):
 def _explain(error):
     """The error inside the ranks, for the author of the function."""
     if isinstance(error, RankTimeoutError):
-        alike = all(" in recv " in state for state in error.states.values())
-        key = "all receive" if alike else "no return"
-        return general(key, states=listed(error.states, "State of each rank"))
+        states = listed(error.states, "State of each rank")
+        if all(" in recv " in state for state in error.states.values()):
+            return general("all receive", states=states)
+        return general("no return", states=states)
     if not error.traceback:
         return str(error)
     why = general("overflow") * ("OverflowError: " in error.traceback)
