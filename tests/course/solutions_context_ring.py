@@ -217,22 +217,6 @@ def ring_blocking(q, k, v):
     return _ring(q, k, v, around=_blocking)
 
 
-def _not_waited(own, to):
-    """What is sent is never waited for."""
-    n, rank = dist.get_world_size(), dist.get_rank()
-    for step in range(n):
-        yield (rank - to * step) % n, own
-        if step < n - 1:
-            coming = torch.empty_like(own)
-            dist.isend(own, (rank + to) % n)
-            dist.irecv(coming, (rank - to) % n).wait()
-            own = coming
-
-
-def ring_not_waited(q, k, v):
-    return _ring(q, k, v, around=_not_waited)
-
-
 RIGHT = {"cp_ring": [cp_ring, ring_upwards, ring_two_messages]}
 WRONG = {
     "cp_ring": [
@@ -252,6 +236,5 @@ WRONG = {
         (ring_last_hop, "would bring a rank's own keys back"),
         (ring_blocks_in_vain, r"rank 0 computed [\d.]+ blocks of T by T; it needs [\d.]+"),
         (ring_blocking, "no message is in flight while a block is computed"),
-        (ring_not_waited, "`dist.irecv` each return a handle"),
     ],
 }

@@ -1,11 +1,13 @@
 """The exercises of notebook 14 ask for what the package computes with: its cut, ledgers, limits."""
 
+from math import exp, log
+
 import numpy as np
 import pytest
 
 import tpviz as tv
 from tpviz.core.step import Kernel
-from tpviz.course import context, context_ranks
+from tpviz.course import check, context, context_ranks
 from tpviz.schemes.context.sequence import SequenceCut
 
 
@@ -59,3 +61,13 @@ def test_the_ring_of_the_exercise_is_attention():
     q, k, v = (torch.from_numpy(np.concatenate(each)[order])[None] for each in zip(*case.inputs))
     whole = scaled_dot_product_attention(q, k, v, is_causal=True)[0]
     np.testing.assert_allclose(np.concatenate(case.expected)[order], whole.numpy(), rtol=1e-12)
+
+
+def merge_raises(one, sum_one, other, sum_other):
+    both = log(exp(sum_one) + exp(sum_other))
+    return one * exp(sum_one - both) + other * exp(sum_other - both), both
+
+
+def test_an_overflow_is_named_above_its_traceback():
+    message = check("cp_merge", merge_raises).message
+    assert "larger than a float holds" in message and "on_ranks.py" not in message
