@@ -94,7 +94,7 @@ def main() -> None:
         timeline.write_text(page_of(made_up_trace()))
         tv.MeshView(Mesh({"dp": 2, "pp": 2, "tp": 2})).to_html(mesh)
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_FLAGS)
-        views = {}
+        views: dict[str, tuple[Any, Any, Any]] = {}
         for path in (GALLERY, timeline, mesh):  # alone, for a page's views share the chosen rank
             views |= opened(browser, path)
         runs = {

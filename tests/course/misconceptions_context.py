@@ -142,16 +142,7 @@ def ring_averaged(q, k, v):
 
 
 def ring_one_hop_short(q, k, v):
-    def around(own, to):
-        n, rank = dist.get_world_size(), dist.get_rank()
-        for step in range(n - 1):
-            coming = torch.empty_like(own)
-            works = [dist.isend(own, (rank + to) % n), dist.irecv(coming, (rank - to) % n)]
-            yield (rank - to * step) % n, own
-            for work in works:
-                work.wait()
-            own = coming
-
+    around = lambda own, to: ring._hops(own, to, dist.get_world_size() - 1)
     return ring._ring(q, k, v, around=around)
 
 

@@ -172,10 +172,10 @@ def ring_wrong_way(q, k, v):
     return _ring(q, k, v, around=_mistaken)
 
 
-def _one_more(own, to):
-    """With a last hop."""
+def _hops(own, to, hops):
+    """A hop for each of so many blocks."""
     n, rank = dist.get_world_size(), dist.get_rank()
-    for step in range(n):
+    for step in range(hops):
         coming = torch.empty_like(own)
         works = [dist.isend(own, (rank + to) % n), dist.irecv(coming, (rank - to) % n)]
         yield (rank - to * step) % n, own
@@ -185,7 +185,7 @@ def _one_more(own, to):
 
 
 def ring_last_hop(q, k, v):
-    return _ring(q, k, v, around=_one_more)
+    return _ring(q, k, v, around=lambda own, to: _hops(own, to, dist.get_world_size()))
 
 
 def ring_blocks_in_vain(q, k, v):

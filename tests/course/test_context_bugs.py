@@ -3,6 +3,7 @@ ledger alone, and the evidence leads back to the place and the cause."""
 
 import pytest
 import solutions_context_bugs
+from wrongs import wrong
 
 import tpviz as tv
 from tpviz.course import context_zoo as zoo
@@ -12,10 +13,6 @@ CAUSES = zoo.BrokenContext.faults
 OTHER_BYTES = {"gradients not sent home", "last hop sent in vain"}
 RIGHT_FORWARD = OTHER_BYTES
 FIRST_RANK_RIGHT = {"positions not shifted", "own mask on every block", "log-sum-exp not rescaled"}
-
-
-def wrong(errors):
-    return [name for name, error in errors.items() if error > 1e-10]
 
 
 @pytest.mark.parametrize("cause", CAUSES)

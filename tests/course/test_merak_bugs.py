@@ -6,6 +6,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 import solutions_merak_bugs
+from wrongs import wrong
 
 import tpviz as tv
 from tpviz.course import merak_zoo as zoo
@@ -32,10 +33,6 @@ SOME_GRADIENTS = {
     "copies averaged": 1,
     "weights of a microbatch left out": 8,
 }
-
-
-def wrong(errors):
-    return [name for name, error in errors.items() if error > 1e-10]
 
 
 @pytest.mark.parametrize("cause", CAUSES)

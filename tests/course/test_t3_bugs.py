@@ -4,6 +4,7 @@ too, and the evidence leads back to the place and the cause."""
 import numpy as np
 import pytest
 import solutions_t3_bugs
+from wrongs import wrong
 
 import tpviz as tv
 from tpviz.course import t3_zoo as zoo
@@ -14,10 +15,6 @@ CAUSES = zoo.BrokenT3.faults
 OTHER_BYTES = {"last tile left out", "bias's gradient summed", "copies not summed"}
 ONE_GRADIENT = {"bias's gradient summed", "weight's gradient of one chunk"}
 GRADIENTS_ONLY = ONE_GRADIENT | {"copies not summed"}
-
-
-def wrong(errors):
-    return [name for name, error in errors.items() if error > 1e-10]
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from together import together, verifications
+from wrongs import wrong
 
 import tpviz as tv
 from tpviz.course import axonn_zoo as zoo
@@ -74,10 +75,6 @@ def evidence():
         Right(x=1, y=2, z=2),
     ]
     return together(examine, looked_at)
-
-
-def wrong(errors):
-    return [name for name, error in errors.items() if error > 1e-10]
 
 
 @pytest.mark.parametrize("cause", CAUSES)

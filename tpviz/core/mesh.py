@@ -102,9 +102,7 @@ class Mesh:
         self.check_axis(axis)
         if "*" in axis:
             outer, _, rest = axis.partition("*")
-            inner = self.group(rank, rest)
-            lines = (self.group(member, outer) for member in inner)
-            return sorted(member for line in lines for member in line)
+            return sorted(m for one in self.group(rank, rest) for m in self.group(one, outer))
         stride = prod(self.shape[self.names.index(axis) + 1 :])
         first = rank - self.coords(rank)[axis] * stride
         return list(range(first, first + stride * self.axes[axis], stride))
@@ -116,7 +114,9 @@ class Mesh:
 
     def groups(self, axis: str) -> list[list[int]]:
         """All groups of an axis, ordered by their first rank."""
-        return [g for r in range(self.size) if (g := self.group(r, axis))[0] == r]
+        seen = set[int]()
+        firsts = (rank for rank in range(self.size) if rank not in seen)
+        return [g for first in firsts if not seen.update(g := self.group(first, axis))]
 
     def device_mesh(self, device_type: str = "cpu") -> "DeviceMesh":
         """The torch ``DeviceMesh`` with these axes; to be called on every rank of the world.

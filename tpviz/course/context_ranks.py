@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .atp_layers import timeline
-from .checks import Attempt, Case, Mistake, RankProgram, right_numbers, right_shape, silent
+from .checks import Case, Mistake, RankProgram, right_numbers, right_shape, silent
 from .context import positions
 from .told import told
 from .variants import Variants
@@ -131,7 +131,7 @@ def _exposed(attempt):
     return not found
 
 
-def _round(attempt: Attempt):
+def _round(attempt):
     """A message that skips a rank."""
     members = np.unique(attempt.trace.select(kind="comm", name="send")["members"]).tolist()
     for sender, receiver in (map(int, pair.split(",")) for pair in members):

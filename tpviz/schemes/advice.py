@@ -119,10 +119,8 @@ def changed(owner: _Owner, name: str, value: int) -> list[Callable[[], _Owner]]:
     ``name`` says, as in "dp*microbatches" or "2*cp", is ``value``; none where that is no product of
     its fields."""
     words = [word.strip() for word in name.split("*")]
-    names, number = (
-        [w for w in words if not w.isdigit()],
-        prod(int(w) for w in words if w.isdigit()),
-    )
+    names = [word for word in words if not word.isdigit()]
+    number = prod(int(word) for word in words if word.isdigit())
     if not {*names} <= {field.name for field in fields(owner)}:
         return []
     found = []

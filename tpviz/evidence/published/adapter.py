@@ -16,6 +16,7 @@ cp                          the product of these with `Context`, of the kind of 
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -280,14 +281,11 @@ def _sharded(row, workload, cut, assumed):
     if row.recompute == "selective":
         assumed.append("of selective recomputation the time of attention's core")
     knobs = {"accumulation": int(row.microbatches), "recompute": row.recompute or "none"}
-    strategy = AxoNN(x=row.tp, y=1, z=row.dp, keep=row.zero == 2, gather="block", **knobs)
-    try:
-        strategy.check(workload)
-        whole = cut is None
-    except ValueError:  # its shards are not padded
-        whole = False
-    if whole:
-        return strategy
+    if cut is None:
+        strategy = AxoNN(x=row.tp, y=1, z=row.dp, keep=row.zero == 2, gather="block", **knobs)
+        with suppress(ValueError):  # its shards are not padded
+            strategy.check(workload)
+            return strategy
     inner = Megatron(tp=row.tp) if row.tp > 1 else None
     inner = inner * cut if inner and cut else inner or cut
     block = min(2e-6 * workload.block_matrices / row.tp, 1000.0)  # MB, reduced at once

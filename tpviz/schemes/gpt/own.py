@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tpviz.core.labels import label
+from tpviz.schemes.context.sequence import SequenceCut
 
 from .initial import initial, load_initial
 from .model import Attention, ReferenceGPT
@@ -306,8 +307,8 @@ def _below(dims: int, cuts: Cuts):
 
 def _example(scheme: "Custom"):
     axis, n = max(scheme.axes.items(), key=lambda item: item[1])
-    order = [chunk for rank in range(n) for chunk in (rank, 2 * n - 1 - rank)]
-    return f"tv.Custom(..., chunks={ {axis: order[:8]} })".replace("]", ", ...]" if n > 4 else "]")
+    order = SequenceCut(n, "zigzag").order[:8]
+    return f"tv.Custom(..., chunks={ {axis: [*order]} })".replace("]", ", ...]" if n > 4 else "]")
 
 
 def _bytes(tensor: torch.Tensor):

@@ -144,7 +144,7 @@ class _Rows(list[Event]):
 
     def _wait(self, rows):
         """Wait for the first; what is left: a message that was sent is waited for once the next
-        one is under way, as `tpviz.schemes.ring.RingMessages` does."""
+        one is in flight, as `tpviz.schemes.ring.RingMessages` does."""
         first, *others = rows
         same = {name: getattr(first, name) for name in ("axis", "members")}
         self._add("wait", f"wait {first.name}", waits_for=first.id, **same)

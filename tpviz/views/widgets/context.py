@@ -123,7 +123,7 @@ class ContextView(Framed):
                         f"the trace is of another {name}: {its}, and this view shows {mine}"
                     )
             traced(trace, s.sequence, self.controls["phase"].value, s.axes)
-        self._measured = trace and (trace, s, w)
+        self._measured = None if trace is None else (trace, s, w)
         self._redraw()
 
     @property
