@@ -118,8 +118,9 @@ def test_ranks_with_other_numbers_are_named():
             ), case
 
 
-def other_rows():
-    _, split = both(tv.AxoNN(2, 1, 1, 2))
+def other_rows(example=None):
+    model, _ = both(tv.AxoNN(2, 1, 1, 2))
+    split = tv.parallelize(model, tv.AxoNN(2, 1, 1, 2), example)
     import torch.distributed as dist
 
     try:
@@ -128,8 +129,9 @@ def other_rows():
         return str(error)
 
 
-def test_ranks_of_a_plane_with_other_rows_are_told():
-    for said in on_ranks(other_rows):
+@pytest.mark.parametrize("example", [None, BATCH], ids=["", "example"])
+def test_ranks_of_a_plane_with_other_rows_are_told(example):
+    for said in on_ranks(other_rows, example):
         assert said.startswith("the ranks of a plane (same index on data and z) were given differe")
         assert "model.shares=2 and rank=model.share" in said
 

@@ -195,13 +195,15 @@ def parallelize(
         _replace(model, {part.path: made(part, whole) for part, whole in _parts(model, plan)})
     else:
         _split(model, plan, groups, grid)
+    if before is not None and not context:  # before the hooks of the first forward are there
+        compare(before, outputs_of(model, inputs))
     if context and sequences:
         grid = Sequences(context, dp, mesh, sequences)
     split = Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
+    if before is not None and context:
+        after = outputs_of(model, inputs_of(split.rows(example_inputs)))
+        compare(before, split.joined(after), parts=True)
     if before is not None:
-        after = outputs_of(model, inputs_of(split.rows(example_inputs)) if context else inputs)  # pyright: ignore[reportArgumentType]
-        after = split.joined(after) if context else after
-        compare(before, after, parts=bool(context))  # pyright: ignore[reportArgumentType]
         same = "outputs for example_inputs are those of the whole model, up to rounding"
         split.report = replace(split.report, notes=(*report.notes, same))
     return split
