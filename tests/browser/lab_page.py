@@ -14,6 +14,8 @@ from pathlib import Path
 import nbformat
 from playwright.sync_api import Error
 
+from tpviz.views.figures.tokens import BACKGROUND
+
 SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 
 # Lab's own widget manager, of a notebook without kernel; heard late, maybe when the next is open.
@@ -49,8 +51,8 @@ GROUND = """async (chart, png) => {
     image.src = "data:image/png;base64," + png;
     await image.decode();
     canvas.drawImage(image, -2, -2);
-    return ["rgb(" + canvas.getImageData(0, 0, 1, 1).data.slice(0, 3).join(", ") + ")",
-        getComputedStyle(chart.closest(".jp-Notebook")).backgroundColor];
+    const pixel = [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+    return "#" + pixel.map(n => n.toString(16).padStart(2, "0").toUpperCase()).join("");
 }"""
 THEME = "name => window.jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
 ASTRAY = """() => [...document.querySelectorAll(".tpv-metrics")].filter(
@@ -124,8 +126,8 @@ class LabPage:
         return View(found)
 
     def charts(self, words, name):
-        """The page's charts are these: {what: a word of its text}, in their order; they follow
-        Lab's theme."""
+        """The page's charts are these: {what: a word of its text}, in their order; they stand on
+        our ground of Lab's theme, light or dark."""
         charts = self.locator(CHARTS)
         for number, (what, word) in enumerate(words.items()):
             chart = charts.nth(number)
@@ -138,8 +140,8 @@ class LabPage:
                 self.darken()
                 self.screenshot(f"{name}-dark.png", charts.last)
             for chart in charts.all():
-                own, page = chart.evaluate(GROUND, b64encode(chart.screenshot()).decode())
-                assert own == page
+                own = chart.evaluate(GROUND, b64encode(chart.screenshot()).decode())
+                assert own == BACKGROUND["dark" if darken else "light"], own
 
     def darken(self):
         """Lab's dark theme."""
