@@ -22,6 +22,30 @@ ARRIVED = f"""([count, alive]) => {{
   const {{ pictures, live }} = ({PROBE})();
   return !waits && pictures === count && live === alive;
 }}"""
+HEIGHTS = """async () => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const jumps = [];
+  let moves = 0;
+  for (const place of document.querySelectorAll(".tpv-place")) {
+    const high = () => place.getBoundingClientRect().height, first = high();
+    for (const control of place.querySelectorAll("input[type=range], select")) {
+      const { tagName, max, options, ariaLabel, value: opened } = control;
+      const last = tagName === "SELECT" ? options.length - 1 : Number(max);
+      for (const at of new Set([0, 1, 2, 3, last].filter((at) => at <= last))) {
+        control.value = options?.[at].value ?? at;
+        for (const name of ["input", "change"]) control.dispatchEvent(new Event(name));
+        await frame();
+        await frame();
+        moves++;
+        if (Math.abs(high() - first) > 0.5) jumps.push(
+          `${place.dataset.view}, ${ariaLabel} ${control.value}: ${high() - first} px`);
+      }
+      control.value = opened;
+      for (const name of ["input", "change"]) control.dispatchEvent(new Event(name));
+    }
+  }
+  return { moves, jumps };
+}"""
 ERRORS = "Error displaying widget", "model not found", "Loading widget", "Traceback"
 
 
@@ -35,3 +59,11 @@ def check_pictures(page, count, live=0):
     bad = {"wordless": 0, "broken": 0, "gaps": [], "twice": []}
     assert seen == {"pictures": count, "live": live, **bad}, (seen, text)
     return text
+
+
+def check_heights(page):
+    """No slider and no menu of a page changes the height of its view. Returns how often one was
+    moved."""
+    found = page.evaluate(HEIGHTS)
+    assert found["jumps"] == []
+    return found["moves"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from pictures import check_heights
 
 from tpviz.views import gallery
 
@@ -47,6 +48,17 @@ def test_everything_plays_and_every_slider_changes_its_picture(tab):
             assert not any(name.isdigit() for name in names)  # a slider has numbers, a menu names
     ids = tab.evaluate("() => [...document.querySelectorAll('[id]')].map(node => node.id)")
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 900])
+def test_no_control_changes_a_height(width, tab):
+    """What is below a view never jumps: the tallest state has its place from the start."""
+    tab.set_viewport_size({"width": width, "height": 900})
+    tab.emulate_media(reduced_motion="reduce")
+    tab.goto((DOCS / "gallery.html").as_uri())
+    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 9")
+    assert check_heights(tab) > 100
 
 
 @pytest.mark.browser

@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+from pictures import check_heights
 
 import tpviz as tv
 from tpviz.core.mesh import Mesh
@@ -64,6 +65,28 @@ def test_every_slider_shows_what_python_draws(kind, tab, tmp_path):
         ]
     ids = tab.evaluate("() => [...document.querySelectorAll('[id]')].map(node => node.id)")
     assert len(ids) == len(set(ids))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "view, sweep",
+    [
+        (tv.ScheduleView, {"schedule": ["gpipe", "1f1b", "zb_h1"], "against": ["none", "gpipe"]}),
+        (tv.TileView, {"config": ["t3_mca", "sequential"], "against": ["none", "sequential"]}),
+        (
+            tv.ContextView,
+            {"kind": ["zigzag", "ulysses"], "cp": [1, 2], "against": ["none"]},
+        ),
+    ],
+)
+def test_no_control_changes_a_height(view, sweep, tab, tmp_path):
+    """Legends, tables and numbers of other knobs have their place as well."""
+    path = view().to_html(tmp_path / "a.html", sweep)
+    for width in (1440, 900, 400):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.goto(path.as_uri())
+        tab.locator(".tpv[data-ready]").wait_for()
+        assert check_heights(tab) > 10
 
 
 @pytest.mark.browser

@@ -4,7 +4,7 @@
  */
 import { Player } from "./player.js";
 import { fit } from "./room.js";
-import { make, rendered } from "./view.js";
+import { make, rendered, scenesOf } from "./view.js";
 
 const LEAD = 0.2, TRAVEL = 0.8; // parts of a step: the sentence stands first; then it moves until here
 
@@ -21,9 +21,9 @@ export class Film extends Player {
 
   buildBody() {
     super.buildBody();
-    this.legend = make("div", { class: "tpv-legend" }, this.stage);
+    this.legend = make("div", { class: "tpv-one" }, this.stage);
     this.notes = make("div", { class: "tpv-hint" }, this.below);
-    this.under = make("div", {}, this.below);
+    this.under = make("div", { class: "tpv-one" }, this.below);
     this.aside = make("svg", { class: "tpv-aside", "aria-hidden": "true" });
     this.metrics.after(this.aside);
   }
@@ -34,11 +34,17 @@ export class Film extends Player {
     this.slider.max = this.last;
     this.head = this.host.get("step");
     this.common = this.group(scene.common ?? "");
-    this.drawLegend(scene.legend ?? []);
-    this.notes.textContent = (scene.notes ?? []).join("\n");
-    this.under.innerHTML = scene.under ?? "";
+    this.stack(this.legend, "legend", (items) => this.drawLegend(items, make("div", { class: "tpv-legend" })));
+    this.write(this.notes, (scene.notes ?? []).join("\n"), ({ notes = [] }) => notes.join("\n"));
+    this.stack(this.under, "under", (html) => Object.assign(make("div"), { innerHTML: html }));
     this.fresh = this.head === (scene.opens ?? 0);
     this.autoplay();
+  }
+
+  /** What the scene has of a name and, unseen, what those of other knobs have: a place for the tallest. */
+  stack(place, name, drawn) {
+    const all = [...scenesOf(this), this.scene].map((scene) => JSON.stringify(scene[name] ?? []));
+    place.replaceChildren(...[...new Set(all.reverse())].map((one) => drawn(JSON.parse(one))));
   }
 
   /** By itself a film plays on from the step that shows most; on a time axis all that comes counts. */
@@ -82,8 +88,8 @@ export class Film extends Player {
   /** What the rail says of the step beside its caption. */
   get said() { return (this.scene.says ?? this.scene.words)?.[this.step] ?? ""; }
 
-  write(node, text, name) {
-    this.keep(node, name);
+  write(node, text, of) {
+    this.keep(node, of);
     node.textContent = text;
   }
 
@@ -99,7 +105,7 @@ export class Film extends Player {
     const { scene, svg, step, width } = this, { top, height, frames, pieces } = scene;
     fit(this, (of) => [width + of.width - scene.width, of.height - of.top]);
     this.drawHead(scene, scene.numbers?.[step] ?? scene.facts);
-    this.write(this.summary, this.said, ["says", "words", "summary"].find((name) => scene[name]));
+    this.write(this.summary, this.said, (of) => of.says ?? of.words ?? of.summary);
     this.aside.toggleAttribute("hidden", !scene.aside);
     if (scene.aside) {
       this.aside.setAttribute("viewBox", `0 0 ${scene.aside_size.join(" ")}`);
@@ -107,10 +113,11 @@ export class Film extends Player {
     }
     this.slider.value = step;
     this.slider.setAttribute("aria-valuetext", scene.captions[step]);
-    this.write(this.now, scene.captions[step], "captions");
+    this.write(this.now, scene.captions[step], ({ captions }) => captions);
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
-    this.metrics.style.minHeight = `${25 * Math.max(0, ...(scene.numbers ?? []).map((rows) => rows.length))}px`;
+    const rows = scenesOf(this).flatMap(({ numbers, facts }) => numbers ?? [facts ?? []]);
+    this.metrics.style.minHeight = `${25 * Math.max(...rows.map(({ length }) => length))}px`;
     svg.setAttribute("aria-label", `${scene.title}, ${scene.captions[step]}`);
     if (svg.firstChild !== this.common) svg.replaceChildren(this.common); // it is large
     while (this.common.nextSibling) this.common.nextSibling.remove();

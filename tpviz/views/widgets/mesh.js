@@ -3,7 +3,7 @@
  * rank (click, arrow keys) and a parameter; the kernel hears of both.
  */
 import { fit } from "./room.js";
-import { View, make, rendered } from "./view.js";
+import { View, make, rendered, scenesOf } from "./view.js";
 
 const NARROW = 560; // px of a window in which the matrix stands below the ranks
 
@@ -57,8 +57,8 @@ class MeshView extends View {
     const words = axes.map(({ name }) => `${name}: ranks ${listed(mine[name])}`);
     this.drawLegend([[{ key: "fg", pattern: "solid" }, `rank ${chosen}, and what it owns`], ...axes.map((axis, i) => [axis, words[i]])]);
     if (this.moved) this.live.textContent = [this.now.textContent, ...words].join("; ");
-    const most = (this.host.states ?? [this]).map(({ scene }) => scene?.axes.length ?? 0);
-    this.legend.style.minHeight = `${1.6 * (1 + Math.max(...most))}em`; // a line each
+    const most = Math.max(...scenesOf(this).map((of) => of.axes.length));
+    this.legend.style.minHeight = `${1.6 * (1 + most)}em`; // a line each
     this.side.hidden = !parameters.length;
     this.drawHead(scene, parameters.length ? this.drawOwn(chosen, `translate(${right ?? 0},${down ?? 0})`) : []);
   }

@@ -67,15 +67,9 @@ export class Player extends View {
     this.seen.observe(this.svg);
   }
 
-  destroy() {
-    this.seen?.disconnect();
-    super.destroy();
-  }
-
   play(on) {
     const [start, end] = this.span;
-    this.playing = on;
-    this.before = undefined;
+    [this.playing, this.before] = [on];
     if (on && (this.head >= end - (end - start) / 1000 || this.head < start)) this.head = start;
     this.playButton.replaceChildren(icon(on ? "pause" : "play"), on ? " Pause" : " Play");
     this.playButton.setAttribute("aria-label", on ? "Pause" : "Play");

@@ -1,14 +1,8 @@
-/** How large a picture is drawn, and room for the tallest that knobs bring. */
+/** How large a picture is drawn. */
+import { reserve } from "./view.js";
+
 const GROWTH = 1.4, WIDE = 1050; // times its own width, and px, to which a picture grows where its column is wide
 const HIGH = 820, STACKED = 600; // px to which it grows beside its rail, and above it: both show without scrolling
-
-/** high : px of a scene's picture. wide : px of the stage. */
-export function reserve(view, high, wide = view.stage.clientWidth) {
-  const { stage } = view, scenes = (view.host.states ?? [view]).flatMap(({ scene }) => scene ?? []);
-  if (view.wide !== wide) [view.wide, view.tallest] = [wide, 0];
-  view.tallest = Math.max(view.tallest, ...scenes.map(high));
-  stage.style.minHeight = `${view.tallest}px`;
-}
 
 /** Lets a view's picture grow with its column, before it is changed. sized : [width, height] px of a scene's picture. */
 export function fit(view, sized) {

@@ -39,18 +39,13 @@ class TimelineView extends TimelineDrawing {
       files = [...e.dataTransfer.files];
       if (files.length) host.send({ dropped: files.map(({ name, size }) => [name, size]) });
     });
-    this.heard = { "msg:custom": async ({ want: [i, start, end] }) => {
+    this.hear("msg:custom", async ({ want: [i, start, end] }) => {
       if (!files[i]) return; // dropped onto another view of this model
       coming.hidden = false;
       coming.textContent = `reading ${files[i].name}, ${amount(end, "B")} of ${amount(files[i].size, "B")}`;
       host.send({ chunk: [i, start, end] }, undefined, [await files[i].slice(start, end).arrayBuffer()]);
-    }, "change:generation": () => { coming.hidden = true; } };
-    for (const [event, hear] of Object.entries(this.heard)) host.on(event, hear);
-  }
-
-  destroy() {
-    for (const [event, hear] of Object.entries(this.heard ?? {})) this.host.off(event, hear);
-    super.destroy();
+    });
+    this.hear("change:generation", () => { coming.hidden = true; });
   }
 
   get span() { return [this.low, this.high]; }

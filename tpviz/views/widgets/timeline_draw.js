@@ -1,6 +1,6 @@
 /** Drawing the timeline. All bars of one kind on one lane are one path: thousands stay a few dozen elements. */
 import { Player } from "./player.js";
-import { addRun, amount, make, seconds, ticks } from "./view.js";
+import { addRun, amount, make, reserve, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
 
 const RIGHT = 14, TOP = 24, BLOCK = 44, IDLE = 34;
@@ -38,11 +38,6 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.asking = setTimeout(() => this.publish({ window: [low, high] }), 150);
   }
 
-  destroy() {
-    clearTimeout(this.asking);
-    super.destroy();
-  }
-
   get help() {
     return "Space plays, ←/→ step through events, ↑/↓ change lane, +/− zoom, s shows one step, 0 all, drag pans. "
       + "The wheel zooms once the picture has the focus.";
@@ -69,6 +64,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.root.setAttribute("aria-label", label);
     svg.setAttribute("aria-label", `${label}. ${this.help}`);
     this.resize(svg, this.width, height);
+    reserve(this, ({ high }) => high[+this.axes]);
     svg.replaceChildren();
     make("rect", { x: this.left, y: 0, width: this.right - this.left, height },
       make("clipPath", { id: `${this.uid}-clip` }, this.group(scene.defs, svg)));
@@ -80,7 +76,10 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.drawBlock();
     this.overlay = make("g", { "clip-path": this.tile("clip"), "pointer-events": "none" }, svg);
     this.line = make("g", { "pointer-events": "none" }, svg); // at an edge it is whole
-    this.drawWords();
+    this.drawHead(scene, scene.metrics);
+    this.drawLegend(scene.keys.filter((k) => k.kind !== "wait").map((k) =>
+      [k, k.kind === "comm" ? `communication ${k.label}` : k.label]));
+    this.note.textContent = scene.notes.concat(scene.note ?? "").join(" ");
   }
 
   write(x, y, words, anchor = "end", look = {}) {
@@ -138,7 +137,7 @@ export class TimelineDrawing extends Zoomed(Player) {
       : spent.title, "start", { "font-weight": 600, class: "f-fg" });
     const labels = []; // the first of several parts has the label of all
     for (const k of shown ? kinds : spent.parts) if (k.label) labels.push([[k], k.label]); else labels.at(-1)[0].push(k);
-    this.drawLegend(labels, "", this.parts);
+    this.drawLegend(labels, this.parts);
     this.parts.style.marginLeft = `${left}px`;
     if (shown) return this.drawMemory(memory);
     spent.parts.reduce((x, p) => {
@@ -166,15 +165,6 @@ export class TimelineDrawing extends Zoomed(Player) {
       if (pattern !== "solid") paint({ fill: this.tile(pattern), class: "tpv-mark" });
       base = upper;
     }
-  }
-
-  /** Badge, metrics and legend: HTML around the picture. */
-  drawWords() {
-    const { scene } = this;
-    this.drawHead(scene, scene.metrics);
-    this.drawLegend(scene.keys.filter((k) => k.kind !== "wait").map((k) =>
-      [k, k.kind === "comm" ? `communication ${k.label}` : k.label]));
-    this.note.textContent = scene.notes.concat(scene.note ?? "").join(" ");
   }
 
   outline(i) {

@@ -53,15 +53,26 @@ export function addRun(run, from, to) {
   else run.push([from, to]);
 }
 
+/** The scenes of all knobs that are known: a page's, or the one shown. */
+export const scenesOf = (view) => (view.host.states ?? [view]).flatMap(({ scene }) => scene ?? []);
+
+/** Room below a view's picture for the tallest that knobs bring. high : px of a scene's. wide : px of the stage. */
+export function reserve(view, high, wide = view.stage.clientWidth) {
+  if (view.wide !== wide) [view.wide, view.tallest] = [wide, 0];
+  view.tallest = Math.max(view.tallest, ...scenesOf(view).map(high));
+  view.stage.style.paddingBottom = `${view.tallest - high(view.scene)}px`;
+}
+
 export class View {
   constructor(host, el, kind, traits) {
     this.host = host;
+    this.heard = [];
     this.uid = "tpv" + Math.random().toString(36).slice(2, 9);
     this.calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     el.classList.add("tpv-column"); // its width says where the rail stands: view.css
     this.root = make("div", { class: `tpv tpv-${kind} tpv-empty`, role: "group",
       "data-lm-suppress-shortcuts": "true" }, el); // JupyterLab's own keys stay out
-    this.error = make("div", { class: "tpv-error", role: "alert", hidden: "" }, this.root);
+    this.error = make("div", { class: "tpv-error", role: "alert" }, this.root);
     const put = (name, parent, tag = "div") => { this[name] = make(tag, { class: `tpv-${name}` }, parent); };
     for (const name of ["stage", "rail", "below"]) put(name, this.root);
     const head = make("div", { class: "tpv-head" }, this.rail);
@@ -79,10 +90,8 @@ export class View {
 
   listen(traits) {
     this.onChange = () => { this.stale = true; this.request(); };
-    this.onScene = () => { this.load(); this.onChange(); };
-    this.host.on("change:scene", this.onScene);
-    this.watched = ["generation", "error", ...traits];
-    for (const name of this.watched) this.host.on(`change:${name}`, this.onChange);
+    this.hear("change:scene", () => { this.load(); this.onChange(); });
+    for (const name of ["generation", "error", ...traits]) this.hear(`change:${name}`, this.onChange);
     this.sized = new ResizeObserver(() => {
       if (this.stage.clientWidth !== this.seenWidth) this.onChange();
       this.seenWidth = this.stage.clientWidth;
@@ -90,11 +99,16 @@ export class View {
     this.sized.observe(this.stage);
   }
 
+  /** What the host tells, until the view goes. */
+  hear(...what) {
+    this.host.on(...what);
+    this.heard.push(what);
+  }
+
   destroy() {
     this.sized.disconnect();
     cancelAnimationFrame(this.frame);
-    this.host.off("change:scene", this.onScene);
-    for (const name of this.watched) this.host.off(`change:${name}`, this.onChange);
+    for (const what of this.heard) this.host.off(...what);
   }
 
   /** Many changes, one drawing, at the next frame. */
@@ -105,9 +119,7 @@ export class View {
   tick() {
     if (!this.stale) return;
     this.stale = false;
-    const message = this.host.get("error") ?? "";
-    this.error.hidden = !message;
-    this.error.textContent = message;
+    this.error.textContent = this.host.get("error") ?? "";
     const empty = !Object.keys(this.host.get("scene")).length;
     this.root.classList.toggle("tpv-empty", empty);
     if (!empty) this.draw();
@@ -150,8 +162,8 @@ export class View {
   }
 
   /** A chip, unless it is of several colours, and words of each [key as in drawRun, words]. */
-  drawLegend(items, first = "", legend = this.legend) {
-    legend.replaceChildren(first, ...items.map(([keys, words]) => {
+  drawLegend(items, legend = this.legend) {
+    legend.replaceChildren(...items.map(([keys, words]) => {
       const node = make("span");
       for (const key of [keys].flat()) {
         const [y, height] = key.kind === "memory" ? [6, 5] : [1, 10]; // as `mark` in figures/lanes.py
@@ -161,16 +173,17 @@ export class View {
       node.append(words);
       return node;
     }));
+    return legend;
   }
 
-  /** The room of the longest of a name. */
-  keep(node, name) { roomy(node, (this.host.states ?? [this]).flatMap(({ scene }) => scene?.[name] ?? "")); }
+  /** The room of the longest text that scenes have there. */
+  keep(node, of) { roomy(node, scenesOf(this).flatMap((scene) => of(scene) ?? "")); }
 
   /** Badge, title (`about` is more of it, where one points), and facts as [label, value]. */
   drawHead({ badge, title, about = "", notes = [] }, facts = []) {
     Object.assign(this.badge, { textContent: badge, title: notes.join("\n") });
     Object.assign(this.title, { textContent: title, title: about });
-    this.keep(this.title, "title");
+    this.keep(this.title, (scene) => scene.title);
     this.metrics.replaceChildren(...facts.flatMap(([label, value]) => [
       make("dt", {}, null, label), make("dd", {}, null, value)]));
   }
@@ -197,8 +210,8 @@ export class View {
   /** Bars of one kind as one path (and one more for its pattern): `run` is [[x0, x1], ...] in px. */
   drawRun(run, y, height, { key, kind, pattern }, parent) {
     if (!run.length) return;
-    const path = run.map(([a, b]) => [a.toFixed(2), Math.max(b - a, 0.5).toFixed(2)])
-      .map(([x, w]) => `M${x},${y}h${w}v${height}h-${w}z`).join("");
+    const path = run.map(([a, b]) => [a, Math.max(b, a + 0.5)].map((x) => x.toFixed(2)))
+      .map(([from, to]) => `M${from},${y}H${to}v${height}H${from}z`).join("");
     const paint = (look) => make("path", { d: path, ...look }, parent);
     const mark = (name) => paint({ fill: this.tile(name), class: "tpv-mark" }); // shows where patterns are on
     if (kind === "exposed" || kind === "idle") {

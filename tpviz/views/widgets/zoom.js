@@ -9,9 +9,9 @@ export const Zoomed = (Base) => class extends Base {
 
   buildTools(tools) {
     super.buildTools(tools);
-    this.button(this.more, "+", "zoom in (+)", () => this.zoom(0.6));
-    this.button(this.more, "−", "zoom out (-)", () => this.zoom(1 / 0.6));
-    this.button(this.more, "all", "all of it (0)", () => this.setWindow(...this.whole));
+    for (const [sign, label, key] of [["+", "zoom in (+)", "+"], ["−", "zoom out (-)", "-"], ["all", "all of it (0)", 0]]) {
+      this.button(this.more, sign, label, () => this.keys({})[key]());
+    }
   }
 
   buildBody() {
@@ -55,17 +55,14 @@ export const Zoomed = (Base) => class extends Base {
   onDown(event) {
     this.dragged = false;
     const { low, high } = this, scale = (high - low) / (this.right - this.left), { x } = this.point(event);
+    const drag = new AbortController(); // listeners take its signal
     if (x < this.left || x > this.right || event.button) return;
     const move = (e) => {
       const by = this.point(e).x - x;
       this.dragged ||= Math.abs(by) > 4;
       if (this.dragged) this.setWindow(low - by * scale, high - by * scale);
     };
-    const up = () => {
-      removeEventListener("pointermove", move);
-      removeEventListener("pointerup", up);
-    };
-    addEventListener("pointermove", move);
-    addEventListener("pointerup", up);
+    addEventListener("pointermove", move, drag);
+    addEventListener("pointerup", () => drag.abort(), drag);
   }
 };
