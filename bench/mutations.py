@@ -87,9 +87,15 @@ MUTATIONS = [
     ),
     Mutation(
         "schemes/zero/step.py",
-        "if self.zero >= 2:",
-        "if self.zero > 2:",
+        "if self.zero >= 2 or",
+        "if self.zero > 2 or",
         "tests/schemes/test_data.py -k stage_two",
+    ),
+    Mutation(
+        "schemes/zero/flat_param.py",
+        "if last and self.across:",
+        "if self.across:",
+        "tests/schemes/test_data.py",
     ),
     Mutation(
         "schemes/zero/flat_param.py",

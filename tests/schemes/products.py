@@ -89,12 +89,13 @@ def draw(rnd, context=False):
         kinds = [kind for kind in KINDS if ulysses == 1 or kind != "ulysses"]
         factors += [tv.Context(cp, rnd.choice(kinds), ulysses)] if context else []
         zero = rnd.choice((0, 1, 2, 3))
+        states = {"zero": zero, "shard": 2 * (dp == 4 and zero > 0 and rnd.random() < 0.5)}
         if pp > 1:
             factors += [pipeline(rnd, pp)]
-            factors += [tv.DataParallel(dp=dp, zero=zero)] if dp > 1 else []
+            factors += [tv.DataParallel(dp=dp, **states)] if dp > 1 else []
         else:
             knobs = {"accumulation": rnd.choice((1, 2)), "recompute": rnd.choice(RECOMPUTE)}
-            factors += [tv.DataParallel(dp=dp, zero=zero, bucket_mb=0.002, **knobs)]
+            factors += [tv.DataParallel(dp=dp, bucket_mb=0.002, **states, **knobs)]
         rnd.shuffle(factors)
         try:
             made = prod(factors[1:], start=factors[0])

@@ -34,9 +34,73 @@ AROUND = [  # tensor parallelism
 ]
 
 
-@pytest.mark.parametrize("strategy, workload", ALONE + AROUND, ids=named)
+HYBRID = [  # states shared in groups of ranks, alone and in products
+    *((replace(data(4, zero), shard=2), (TINY, UNTIED)[zero % 2]) for zero in (1, 2, 3)),
+    *((replace(data(4, zero), shard=2, accumulation=2), TINY) for zero in (1, 2, 3)),
+    *((replace(data(8, 3), shard=shard, recompute="full"), TINY) for shard in (2, 4)),
+    (tv.Megatron(tp=2, sp=True) * replace(data(4, 2), shard=2), UNTIED),
+    (tv.ATP(mesh=(1, 2)) * replace(data(4, 3), shard=2, accumulation=2), TINY),
+    (tv.Context(cp=2) * replace(data(4, 3), shard=2), TINY),
+    *(
+        (tv.Pipeline(pp=2, microbatches=2) * tv.DataParallel(dp=4, zero=zero, shard=2), TINY)
+        for zero in (1, 2, 3)
+    ),
+    ((tv.Megatron(tp=2) * replace(data(4, 1), shard=2)).with_order("shard-tp-replicate"), TINY),
+]
+ALL = ALONE + AROUND + HYBRID
+
+
+@pytest.mark.parametrize("strategy, workload", ALL, ids=named)
 def test_equals_one_process(strategy, workload):
-    assert_equal(strategy, workload, among=ALONE + AROUND)
+    assert_equal(strategy, workload, among=ALL)
+
+
+@pytest.mark.parametrize("strategy, w", HYBRID, ids=named)
+def test_hybrid_program_is_that_of_the_formulas(strategy, w):
+    program, box = tv.capture(strategy, w), tv.clusters.nvlink_pairs(4).scale_model(hidden=64)
+    for rank in range(strategy.world_size):
+        assert program.ledger(rank) == strategy.ledger_of(w, rank)
+    simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
+    assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+
+
+def test_hybrid_ledger_by_hand():
+    """Inside a group of n ranks as over so many alone; across groups 1/n of the gradients, once."""
+    for zero, n, count in ((1, 2, 1), (2, 4, 2), (3, 4, 2)):
+        w = tv.GPT(layers=2, hidden=64, heads=4, seq=32, batch=16, vocab=256)
+        hybrid = tv.DataParallel(dp=8, zero=zero, shard=n, accumulation=count)
+        alone = tv.DataParallel(dp=n, zero=zero, accumulation=count).ledger(w)
+        found, size = hybrid.ledger(w), w.num_parameters * 4
+        inside = [row._replace(axis="dp") for row in found if row.axis == "shard"]
+        assert inside == list(alone)
+        across = found.total(axis="replicate")
+        assert across == (3, size / n, size / n * 2 * (8 / n - 1) / (8 / n))
+        assert {row.axis for row in found} == {"shard", "replicate"}
+        assert hybrid.axes == {"replicate": 8 // n, "shard": n}
+
+
+def test_a_group_of_all_ranks_is_the_usual_one():
+    assert tv.DataParallel(dp=4, zero=3, shard=4) == tv.DataParallel(dp=4, zero=3)
+    hybrid = tv.DataParallel(dp=4, zero=1, shard=2)
+    assert hybrid.short == "DataParallel(dp=4, zero=1, shard=2)"
+    assert hybrid.caption == "DataParallel replicate 2 shard 2"
+    product = (tv.Megatron(tp=2) * tv.Pipeline(pp=2) * hybrid).with_order("dp-tp-pp")
+    assert list(product.axes) == ["pp", "tp", "replicate", "shard"]
+
+
+@pytest.mark.parametrize(
+    "knobs, message",
+    [
+        ({"shard": 3}, "dp=8 does not split evenly over shard=3: use shard=2 or 4, or dp=6 or 9"),
+        ({"shard": 16}, "dp=8 does not split evenly over shard=16: use shard=8, or dp=16"),
+        ({"shard": 2, "zero": 0}, "shard=2 with zero=0 has no states to share: use zero=1, 2 or 3"),
+        ({"shard": 1}, "shard=1 leaves all states whole, as zero=0 does: use zero=0 and shard=0"),
+        ({"shard": 2.0}, "shard must be a whole number, not 2.0"),
+    ],
+)
+def test_knobs_that_clash(knobs, message):
+    with pytest.raises(ValueError, match=message):
+        tv.DataParallel(**{"dp": 8, "zero": 3} | knobs)
 
 
 def test_from_stage_two_on_backward_waits_for_the_bucket_before():
@@ -154,6 +218,8 @@ def test_flat_ownership_covers_every_element_once():
         assert all(a[1] == b[0] for a, b in pairwise(ranges))
         assert row["notation"].startswith("flat(") and row["notation"].endswith(")_dp")
     assert not any("flat" in row for row in ownership(tv.DataParallel(dp=4, zero=2), TINY))
+    groups = ownership(tv.DataParallel(dp=4, zero=3, shard=2), TINY)
+    assert {(row["flat"]["axis"], len(row["flat"]["ranges"])) for row in groups} == {("shard", 2)}
 
 
 def test_memory_falls_stage_by_stage():

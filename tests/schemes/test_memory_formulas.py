@@ -49,6 +49,7 @@ STRATEGIES = [
         tv.DataParallel(dp=2, zero=zero, bucket_mb=0.07) * tv.Megatron(tp=2, sp=sp)
         for zero, sp in ((1, True), (2, False), (3, True))
     ],
+    *[tv.DataParallel(dp=4, zero=zero, shard=2, bucket_mb=0.3) for zero in (1, 2, 3)],
     *[
         tv.ATP(mesh=mesh, order=order, **options)
         for mesh, order, options in (

@@ -139,9 +139,15 @@ NIC = replace(BOX, levels=(BOX.levels[0], Level("NIC", 2, 2e7, 2e7, 1e-6)))
 
 
 def test_the_topology_decides_the_winner():
-    """A slow NIC a pair: tp inside, half the gradients across. On one fast link dp alone."""
+    """A slow NIC a pair: tp or shards inside, half the gradients across. On one fast link dp
+    alone."""
     classes = [tv.Megatron, tv.DataParallel]
-    assert tv.search(MUCH, NIC, classes, simulate=False).best.axes == {"dp": 2, "tp": 2}
+    found = tv.search(MUCH, NIC, classes, simulate=False)
+    assert found.best.axes == {"replicate": 2, "shard": 2}
+    assert next(row.strategy.axes for row in found.rows if "tp" in row.strategy.axes) == {
+        "dp": 2,
+        "tp": 2,
+    }
     flat = replace(BOX, levels=(Level("all", 4, 4e9, 4e9, 0.0),))
     assert tv.search(MUCH, flat, classes, simulate=False).best.axes == {"dp": 4}
 

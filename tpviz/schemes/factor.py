@@ -53,7 +53,7 @@ class Factor:
         return f"({found}).with_order({placement!r})" if placement else found
 
     def _short(self):
-        axes = self.axes
+        axes = {*self.axes, "dp"}
         words = [
             f"{f.name}={'own' if len(str(value).splitlines()) > 1 else repr(value)}"
             for f in fields(self)
@@ -127,11 +127,17 @@ class Factor:
         return replace(self, placement=order)  # pyright: ignore[reportCallIssue]
 
 
+OF_DATA = "replicate", "shard"
+"""The axes of data parallelism whose states are shared out inside groups of replicas."""
+
+
 def placed(axes: "dict[str, int]", order: str) -> "dict[str, int]":
-    """Axes, outer first, in an order as of `Strategy.with_order`; "": as they are. Raises
-    ``ValueError`` where the order leaves one of them out."""
+    """Axes, outer first, in an order as of `Strategy.with_order`; "": as they are. Where dp is
+    several axes it stands for them. Raises ``ValueError`` where the order leaves one out."""
     if not order:
         return axes
+    if "dp" not in axes:
+        order = order.replace("dp", "-".join(a for a in reversed(axes) if a in OF_DATA))
     words = [word for word in reversed(order.split("-")) if word in axes]
     missing = [axis for axis, size in axes.items() if axis not in words and size > 1]
     if missing or len(set(words)) < len(words):

@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 
 
 class Replicas(NamedTuple):
-    """The ranks that add up the gradients of the same parameters, and share them under ZeRO."""
+    """The ranks that add up the gradients of the same parameters, and share them under ZeRO; with
+    hybrid sharding, those that share them."""
 
     axis: str
     ranks: int
 
     @classmethod
-    def of(cls, dp: int, inside: Any) -> "Replicas":
-        """Of dp parts of the batch, and of the parts of each sequence that ``inside`` has."""
+    def of(cls, dp: int, inside: Any, axes: tuple[str, ...] = ("dp",)) -> "Replicas":
+        """Of dp parts of the batch, along ``axes``, and of the parts of each sequence that
+        ``inside`` has."""
         cut = getattr(inside, "sequence", None)
         if cut is None:
-            return cls("dp", dp)
-        return cls("*".join(("dp",) * (dp > 1) + cut.axes), dp * cut.ranks)
+            return cls("*".join(axes), dp)
+        return cls("*".join(axes * (dp > 1) + cut.axes), dp * cut.ranks)

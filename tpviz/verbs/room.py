@@ -206,12 +206,12 @@ def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
         return _flat(plain, w.with_batch(w.batch // s.accumulation), s.z * s.data, zero, s.z)
     if isinstance(s, DataParallel):
         inner = s.inner or Megatron(tp=1, recompute=s.recompute)
-        w, dp, zero = w.with_batch(w.batch // s.accumulation), s.dp, s.zero
+        dp, zero, shards = s.dp, s.zero, s.shard or s.dp
     else:
-        inner, w, dp, zero = s, w.with_batch(w.batch // s.accumulation), 1, 0
+        inner, dp, zero, shards = s, 1, 0, 1
     if type(inner) is not Megatron or inner.chunks > 1:
         return None
-    return _flat(inner, w, dp, zero, dp)
+    return _flat(inner, w.with_batch(w.batch // s.accumulation), dp, zero, shards)
 
 
 def framework_run(framework: str, device: str, s: Merak, w: "GPT", shards: int) -> TrainingRun:

@@ -74,7 +74,7 @@ def by_formula(rows: "Sequence[Row]") -> str:
 def foreign(strategy: Strategy, cluster: "Cluster") -> str:
     """A sentence where gradients or parameters are sharded as FSDP does it and the kernels of
     another framework are assumed, or a plan splits layers or matrices under FSDP's; "" else."""
-    framework, dp = framework_of(cluster), strategy.axes.get("dp", 1)
+    framework, dp = framework_of(cluster), getattr(strategy, "dp", 1)
     zero, fsdp = getattr(strategy, "zero", 0), framework == "FSDP"
     if framework and not fsdp and zero > 1 and dp > 1:
         return (

@@ -293,10 +293,10 @@ def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
     if inside is None:
         return strategy, workload
     cp, made = inside.cp * inside.ulysses, cast("Any", made)
-    if isinstance(made, DataParallel):
-        made = replace(made, dp=made.dp * cp, placement="")
-    else:
-        made = replace(made, data=replace(made.around, dp=made.dp * cp), placement="")
+    alone = isinstance(made, DataParallel)
+    around = made if alone else made.around
+    around = replace(around, dp=made.dp * cp, shard=around.shard * cp)
+    made = replace(around if alone else replace(made, data=around), placement="")
     seq, batch = workload.seq // cp, workload.batch * cp
     return made, replace(workload, seq=seq, batch=batch, documents=())
 

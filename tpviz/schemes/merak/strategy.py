@@ -161,7 +161,7 @@ def as_merak(strategy: Any) -> Any:
     tp, sp = (strategy.inside.layout.i, strategy.inside.layout.sp)
     own = {f.name: getattr(strategy, f.name) for f in fields(Pipeline) if f.metadata}
     made = Merak(tp=tp, sp=sp, dp=strategy.dp, zero=strategy.zero, **own)
-    same = not strategy.placement and strategy.inside.layout.chunks == 1
+    same = not (strategy.placement or strategy.around.shard) and strategy.inside.layout.chunks == 1
     return made if same else strategy
 
 

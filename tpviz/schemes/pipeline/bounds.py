@@ -230,6 +230,9 @@ class _Bounds:
             after = bytes_seconds(self.cluster, self.mesh, *summed)
         elif zero < 3:
             after = moved("all_gather", size) + moved("reduce_scatter", size) * (zero == 1)
+        if self.s.around.shard:
+            shares = self.s.around.across.axis, "all_reduce", size / self.s.replicas.ranks
+            after += bytes_seconds(self.cluster, self.mesh, *shares)
         each = moved("reduce_scatter", size) * (zero > 1)
         each += (zero > 2) * (
             moved("all_gather", size) + moved("all_gather", blocks * self.w.itemsize)

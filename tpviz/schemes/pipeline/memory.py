@@ -42,7 +42,7 @@ def least(s: "Staged", w: "GPT") -> Memory:
         ranks.append((sum(numels[:: s.pp]), least_activations(s, w)))
     for numel, kept in ranks:
         states = under_adamw(numel * w.itemsize, 0)
-        found.append(Memory(model_states(states, s.zero_stage, s.dp), activations=kept))
+        found.append(Memory(model_states(states, s.zero_stage, s.replicas.ranks), activations=kept))
     return max(found, key=lambda memory: memory.total)
 
 
@@ -75,7 +75,8 @@ def memory_of(s: "Staged", w: "GPT", place: int) -> Memory:
         whole = 0
         if s.zero_stage > 1:
             whole = max(most_whole(s, w, units_at(s, w, stage)) for stage in stages) * w.itemsize
-        return Memory(flat_states(sizes, s.zero_stage, s.dp, whole, whole), activations=kept)
+        states = flat_states(sizes, s.zero_stage, s.replicas.ranks, whole, whole)
+        return Memory(states, activations=kept)
     tensors = sum(
         len(w.block_shapes()) * len(blocks[stage])
         + (2 - w.rotary) * (stage == 0)

@@ -68,6 +68,8 @@ class RankPipeline:
         }
         self.buckets, (axis, ranks) = list(buckets), strategy.replicas
         self.replicas = group_along(mesh, axis) if ranks > 1 else None
+        axis, copies = strategy.around.across
+        self.across = mesh.get_group(axis) if copies > 1 else None
         self.added_up = [bucket for bucket in self.buckets if bucket.zero == 1]
         shared = [bucket for bucket in self.buckets if bucket.zero > 1]
         sharded: dict[str, Any] = {n: b.shard for b in shared for n in b.names}
@@ -125,11 +127,15 @@ class RankPipeline:
             add_up(parameters, self.mesh.get_group(axis), in_place=True)
 
     def _sum_replicas(self):
-        """Over dp each bucket, or all in one message. A gradient that no replica has stays none."""
+        """Over dp each bucket, or all in one message; shares across groups in one. A gradient that
+        no replica has stays none."""
         for bucket in self.added_up:
             bucket.reduce()
         for bucket in self.added_up:
             bucket.reduced()
+        if self.across:
+            shares: Any = [bucket.shard for bucket in self.buckets]
+            add_up(shares, self.across, in_place=True)
         if not self.buckets and self.replicas:
             add_up(self.parameters(), self.replicas, self.strategy.around.start_sum)
 

@@ -128,7 +128,8 @@ class StagedProgram(Program):
         self.pipeline, self.module, self.named = pipeline, pipeline.module, pipeline.named
         self.splits, self.layout = strategy.splits(workload), strategy.inside.layout
         self.sequence = strategy.inside.sequence
-        shares = (*(("dp",) * ("dp" in strategy.axes)), *strategy.inside.shares)
+        data = (axis for axis in strategy.around.data_axes if axis in strategy.axes)
+        shares = (*data, *strategy.inside.shares)
         self.rows = [(int(self.layout.sp), axis) for axis in reversed(shares)]
         self.buckets = pipeline.buckets
         trained = [bucket.shard for bucket in self.buckets] or pipeline.parameters()

@@ -91,8 +91,8 @@ class Staged(Strategy):
 
     @property
     def replicas(self) -> Replicas:
-        """Who adds up gradients: the parts of the batch and, inside, of the sequences."""
-        return Replicas.of(self.dp, self.inside)
+        """`DataParallel.replicas` of the one around the pipeline."""
+        return self.around.sharing(self.inside)
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -3,7 +3,7 @@
 Inside a stage a microbatch is that of the factor inside. Between ranks goes what it has of an
 activation of A = B s h elements, forward and backward for each cut; at the end the gradients of the
 weight that both ends share are added up over the two ("ends"), then what the factor inside adds up
-once a step, then all over dp.
+once a step, then all over dp; with hybrid sharding over a group, and then shares across groups.
 
 The step's time is that of the schedule (`schedules.timeline`) with each stage's own seconds, and a
 message's latency between ranks; then the all-reduces at the end and the update, stage by stage.
@@ -241,6 +241,8 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
 
     if s.zero_stage == 1:
         summed += all_of("reduce_scatter")
+    if s.around.shard:
+        summed.append(Collective(s.around.across.axis, "all_reduce", sum(buckets) // dp * item))
     updated = all_of("all_gather") if s.zero_stage < 3 else ()
     return [
         Part("sync", "", tuple(summed)),

@@ -200,7 +200,8 @@ class Pipeline(Staged):
             found = [choice for choice in found if choice["schedule"] not in SPLIT]
         if not self.inside.sequence or not self.data:
             return found
-        data = [replace(self.data, zero=zero) for zero in (1, 0, 2, 3)]
+        zeros = (1, 2, 3) if self.data.shard else (1, 0, 2, 3)
+        data = [replace(self.data, zero=zero) for zero in zeros]
         return [
             {"data": one, **c}
             for one in data

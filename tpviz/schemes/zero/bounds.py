@@ -9,7 +9,8 @@ b of gathering those of blocks. What is in flight ends with the microbatch, so a
     ZeRO 2    a (F + max(B, r)) + g
     ZeRO 3    a (max(F, g) + max(B, r + b))
 
-and the inner strategy's synchronisation and the update besides.
+and the inner strategy's synchronisation and the update besides. With hybrid sharding r is also no
+less than the all-reduce of shares across groups.
 """
 
 from collections.abc import Callable
@@ -42,7 +43,7 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
     @cache
     def inside(recompute, sharded):
         """(`Sums` of a microbatch's forward, backward, of what follows the last one, the clock)."""
-        made = replace(s, recompute=recompute, zero=2 if sharded else 0)
+        made = replace(s, recompute=recompute, zero=1 + sharded)
         clock = Clock.of(cluster, mesh, w.dtype, made.parent_axis, made.device(w, cluster))
         steps, known = [inner_parts(made.inside, thin) for thin in shallows(local)], {}
         one, two = (
@@ -53,25 +54,29 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
 
     @cache
     def moved():
-        """(P, seconds of a reduce-scatter of P at least, of a gather, of an all-reduce)."""
+        """(P, seconds of a reduce-scatter of P at least, of a gather, of an all-reduce, of one of
+        shares across groups)."""
         size = inner_memory(s, local)["parameters"]
         moves = [(s.replicas.axis, kind, size) for kind in ("reduce_scatter", "all_gather")]
         moves.append(s.summing(size))
+        shares = (s.across.axis, "all_reduce", size // s.replicas.ranks)
+        moves.append(shares if s.shard else (s.replicas.axis, "all_reduce", 0))
         return size, *(bytes_seconds(cluster, mesh, *move) for move in moves)
 
     def bound(choice, closely=False):
         zero, recompute = choice.get("zero", s.zero), choice.get("recompute", s.recompute)
         try:
             forward, backward, rest, clock = inside(recompute, zero >= 2)
-            size, scatter, gather, reduce = moved()
+            size, scatter, gather, reduce, across = moved()
         except (ValueError, NotImplementedError):
             return 0.0
         ranks = s.inner.world_size if s.inner else 1  # share a matrix, at most
         blocks = gather * w.layers * w.block_matrices * w.itemsize / (ranks * size)
         f, b = forward.serial, backward.serial
-        reduced = reduce if not zero else scatter + blocks * (zero == 3)
-        last = max(f, gather * (zero == 3)) + max(b, reduced)
-        before = (s.accumulation - 1) * (last if zero > 1 else f + b)
+        reduced = scatter + blocks * (zero == 3) if zero else reduce
+        first = max(f, gather * (zero == 3))
+        before = (s.accumulation - 1) * (first + max(b, reduced) if zero > 1 else f + b)
+        last = first + max(b, reduced, across)
         after = rest.serial + clock.seconds(
             update(w, size // (s.replicas.ranks if zero else 1) // w.itemsize)
         )

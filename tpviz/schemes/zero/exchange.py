@@ -30,7 +30,7 @@ class BucketExchange:
     def __init__(self, sets: "Sequence[Sequence[FlatBucket]]", zero: int):
         self.sets, self.zero = sets, zero
         self.buckets = list(chain.from_iterable(sets))
-        self.launched, self.held, self.phase, self.todo = 0, False, "", []
+        self.launched, self.held, self.last, self.phase, self.todo = 0, False, False, "", []
         self.of_unit: dict[str, list[FlatBucket]] = {}
         for bucket in self.buckets:
             self.of_unit.setdefault(bucket.unit, []).append(bucket)
@@ -38,10 +38,10 @@ class BucketExchange:
                 self._hook(bucket)
 
     # -- gradients, while backward goes on ---------------------------------------------------------
-    def expect(self, held: bool = False) -> None:
+    def expect(self, held: bool = False, last: bool = False) -> None:
         """Mark the gradients of a microbatch as missing. held : none is reduced, since those of
-        later microbatches add to them."""
-        self.launched, self.held = 0, held
+        later microbatches add to them. last : shares are added up across groups."""
+        self.launched, self.held, self.last = 0, held, last
         for bucket in self.buckets:
             bucket.expect()
 
@@ -58,13 +58,13 @@ class BucketExchange:
             parameter.register_post_accumulate_grad_hook(arrived)
 
     def launch(self) -> None:
-        """Reduce the full sets whose turn it is; from stage 2 on whole gradients of at most one are
-        in flight."""
+        """Reduce the full sets whose turn it is; from stage 2 on, and where shares are then added
+        up across groups, at most one is in flight."""
         while not self.held and self.launched < len(self.sets):
             buckets = self.sets[self.launched]
             if any(bucket.missing for bucket in buckets):
                 return
-            if self.zero >= 2:
+            if self.zero >= 2 or self.buckets[0].across:
                 self.wait()
             for bucket in buckets:
                 if self.zero == 3:
@@ -73,10 +73,17 @@ class BucketExchange:
             self.launched += 1
 
     def wait(self) -> None:
-        """Wait for what is in flight."""
+        """Wait for what is being reduced, and start to add up its shares."""
         with label(phase="sync"):
             for bucket in self.buckets:
-                bucket.reduced()
+                bucket.reduced(self.last)
+
+    def finish(self) -> None:
+        """Wait until gradients are complete."""
+        self.wait()
+        with label(phase="sync"):
+            for bucket in self.buckets:
+                bucket.added()
 
     # -- parameters, at stage 3 --------------------------------------------------------------------
     def begin(self, phase: str, units: Sequence[str]) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 class FlatBucket:
     """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
-    0). start_sum : `DataParallel.start_sum`, which stage 0 needs."""
+    0). start_sum : `DataParallel.start_sum`, which stage 0 needs. across : the ranks that have the
+    same share, if there are any."""
 
     def __init__(
         self,
@@ -36,15 +37,17 @@ class FlatBucket:
         group: dist.ProcessGroup,
         zero: int,
         start_sum: Callable[..., dist.Work] | None = None,
+        across: dist.ProcessGroup | None = None,
     ):
         self.late, self.unit, self.numel = bucket.late, bucket.unit, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
-        self.group, self.zero, self.start_sum = group, zero, start_sum
+        self.group, self.zero, self.start_sum, self.across = group, zero, start_sum, across
         self.names = [name for name, _, _ in bucket.parts]
         self.slots = {
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
         }
-        self.whole = self.grads = self.shard = self.gathering = self.reducing = None
+        self.whole = self.grads = self.shard = None
+        self.gathering = self.reducing = self.adding = None
         self.missing, self.inside, self.begun = len(self.slots), set(), False
         if zero:
             self._take_over()
@@ -121,15 +124,24 @@ class FlatBucket:
         else:
             self.reducing = self.start_sum(self.grads, self.group)  # pyright: ignore[reportOptionalCall]
 
-    def reduced(self) -> None:
-        """Wait for the collective; at ZeRO 2 and 3 it frees the full gradient."""
+    def reduced(self, last: bool = False) -> None:
+        """Wait for the collective; at ZeRO 2 and 3 it frees the full gradient. last : then start to
+        add up the share across groups."""
         if self.reducing is None:
             return
         self.reducing.wait()
         self.reducing = None
+        if last and self.across:
+            self.adding = dist.all_reduce(self.shard.grad, group=self.across, async_op=True)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         if self.zero >= 2:
             self.grads, self.begun = None, True
             self._drop()
+
+    def added(self) -> None:
+        """Wait until the share is added up across groups."""
+        if self.adding is not None:
+            self.adding.wait()
+            self.adding = None
 
     def reset(self) -> None:
         """Begin a step: drop the old gradients and mark all as missing."""

@@ -39,9 +39,12 @@ class DataParallelProgram(Program):
         self.workload, self.mesh, self.inner = workload, mesh, inner
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
         self.group, self.zero = group_along(mesh, strategy.replicas.axis), strategy.zero
-        self.accumulation, self.rows = strategy.accumulation, [(0, "dp")]
+        self.accumulation = strategy.accumulation
+        self.rows = [(0, axis) for axis in reversed(strategy.data_axes)]
+        axis, copies = strategy.across
+        across = mesh.get_group(axis) if copies > 1 else None
         self.buckets = [
-            FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum)
+            FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum, across)
             for b in strategy.buckets(workload)
         ]
         shards = [b.shard for b in self.buckets]
@@ -69,7 +72,8 @@ class DataParallelProgram(Program):
         """Mark all gradients as missing; at ZeRO 2 and 3 also free the full ones."""
         if self.zero >= 2:
             self.exchange.wait()
-        self.exchange.expect(held=self.zero < 2 and microbatch < self.accumulation - 1)
+        last = microbatch == self.accumulation - 1
+        self.exchange.expect(held=self.zero < 2 and not last, last=last)
 
     def forward(self, batch: Sequence[torch.Tensor]) -> torch.Tensor:
         if self.zero == 3:  # what is in no block is gathered once, and kept for its gradients
@@ -91,7 +95,7 @@ class DataParallelProgram(Program):
                 for parameter in bucket.slots if bucket.late else ():
                     bucket.collect(parameter)
             self.exchange.launch()
-        self.exchange.wait()
+        self.exchange.finish()
 
     # -- for checking -----------------------------------------------------------------------------
     @property

@@ -16,6 +16,8 @@ ZeRO 0, 1: backward ends at max(its end, max over k of ready_k + t_k + t_{k+1} +
 waits for the buckets before it, kernels for none until the end. ZeRO 1, 2 then gather all buckets,
 with nothing to hide them.
 ZeRO 2, 3: before bucket k is issued, kernels wait for bucket k-1, so that at most one is in flight.
+Hybrid sharding: so at every stage, since the all-reduce of bucket k-1's share across groups, 1/n of
+its bytes with n ranks in a group, starts then. It is waited for at the end of the step.
 ZeRO 3: entering a block, kernels wait for its parameters, and the next block's are prefetched. The
 block's reduce-scatter queues behind that all-gather, and the next all-gather behind it.
 """
@@ -73,6 +75,7 @@ class ExchangeParts:
         self.zero, self.gathers = zero, gathers
         self.parts, self.made = list[Part](), Operations()
         self.last, self.todo, self.asked = None, [], {}
+        self.then, self.added = (), None
 
     def add(self, phase: str, layer: str = "") -> None:
         """End a part here, if there is anything in it."""
@@ -97,16 +100,23 @@ class ExchangeParts:
         for move in self.gathers[unit]:
             self.asked[unit] = self.made.issue(move)
 
-    def reduce(self, moves: Iterable[Collective], phase: str = "") -> None:
-        """Reduce a set of buckets, from stage 2 on behind the set before."""
-        if self.zero >= 2:
+    def reduce(
+        self, moves: Iterable[Collective], phase: str = "", then: Sequence[Collective] = ()
+    ) -> None:
+        """Reduce a set of buckets, from stage 2 on behind the set before; ``then`` start what adds
+        up their shares."""
+        if self.zero >= 2 or self.then:
             self.wait()
         for move in moves:
             self.last = self.made.issue(move, phase)
+        self.then = then
 
     def wait(self) -> None:
-        """Wait for what is being reduced."""
+        """Wait for what is being reduced, and start to add up its shares."""
         self.made.wait(self.last)
+        for move in self.then:
+            self.added = self.made.issue(move)
+        self.then = ()
 
 
 class _Step(ExchangeParts):
@@ -121,6 +131,9 @@ class _Step(ExchangeParts):
             Collective(axis, "reduce_scatter", size) if strategy.zero else strategy.summing(size)
             for size in sizes
         ]
+        (across, copies), self.across = strategy.across, [()] * len(sizes)
+        if copies > 1:
+            self.across = [(Collective(across, "all_reduce", n // self.ranks),) for n in sizes]
         self.units = [f"blocks.{number}" for number in range(workload.layers)]
         self.all = [Collective(axis, "all_gather", size) for size in sizes]
         of_blocks = {b.unit: [move] for b, move in zip(self.buckets, self.all)}
@@ -143,22 +156,24 @@ class _Step(ExchangeParts):
             for name in part.ready:
                 if name in self.of:
                     self.missing[self.of[name]] -= 1
-            self._launch()
+            self._launch(last)
         sync, optimizer = ([p for p in parts if p.phase == phase] for phase in after)
         if last:
             self.parts += sync
             self.missing = [0] * len(self.missing)
-            self._launch()
+            self._launch(last)
         self.wait()
+        self.made.wait(self.added)
         self.add("sync")
         if last:
             self._update(optimizer)
         return tuple(self.parts)
 
-    def _launch(self):
-        """Full buckets are sent in order."""
+    def _launch(self, last):
+        """Full buckets are sent in order, and shares of the last microbatch."""
         while self.launched < len(self.buckets) and not self.missing[self.launched]:
-            self.reduce([self.sums[self.launched]])
+            then = self.across[self.launched] if last else ()
+            self.reduce([self.sums[self.launched]], then=then)
             self.launched += 1
         self.add("sync")
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.core.checks import divides
+from tpviz.core.checks import divides, divisors
 from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
@@ -53,6 +53,10 @@ class DataParallel(Strategy):
     gradients, so they reduce-scatter those of every microbatch, and stage 3 gathers parameters for
     each. An ``inner`` strategy's ``accumulation`` becomes this one's, and this one's ``recompute``
     becomes that of an ``inner``.
+
+    ``shard`` is hybrid sharding (PyTorch's HSDP): stages 1 to 3 share states over this many ranks,
+    which are neighbours, and dp/shard groups have the same shares. Gradients are reduce-scattered
+    inside a group, and a rank's share is all-reduced across groups during the last microbatch.
     """
 
     dp: int = knob(4, help="ranks that share the batch", low=1, high=65536)
@@ -70,10 +74,17 @@ class DataParallel(Strategy):
     inner: Strategy | None = None
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
+    shard: int = knob(
+        0,
+        help="ranks that share states under ZeRO, copied over dp/shard groups (HSDP); 0: all dp",
+        low=0,
+        high=65536,
+    )
     placement: str = ""
 
     def __post_init__(self):
         super().__post_init__()
+        self._check_shard()
         if hasattr(self.inner, "stages") and not self.inner.shares_batch:  # pyright: ignore[reportOptionalMemberAccess]
             name = type(self.inner).__name__
             raise ValueError(
@@ -96,6 +107,22 @@ class DataParallel(Strategy):
         settle_between(self, "recompute", "none", to_inner=True)
         object.__setattr__(self, "inner", inside_of_replicas(self.inner))
 
+    def _check_shard(self):
+        if self.shard and not self.zero:
+            raise ValueError(
+                f"shard={self.shard} with zero=0 has no states to share: use zero=1, 2 or 3, or "
+                "shard=0"
+            )
+        if self.shard == 1:
+            raise ValueError(
+                f"shard=1 leaves all states whole, as zero=0 does: use zero=0 and shard=0, or one "
+                f"of shard={divisors(self.dp)[1:]}"
+            )
+        if self.shard:
+            divides("dp", self.dp, "shard", self.shard)
+        if self.shard == self.dp:
+            object.__setattr__(self, "shard", 0)
+
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a strategy inside. Around AxoNN it becomes AxoNN's own axis ``data``."""
         if self.inner is not None and isinstance(other, TensorParallel):
@@ -116,14 +143,29 @@ class DataParallel(Strategy):
 
     @property
     def replicas(self) -> Replicas:
-        """Who adds up gradients: the parts of the batch and, inside, of the sequences."""
-        return Replicas.of(self.dp, self.inside)
+        """Who adds up gradients, and shares states: the parts of the batch, with ``shard`` those of
+        a group, and, inside, of the sequences."""
+        return self.sharing(self.inside)
+
+    def sharing(self, inside: Any) -> Replicas:
+        """`replicas` around the strategy ``inside``."""
+        return Replicas.of(self.shard or self.dp, inside, ("shard",) if self.shard else ("dp",))
+
+    @property
+    def across(self) -> Replicas:
+        """Who has the same shares, and adds up their gradients: the groups of ``shard`` ranks."""
+        return Replicas("replicate", self.dp // self.shard if self.shard else 1)
+
+    @property
+    def data_axes(self) -> dict[str, int]:
+        """{axis: ranks} that share the batch, outer first."""
+        return dict([self.across, ("shard", self.shard)]) if self.shard else {"dp": self.dp}
 
     @property
     def alike(self) -> bool | tuple[str, ...]:
         """``alike`` of the strategy inside."""
         inside: Any = self.inside.alike
-        return ("dp", *inside) if isinstance(inside, tuple) else inside
+        return (*self.data_axes, *inside) if isinstance(inside, tuple) else inside
 
     @property
     def parent_axis(self) -> Mapping[str, str]:
@@ -132,7 +174,7 @@ class DataParallel(Strategy):
 
     @property
     def axes(self) -> dict[str, int]:
-        return placed({"dp": self.dp} | self.inside.axes, self.placement)
+        return placed(self.data_axes | self.inside.axes, self.placement)
 
     def check(self, workload: "GPT") -> None:
         axis, parts = "dp", self.dp
@@ -189,9 +231,12 @@ class DataParallel(Strategy):
 
     @classmethod
     def space(cls, workload: "GPT", world_size: int) -> Iterator[Self]:
-        """All ZeRO stages; those with buckets also with PyTorch's 25 MB."""
+        """All ZeRO stages; those with buckets also with PyTorch's 25 MB; and hybrid sharding."""
         if not cls.allows("dp", world_size):
             return
+        for shard in divisors(world_size)[1:-1]:
+            for zero in (1, 2, 3):
+                yield cls(dp=world_size, zero=zero, shard=shard)
         for zero in (0, 1, 2, 3) if world_size > 1 else (0,):
             yield cls(dp=world_size, zero=zero)
             if zero < 3 and world_size > 1:
@@ -199,15 +244,18 @@ class DataParallel(Strategy):
 
     @classmethod
     def layouts(cls, workload: "GPT", world_size: int) -> "Iterator[Strategy]":
-        """One layout: all other knobs are varied by `choices`."""
+        """States over all ranks or over fewer: all other knobs are varied by `choices`."""
         if cls.allows("dp", world_size):
             yield cls(dp=world_size)
+            for shard in divisors(world_size)[1:-1]:
+                yield cls(dp=world_size, zero=1, shard=shard)
 
     def choices(self, workload: "GPT") -> list[dict[str, Any]]:
         """Recomputation, all stages, and those with buckets also with PyTorch's 25 MB."""
         several = self.replicas.ranks > 1
-        stages = [{"zero": zero} for zero in (0, 1, 2, 3)[: 4 if several else 1]]
-        large = [{**stage, "bucket_mb": 25.0} for stage in stages[:3] if several]
+        zeros = (0, 1, 2, 3)[bool(self.shard) : 4 if several else 1]
+        stages = [{"zero": zero} for zero in zeros]
+        large = [{"zero": zero, "bucket_mb": 25.0} for zero in zeros if zero < 3 and several]
         again = (self.inner.choices if self.inner else super().choices)(workload)
         return [{**stage, **more} for more in again for stage in (*stages, *large)]
 

@@ -85,11 +85,11 @@ def _resized(strategy: Strategy, sizes: Mapping[str, int]) -> Strategy:
     """The strategy with so many ranks of each axis, and as many microbatches for each rank of a
     pipeline as before, up to `PASSES`, and stages of a rank, up to `CHUNKS`."""
     own = {axis: sizes[axis] for axis in strategy.axes}
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"dp": own["replicate"] * own["shard"]} if "shard" in own else {}
     for f in fields(strategy):
         value = getattr(strategy, f.name)
         if f.name in own:
-            changes[f.name] = own[f.name]
+            changes[f.name] = own[f.name] * (f.name != "shard" or own[f.name] > 1)
         elif value == tuple(strategy.axes.values()):  # the shape of a mesh
             changes[f.name] = tuple(own.values())
         elif f.name == "accumulation":

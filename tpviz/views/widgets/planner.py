@@ -243,7 +243,7 @@ class Planner(Fitted, ipywidgets.VBox):
         """How many replicas there may be."""
         name, ranks = self._filling, self.most_ranks()
         try:
-            others = self._fitting.made({**values, name: 1})[0].world_size
+            others = self._fitting.made({**values, name: 1, "shard": 0})[0].world_size
         except ValueError:
             return values[name]
         return max((n for n in divisors(ranks) if n * others <= ranks), default=1)
