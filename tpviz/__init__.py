@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "tpviz.core.workload": ["GPT"],
+    "tpviz.core.routing": ["Routing"],
     "tpviz.core.mesh": ["Mesh"],
     "tpviz.cluster": ["Cluster", "Device", "Dimension", "Level"],
     "tpviz.core.labels": ["label"],
@@ -31,6 +32,7 @@ _HOMES = {
     "tpviz.schemes.pipeline.strategy": ["Pipeline"],
     "tpviz.schemes.zero.strategy": ["DataParallel"],
     "tpviz.schemes.context.strategy": ["Context"],
+    "tpviz.schemes.experts.strategy": ["Experts"],
     "tpviz.schemes.context.sequence": ["SequenceCut"],
     "tpviz.schemes.custom": ["Custom"],
     "tpviz.schemes.gpt.own": ["reference_model"],

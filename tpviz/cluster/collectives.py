@@ -15,8 +15,8 @@ broadcast, reduce   n-1, S               log, S                      log, log S
 Ring and recursive doubling: Thakur, Rabenseifner, Gropp (2005), "Optimization of Collective
 Communication Operations in MPICH". Tree: the two pipelined binary trees of Sanders, Speck, Traeff
 (2009), which NCCL has since 2.4; a rank passes every byte up once and down once. gather, scatter
-and all_to_all move (n-1)/n S through the busiest port in n-1 steps whatever the algorithm; a
-barrier is an empty tree all-reduce; a message one hop. Pipelining of ring broadcast and of trees is
+and all_to_all move (n-1)/n S through the busiest port in n-1 steps whatever the algorithm,
+all_to_all_v what the rank with most sends to others; a barrier is an empty tree all-reduce; a message one hop. Pipelining of ring broadcast and of trees is
 taken as perfect.
 
 >>> cost("ring", "all_reduce", 800, 4)
@@ -46,6 +46,8 @@ def cost(algorithm: str, collective: str, payload: float, size: int) -> tuple[in
     log, part = (size - 1).bit_length(), (size - 1) * payload / size
     if collective == "barrier":
         return 2 * log, 0.0
+    if collective == "all_to_all_v":
+        return size - 1, float(payload)
     if collective in ("gather", "scatter", "all_to_all"):
         return size - 1, part
     if collective == "all_reduce":

@@ -9,7 +9,7 @@ the same data offline.
 118528
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .checks import divides, one_of, settle, whole_number, whole_numbers
+from .routing import Routing
 
 MOST = {
     "layers": 1024,
@@ -28,9 +29,16 @@ MOST = {
     "vocab": 10**9,
     "ffn": 10**9,
     "kv_heads": 10**6,
+    "experts": 10**4,
+    "top_k": 10**3,
+    "moe_ffn": 10**9,
+    "shared_experts": 10**3,
 }  # of each size; FLOPs and bytes of a step stay finite
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 NORMS = ("layer", "rms")
+ROUTERS = ("softmax", "sigmoid")
+OPTIONAL = ("ffn", "kv_heads", "moe_ffn")
+NONE_AT_ALL = ("experts", "shared_experts")  # sizes that may be 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,13 @@ class GPT:
     bias : whether LayerNorm and all linear layers but the head have one.
     documents : lengths of the documents packed in each sequence, which add up to ``seq``: tokens
     attend inside their own, and positions begin anew in each; (): one that fills the sequence.
+    experts : experts of every MLP, of which each token goes to ``top_k`` (Shazeer et al. 2017,
+    arXiv 1701.06538); 0: none, a dense MLP. They have no biases.
+    moe_ffn : width of an expert; None: that of the MLP. shared_experts : as many more of that width,
+    side by side, that every token goes through (Dai et al. 2024, arXiv 2401.06066).
+    router : "softmax" over all experts, or "sigmoid" of each score (DeepSeek-AI 2024, arXiv
+    2412.19437). The chosen ones' weights are scaled to add up to 1 where ``top_k`` is above 1.
+    routing : None: the router chooses; or a `tpviz.Routing`, which says who goes where.
 
     Raises ``ValueError`` with the sizes that clash and the nearest that work.
     """
@@ -75,18 +90,31 @@ class GPT:
     rotary: bool = False
     bias: bool = True
     documents: tuple[int, ...] = ()
+    experts: int = 0
+    top_k: int = 2
+    moe_ffn: int | None = None
+    shared_experts: int = 0
+    router: str = "softmax"
+    routing: Routing | None = None
+    cut: Any = field(default=None, repr=False)
+    """of a rank's part: how `tpviz.schemes.experts` cuts its experts"""
+    place: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+    """of a rank's part, where ranks differ: its index on each axis; (): of one with most to do"""
 
     context = None  # of a part of the sequences that `tpviz.schemes.context` cuts: how
 
     def __post_init__(self):
         for name, most in MOST.items():
-            if getattr(self, name) is not None or name not in ("ffn", "kv_heads"):
-                settle(self, name, whole_number, 1 + (name == "vocab"), most)
+            if getattr(self, name) is not None or name not in OPTIONAL:
+                least = 0 if name in NONE_AT_ALL else 1 + (name == "vocab")
+                settle(self, name, whole_number, least, most)
         settle(self, "seed", whole_number, 0)
         for name in ("tied", "gated", "rotary", "bias"):
             settle(self, name, one_of, (True, False))
         settle(self, "dtype", one_of, tuple(DTYPES))
         settle(self, "norm", one_of, NORMS)
+        settle(self, "router", one_of, ROUTERS)
+        self._check_experts()
         settle(self, "documents", _packed, self.num_positions)
         divides("hidden", self.hidden, "heads", self.heads)
         if self.kv_heads:
@@ -94,13 +122,28 @@ class GPT:
         if self.rotary:
             divides("hidden", self.hidden, "2 * heads", 2 * self.heads)
 
+    def _check_experts(self):
+        if self.experts and self.top_k > self.experts:
+            raise ValueError(
+                f"top_k={self.top_k} is more than experts={self.experts}: use top_k="
+                f"{self.experts} or less, or experts={self.top_k}"
+            )
+        for name in ("moe_ffn", "shared_experts", "routing"):
+            if (value := getattr(self, name)) and not self.experts:
+                raise ValueError(f"{name}={value!r} is about experts: give experts=8, or leave it")
+        if not isinstance(self.routing, Routing | None):
+            raise ValueError(
+                f"routing={self.routing!r} is no routing: use None, where the router chooses, or "
+                "tv.Routing(skew=1.0)"
+            )
+
     @property
     def short(self) -> str:
         """As code: the sizes of model and batch, and other arguments that differ from defaults."""
         words = [
             f"{f.name}={value!r}"
             for i, f in enumerate(fields(self))
-            if (value := getattr(self, f.name)) != f.default or i < 5
+            if f.repr and (value := getattr(self, f.name)) != f.default or i < 5
         ]
         return f"GPT({', '.join(words)})"
 
@@ -140,12 +183,13 @@ class GPT:
 
     @property
     def mlp_width(self) -> int:
-        """Input features of the MLP's second layer."""
-        return self.ffn or self.mlp_ratio * self.hidden
+        """Input features of the second layer of the MLP, or of an expert."""
+        return self.moe_ffn or self.ffn or self.mlp_ratio * self.hidden
 
     @property
     def up_features(self) -> int:
-        """Output features of the MLP's first layer: its width, twice if it is gated."""
+        """Output features of the first layer of the MLP, or of an expert: its width, twice if it is
+        gated."""
         return (1 + self.gated) * self.mlp_width
 
     @property
@@ -155,7 +199,8 @@ class GPT:
         heads = {"heads": (self.heads, self.hidden)}
         if self.kv_heads:
             heads = {"kv_heads": (self.kv_heads, self.heads)}
-        return heads | ({"ffn": (self.ffn, 0)} if self.ffn else {})
+        width = "moe_ffn" if self.moe_ffn else "ffn"
+        return heads | ({width: (self.mlp_width, 0)} if self.moe_ffn or self.ffn else {})
 
     @property
     def num_positions(self) -> int:
@@ -184,7 +229,7 @@ class GPT:
 
         Rows are grouped so that a contiguous slice of whole groups is one rank's shard. In ``qkv``
         a group is a key head: its queries, its key and its value. In a gated ``up`` it is a
-        feature: its up row and its gate row.
+        feature: its up row and its gate row. Of experts the first dim is their number.
         """
         h, f = self.hidden, self.mlp_width
 
@@ -192,13 +237,22 @@ class GPT:
             weight: dict[str, tuple[int, ...]] = {f"{name}.weight": (features_out, features_in)}
             return weight | ({f"{name}.bias": (features_out,)} if self.bias else {})
 
+        mlp = linear("mlp.up", h, self.up_features) | linear("mlp.down", f, h)
+        if self.experts:
+            mlp = {
+                "mlp.router.weight": (self.experts, h),
+                "mlp.up.weight": (self.experts, self.up_features, h),
+                "mlp.down.weight": (self.experts, h, f),
+            }
+        if n := self.shared_experts:
+            mlp["mlp.shared_up.weight"] = (n * self.up_features, h)
+            mlp["mlp.shared_down.weight"] = (h, n * f)
         return {
             **self.norm_shapes("norm1"),
             **linear("attention.qkv", h, self.qkv_features),
             **linear("attention.out", h, h),
             **self.norm_shapes("norm2"),
-            **linear("mlp.up", h, self.up_features),
-            **linear("mlp.down", f, h),
+            **mlp,
         }
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -229,21 +283,36 @@ class GPT:
         return ends * self.hidden + self.layers * sum(map(prod, self.block_shapes().values()))
 
     @property
+    def num_active_parameters(self) -> int:
+        """Those that a token meets: of the experts ``top_k``."""
+        return self.num_parameters - self.layers * (self.block_matrices - self.active_matrices)
+
+    @property
     def block_matrices(self) -> int:
         """Elements of a block's weight matrices: (4 + 2r) h^2 by default."""
-        return self.hidden * (self.qkv_features + self.hidden + self.up_features + self.mlp_width)
+        return self._matrices(self.experts)
+
+    @property
+    def active_matrices(self) -> int:
+        """As `block_matrices`, of those that a token meets."""
+        return self._matrices(self.top_k)
+
+    def _matrices(self, experts):
+        mlps = experts + self.shared_experts if self.experts else 1
+        mlp = mlps * (self.up_features + self.mlp_width)
+        return self.hidden * (self.qkv_features + self.hidden + self.experts + mlp)
 
     @property
     def step_flops(self) -> int:
         """FLOPs of one forward and backward over the whole batch (derived; 2 per multiply-add).
 
         3 (forward, and twice that for backward) x tokens x [L (2 M + 4 s h) + 2 h V], M the
-        elements of a block's matrices: the GEMMs alone, attention counted without its causal half,
+        elements of a block's matrices that a token meets: the GEMMs alone, attention counted without its causal half,
         nothing recomputed (the "model FLOPs" of MFU). Of ``documents``, s is the mean of their
         squares over that of their lengths.
         """
         tokens, attention = self.batch * self.seq, 4 * self.batch * self.pairs * self.hidden
-        per_layer = 2 * tokens * self.block_matrices + attention
+        per_layer = 2 * tokens * self.active_matrices + attention
         return 3 * (self.layers * per_layer + 2 * tokens * self.hidden * self.vocab)
 
     def tokens(self, step: int) -> tuple[np.ndarray, np.ndarray]:

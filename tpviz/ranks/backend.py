@@ -24,7 +24,7 @@ from tpviz.core.trace.members import members_text
 from . import adapters, board, places
 from .compute import leave_alone
 from .devices import inner_kind
-from .operations import BLOCKING, OPERATIONS, PEER, terms
+from .operations import BLOCKING, OPERATIONS, PEER, terms, unequal
 from .works import (
     AroundWork,
     DoneWork,
@@ -199,6 +199,8 @@ class TracedGroup(dist.ProcessGroup):
         counter = members, collective in PEER
         seq = self.counts[counter] = self.counts.get(counter, -1) + 1
         payload = payload_of(len(self.members), *args)
+        if collective == "all_to_all" and (parts := unequal(args)):
+            collective, payload = "all_to_all_v", payload - parts[self.inner.rank()]
         text = _describe(collective, seq, self.axis, members, payload)
         listener, row, said, begun = recorder, None, "", time.perf_counter()
         compared = comparing and self.store and collective not in PEER

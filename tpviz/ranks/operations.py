@@ -96,6 +96,15 @@ FUNCTIONAL = {
 
 PEER = {"send", "recv"}
 
+
+def unequal(args: Sequence[Any]) -> list[int]:
+    """The bytes that go to each rank of an all-to-all of parts that its caller gave the sizes of;
+    [] where they are equal."""
+    if len(args) < 4 or not isinstance(args[3], (list, tuple)) or not args[3]:
+        return []
+    each = _bytes(args[1][:1])
+    return [each * rows for rows in args[3]]
+
 _ROOTED = {"broadcast", "scatter", "gather", "reduce"}
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
 _REDUCTIONS = {op.value: name.lower() for name, op in dist.ReduceOp.RedOpType.__members__.items()}

@@ -10,7 +10,7 @@ TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks, accumulation
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, wraps
 from importlib import import_module
 from types import MappingProxyType
@@ -135,12 +135,18 @@ class Strategy(Searched):
 
     def ledger(self, workload: "GPT") -> "Ledger":
         """The `Ledger` of one step of rank 0, by formula; raises as `check` and `step`."""
-        self.check(workload)
-        return _ledger(self, workload)
+        return self.ledger_of(workload, 0)
 
     def ledger_of(self, workload: "GPT", rank: int) -> "Ledger":
-        """The `Ledger` of one step of a rank; schemes whose ranks differ override it."""
-        return self.ledger(workload)
+        """The `Ledger` of one step of a rank; raises as `check` and `step`."""
+        self.check(workload)
+        return _ledger(self, self.seen_by(workload, rank))
+
+    def seen_by(self, workload: "GPT", rank: int) -> "GPT":
+        """The workload with the place of a rank, where ranks have more or less to do by it."""
+        if not workload.experts:
+            return workload
+        return replace(workload, place=tuple(Mesh(self.axes).coords(rank).items()))
 
     def cost(
         self, workload: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None

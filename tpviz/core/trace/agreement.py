@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST = 100
 """So many disagreements of a trace are kept."""
-UNEQUAL = ("all_to_all",)
+UNEQUAL = ("all_to_all", "all_to_all_v")
 """Collectives whose members may each pass another number of bytes."""
 MESSAGE = ("send", "recv")
 

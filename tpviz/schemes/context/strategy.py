@@ -20,7 +20,7 @@ from tpviz.core.checks import divides, divisors
 from tpviz.core.step import Collective, Part, Step
 from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
-from tpviz.schemes.grid.layout import Layout
+from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
 from tpviz.schemes.megatron.strategy import Megatron
@@ -45,7 +45,7 @@ OUTSIDE = "tp-ulysses-dp-cp-pp"
 
 
 @register
-class Context(TensorParallel):
+class Context(Around):
     """Splits every sequence over ``cp`` times ``ulysses`` ranks: each has some of its tokens,
     through all layers, and only attention exchanges something. Inside it any tensor parallelism,
     around it a pipeline and data parallelism: ``Megatron(...) * Context(...) * Pipeline(...)``.
@@ -94,9 +94,10 @@ class Context(TensorParallel):
 
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a tensor parallelism inside."""
-        if self.inner is None and isinstance(other, TensorParallel):
-            return None if isinstance(other, Context) else replace(self, inner=other)
-        return None
+        if not isinstance(other, TensorParallel) or isinstance(other, Context):
+            return None
+        inner = other if self.inner is None else self.inner.nested(other)
+        return inner and replace(self, inner=inner)  # pyright: ignore[reportArgumentType]
 
     # -- the factor inside, on a part of the sequences ---------------------------------------------
     @property
@@ -123,31 +124,6 @@ class Context(TensorParallel):
     @property
     def manner(self) -> tuple[str, ...]:
         return (f"({self.kind})",) * (self.cp > 1)
-
-    @property
-    def layout(self) -> Layout:
-        """The `Layout` of the factor inside."""
-        return self.within.layout
-
-    @property
-    def scheme(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The package whose program runs: that of the factor inside."""
-        return self.within.scheme
-
-    @property
-    def shares_batch(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the factor inside."""
-        return self.within.shares_batch
-
-    @property
-    def shares(self) -> Sequence[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the factor inside."""
-        return self.within.shares
-
-    @property
-    def parent_axis(self) -> Mapping[str, str]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of the factor inside."""
-        return self.within.parent_axis
 
     def uneven(self, workload: GPT) -> Collection[str]:
         """The axis cp of a ring, where kind "ring" or documents do not balance it."""
@@ -184,43 +160,12 @@ class Context(TensorParallel):
         """The workload of one microbatch of one rank."""
         return self.within.local(self.part(workload))
 
-    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
-        return self.within.splits(workload)
-
-    def cut_over(self, workload: GPT) -> Mapping[str, Collection[str]]:
-        return self.within.cut_over(workload)
-
-    def flat_shapes(self, workload: GPT) -> dict[str, tuple[int, ...]]:
-        return self.within.flat_shapes(workload)
-
-    def flat_ranges(self, workload: GPT) -> dict[str, dict[str, Any]]:
-        """As of the factor inside."""
-        return getattr(self.within, "flat_ranges", lambda workload: {})(workload)
-
     def summed(self, workload: GPT) -> Mapping[str, tuple[str, ...]]:
         """What the factor inside adds up, and every gradient over the ranks that share sequences,
         where nothing is around."""
         own = self.summing and self.sequence
         everything = {"*".join(own.axes): tuple(workload.parameter_shapes())} if own else {}
         return {**self.within.summed(workload), **everything}
-
-    def check_split_backward(self) -> None:
-        self.within.check_split_backward()
-
-    def pieces(self, workload: GPT, split: bool = False) -> "dict[str, list[Operation]]":
-        return self.within.pieces(workload, split)
-
-    def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
-        return self.within.groups(mesh, halves)
-
-    def lowered(self, parts: Sequence[Part]) -> Sequence[Part]:
-        return self.within.lowered(parts)
-
-    def least_of(self, parts: Sequence[Part]) -> Sequence[Part]:
-        return self.within.least_of(parts)
-
-    def gathered(self, workload: GPT) -> tuple[int, int]:
-        return self.within.gathered(workload)
 
     def step(self, workload: GPT) -> Step:
         """The step of the factor inside on a part of the sequences, and before the update the sum
@@ -236,9 +181,6 @@ class Context(TensorParallel):
             else p
             for p in parts
         ]
-
-    def held(self, workload: GPT, rank: int = 0) -> "Held":
-        return self.within.held(self.part(workload))
 
     def memory(self, workload: GPT) -> "Memory":
         """That of the factor inside on a part of the sequences; alone, at least all gradients side

@@ -28,7 +28,7 @@ def initial(workload: "GPT", name: str, dtype: torch.dtype = torch.float64) -> t
     shape = workload.parameter_shapes()[name]
     generator = torch.Generator().manual_seed(crc32(f"{workload.seed}/{name}".encode()))
     value = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").mul_(0.02)
-    if name.endswith(("attention.out.weight", "mlp.down.weight")):
+    if name.endswith(("attention.out.weight", "mlp.down.weight", "mlp.shared_down.weight")):
         value /= sqrt(2 * workload.layers)
     elif "norm" in name and name.endswith("weight"):
         value += 1

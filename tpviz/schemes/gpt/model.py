@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from tpviz.core.labels import label
 from tpviz.schemes.operators import SplitNorm
 
+from .experts import DenseExperts
+
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
     from tpviz.schemes.collectives import Group
@@ -233,7 +235,7 @@ class Block(ResidualBlock):
         self.norm1 = norm(w, **kw)
         self.attention = Attention(w, where, **kw)
         self.norm2 = norm(w, **kw)
-        self.mlp = MLP(w, **kw)
+        self.mlp = DenseExperts(w, where, **kw) if w.experts else MLP(w, **kw)
 
 
 class ReferenceGPT(nn.Module):

@@ -43,6 +43,10 @@ PIECES = (*BLOCK, *ENDS, "core")
 """Also attention's core alone, which selective recomputation repeats."""
 
 
+EXPERTS = ("mlp.shared_down.weight", "mlp.shared_up.weight", "mlp.router.weight")
+"""Parameters of a mixture of experts besides those of an MLP."""
+
+
 class Kernels(NamedTuple):
     """A GPT's kernels. Linear layers: (forward, input's gradient, weight's gradient); attention:
     (forward, backward)."""
@@ -61,12 +65,13 @@ def kernels(w: "GPT", parts: int = 1) -> Kernels:
     item, T, h, f = w.itemsize, w.batch * w.seq, w.hidden, w.mlp_width
     whole = w.bias and parts == 1  # partial sums get their bias after the all-reduce
     heads, kv_heads = w.heads // parts, w.num_kv_heads // parts
+    rows = T * (w.top_k + w.shared_experts if w.experts else 1)  # of experts all as one layer
     return Kernels(
         linear(T, h, w.qkv_features // parts, item, w.bias),
         tuple(map(whole_kernel, attending(w, heads, kv_heads))),
         linear(T, h // parts, h, item, whole),
-        linear(T, h, w.up_features // parts, item, w.bias),
-        linear(T, f // parts, h, item, whole),
+        linear(rows, h, w.up_features // parts, item, w.bias),
+        linear(rows, f // parts, h, item, whole),
         linear(T, h, w.vocab // parts, item, bias=False),
     )
 
@@ -106,7 +111,7 @@ def completes(first: str = "plain", second: str = "plain") -> dict[str, tuple[st
     return {
         "entering": bias(down, second),  # as soon as a gradient enters the block from above
         "down_back": of_layer(down, second) + bias(up, first),
-        "up_back": of_layer(up, first),
+        "up_back": (*of_layer(up, first), *EXPERTS),
         "norm2_back": ("norm2.weight", "norm2.bias", *bias(out, second)),
         "out_back": of_layer(out, second),
         "core_back": bias(qkv, first),

@@ -85,7 +85,13 @@ class Layout(NamedTuple):
             "mlp.up.bias": inside,
             "mlp.down.weight": second,
             "mlp.down.bias": stream,
+            "mlp.router.weight": [],
+            "mlp.shared_up.weight": first,
+            "mlp.shared_down.weight": second,
         }
+        if workload.experts:  # the first dim is their number
+            for name in ("mlp.up.weight", "mlp.down.weight"):
+                kinds[name] = [(dim + 1, axis) for dim, axis in kinds[name]]
         block = {name: kinds.get(name, norm) for name in workload.block_shapes()}
         found = {"embed.token.weight": first}
         if not workload.rotary:

@@ -50,12 +50,13 @@ class LinearSharding(NamedTuple):
 
 # -- collectives along any dim, started at once: each gives what to call for the result ------------
 def gathering(x: torch.Tensor, dim: int, group: Group) -> Callable[[], torch.Tensor]:
-    """Start to all-gather x along ``dim`` (0 or -1); returns a function that waits for it."""
-    out, work = gather_first(x if dim == 0 else x.unsqueeze(0), group)
+    """Start to all-gather x along ``dim``; returns a function that waits for it."""
+    at = dim % x.dim()
+    out, work = gather_first(x.unsqueeze(0) if at else x, group)
 
     def finish():
         work.wait()
-        return out if dim == 0 else out.movedim(0, -2).flatten(-2)
+        return out.movedim(0, at).flatten(at, at + 1) if at else out
 
     return finish
 
@@ -255,32 +256,30 @@ class PipelinedMLP(torch.autograd.Function):
 
 # -- the residual stream ---------------------------------------------------------------------------
 class Gather(torch.autograd.Function):
-    """All-gathers the features; backward keeps this rank's part of the (equal) gradient."""
+    """All-gathers along a dim, of features unless said; backward keeps this rank's part of the
+    (equal) gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return gathering(x, -1, group)()
+    def forward(ctx: Any, x: torch.Tensor, group: Group, dim: int = -1) -> torch.Tensor:
+        ctx.group, ctx.dim = group, dim
+        return gathering(x, dim, group)()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _own(grad, ctx.group), None
+        return own_of(grad, ctx.group, ctx.dim).contiguous(), None, None
 
 
 class Cut(torch.autograd.Function):
-    """Keeps this rank's part of the features; backward all-gathers the gradients."""
+    """Keeps this rank's part along a dim, of features unless said; backward all-gathers the
+    gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
-        ctx.group = group
-        return _own(x, group)
+    def forward(ctx: Any, x: torch.Tensor, group: Group, dim: int = -1) -> torch.Tensor:
+        ctx.group, ctx.dim = group, dim
+        return own_of(x, group, dim).contiguous()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return gathering(grad.contiguous(), -1, ctx.group)(), None
-
-
-def _own(x, group):
-    return own_of(x, group, -1).contiguous()
+        return gathering(grad.contiguous(), ctx.dim, ctx.group)(), None, None

@@ -7,6 +7,7 @@ its own way it gives as its own `Groups`: a linear layer or an embedding of anot
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,7 @@ class Groups:
 
     def __init__(self, layout: "Layout", mesh: "DeviceMesh", back: int = 1):
         at, self.mesh = layout, mesh
-        self.layout = layout
+        self.layout, self.splits = layout, layout.splits
         self.inside = mesh.get_group(at.inside) if at.inside else Alone()
         self.stream = mesh.get_group(at.stream) if at.stream else Alone()
         sequence, heads = 0 if at.sp else None, -1 if at.a3 else None
@@ -66,6 +67,12 @@ class Groups:
         """The attention of a rank's heads."""
         return w.context.heads(w, self.mesh, **kw) if w.context else Heads(w, **kw)
 
+    def mlp(self, w: "GPT", **kw: Any) -> nn.Module:
+        """The second part of a block: layers, or experts."""
+        if not w.experts:
+            return GridMLP(w, self, **kw)
+        return import_module("tpviz.schemes.experts.layers").ExpertMLP(w, self, **kw)
+
     def where(self, w: "GPT") -> Tensor | None:
         """The places of a rank's tokens in the sequence; None for all."""
         return w.context.positions(w.num_positions, self.mesh) if w.context else None
@@ -81,7 +88,7 @@ class Groups:
     def load(self, module: nn.Module, w: "GPT", mesh: Any, copies: Any = ()) -> None:
         """Fill each parameter with this rank's part of its initial value; copies: as of
         `load_parts`."""
-        load_parts(module, w, self.layout.splits(w), mesh, copies)
+        load_parts(module, w, self.splits(w), mesh, copies)
 
     def blocks(self, shards: Mapping[str, Tensor], w: "GPT", mesh: Any) -> Mapping[str, Tensor]:
         """The parts of parameters that a rank computes with, from its ``shards``; collective."""
@@ -143,7 +150,7 @@ class GridBlock(ResidualBlock):
         self.norm1 = groups.norm(w, **kw)
         self.attention = GridAttention(w, groups, **kw)
         self.norm2 = groups.norm(w, **kw)
-        self.mlp = GridMLP(w, groups, **kw)
+        self.mlp = groups.mlp(w, **kw)
 
 
 class GridEmbedding(ParallelEmbedding):

@@ -22,6 +22,7 @@ reduce-scatters its gradient, a second one reduce-scatters and gathers its gradi
 layer gathers its input again for the weight's gradient, which keeps activations small.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import Chunks, Collective, Operation, Overlapped, PairInChunks
@@ -94,6 +95,12 @@ class _Pieces:
         qkv, out = (self.h, w.qkv_features), (self.h, self.h)
         up, down, head = (self.h, w.up_features), (self.f, self.h), (self.h, w.vocab)
         norm = self.statistics()
+        if w.experts:
+            experts = import_module("tpviz.schemes.experts.step").pieces(self, w)
+            mlp, mlp_unsummed, down_back, up_back = experts
+        else:
+            mlp, mlp_unsummed = self.mlp(up, down), self.mlp(up, down, False)
+            down_back, up_back = self.second_back(*down), self.first_back(*up)
         return {
             "embed": self.sum_inside("reduce_scatter") + self.join(),
             "attention": [
@@ -103,13 +110,13 @@ class _Pieces:
                 *self.second(*out, gather=at.a3),
                 *self.join(),
             ],
-            "mlp": [*norm, *self.mlp(up, down), *self.join()],
-            "mlp_unsummed": [*norm, *self.mlp(up, down, False), *self.join()],
+            "mlp": [*norm, *mlp, *self.join()],
+            "mlp_unsummed": [*norm, *mlp_unsummed, *self.join()],
             "head": [*norm, *self.first(*head, chunks=1), *self.loss()],
             "head_back": self.first_back(*head),
             "norm_back": self.norm_back(),
-            "down_back": self.second_back(*down),
-            "up_back": self.first_back(*up),
+            "down_back": down_back,
+            "up_back": up_back,
             "norm2_back": self.norm_back(),
             "out_back": self.second_back(*out, halves=at.a3),
             "core": core,

@@ -10,10 +10,10 @@ from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from tpviz.core.step import Part, Step, accumulated
+from tpviz.core.step import Collective, Part, Step, accumulated
 from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.gpt.step import assemble
-from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.ownership import local_shapes, num_local
 from tpviz.schemes.strategy import Strategy, microbatch
 
 from .layout import Layout
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 class TensorParallel(Strategy):
     """A strategy that cuts a block's matrices and activations by a ``layout``.
 
-    shares : its own axes over which the batch is split, outer first. sequence : how sequences are
+    shares : its own axes over which the batch is split, outer first. flat_over : those over which it
+    shards parameters that are whole otherwise, as ZeRO does. sequence : how sequences are
     cut, where they are.
     """
 
     alike: Any = True
     scheme = "tpviz.schemes.grid"
     shares: Sequence[str] = ()
+    flat_over: Sequence[str] = ()
     sequence: "SequenceCut | None" = None
 
     if TYPE_CHECKING:
@@ -61,6 +63,10 @@ class TensorParallel(Strategy):
             axis: tuple(name for name in names if axis not in cuts.get(name, ()))
             for axis in (*axes, *[at.inside] * at.sp)
         }
+        if workload.experts and at.i > 1 and not at.sp:
+            # different tokens of its ranks, or parts of the experts' results, lead to these
+            mlp = (name for name in names if ".mlp." in name)
+            of_axis[at.inside] = tuple(n for n in mlp if at.inside not in cuts.get(n, ()))
         return {axis: found for axis, found in of_axis.items() if found}
 
     def cut_over(self, workload: "GPT") -> Mapping[str, Collection[str]]:
@@ -76,7 +82,17 @@ class TensorParallel(Strategy):
 
     def pieces(self, workload: "GPT", split: bool = False) -> "dict[str, list[Operation]]":
         """The operations of each part of the network, as `step.pieces`, of one microbatch."""
-        return pieces(self.layout, workload, split)
+        found = pieces(self.layout, workload, split)
+        return found | {"sync": self.sums(workload)} if workload.experts else found
+
+    def sums(self, workload: "GPT") -> "list[Operation]":
+        """The sums of gradients by `summed`, one collective an axis."""
+        shapes, item = self.flat_shapes(workload), workload.itemsize
+        return [
+            Collective(axis, "all_reduce", item * num_local({name: shapes[name] for name in names}))
+            for axis, names in self.summed(workload).items()
+            if self.axes[axis] > 1
+        ]
 
     def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
         """A rank's process groups and layers, by ``groups`` of the scheme's ``program.py``."""

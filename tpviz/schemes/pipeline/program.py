@@ -20,7 +20,7 @@ from tpviz.schemes.zero.flat_param import FlatBucket
 
 from . import subpipeline
 from .pipeline import RankPipeline
-from .sharding import flat_buckets, units_of, visits
+from .sharding import flat_buckets, summed_names, units_of, visits
 from .split import HEAD, TOKENS
 from .stage import Stage, StageSpec
 from .tied_weights import Tie
@@ -210,7 +210,7 @@ def build(
         mesh,
         {
             axis: [name for name in names if name in named]
-            for axis, names in s.inside.summed(w).items()
+            for axis, names in summed_names(s.inside, w).items()
         },
         buckets,
     )

@@ -10,8 +10,8 @@ and backward, the next unit's meanwhile. Passes of a stage share nothing: each b
 nothing in flight.
 
 Gradients that are summed once more at the end (at stages 2 and 3 as shards) have buffers of their
-own: the weight that both ends share ("ends"), and what sequence parallelism leaves whole
-("summed").
+own: the weight that both ends share ("ends"), and what the factor inside adds up, by its axes ("tp",
+"ep+tp").
 
 Rajbhandari et al. 2020 (arXiv 1910.02054); with pipelines as DeepSpeed and PyTorch FSDP (derived).
 """
@@ -39,20 +39,31 @@ if TYPE_CHECKING:
 def groups(
     s: "Staged", w: "GPT", shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
-    """{(unit, "ends", "summed" or ""): {parameter: shape}}, each one flat buffer; of a stage's
-    parameters. At stage 1 there is one, ("", "")."""
+    """{(unit, kind): {parameter: shape}}, each one flat buffer; of a stage's parameters. A kind is
+    how gradients are summed at the end, "ends", axes, "ends+ep", or "". At stage 1 there is one, ("", "")."""
     if s.zero_stage > 1:
         return _by_unit(s.inside, w, shapes)
     return {("", ""): dict(shapes)} if shapes else {}
 
 
 def _by_unit(inside, w, shapes):
-    found, once = {}, {name for names in inside.summed(w).values() for name in names}
+    found, once = {}, {name: ["ends"] for name in (TOKENS, HEAD)} if w.tied else {}
+    for axis, names in summed_names(inside, w).items():
+        for name in names:
+            once.setdefault(name, []).append(axis)
     for name, shape in shapes.items():
-        ends = "ends" if w.tied and name in (TOKENS, HEAD) else ""
-        kind = ends or ("summed" if name in once else "")
+        kind = "+".join(once.get(name, ()))
         found.setdefault((unit_of(name), kind), {})[name] = shape
     return dict(sorted(found.items()))
+
+
+def summed_names(inside: "TensorParallel", w: "GPT") -> dict[str, list[str]]:
+    """As of `Strategy.summed`, with the last stage's copy of a weight that both ends share."""
+    copies = {TOKENS: [TOKENS, HEAD]} if w.tied else {}
+    return {
+        axis: [one for name in names for one in copies.get(name, [name])]
+        for axis, names in inside.summed(w).items()
+    }
 
 
 def flat_buckets(s: "Staged", w: "GPT", shapes: Mapping[str, tuple[int, ...]]) -> list[Bucket]:

@@ -7,7 +7,7 @@ a microbatch does on it that of the factor inside.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import floor
+from math import floor, prod
 from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.core.checks import divides, divisors, settle
@@ -269,7 +269,7 @@ class Staged(Strategy):
         from .step import ledger
 
         self.check(workload)
-        return ledger(self, workload, self.place_of(rank))
+        return ledger(self, self.seen_by(workload, rank), self.place_of(rank))
 
     def place_of(self, rank: int) -> int:
         """The index along pp of a rank."""
@@ -289,9 +289,8 @@ class Staged(Strategy):
     def held_by(self, workload: GPT, layers: int, ends: tuple[bool, bool], sharded: bool) -> "Held":
         """The `Held` of a rank with these blocks and ends. sharded : whether the replicas share the
         sum of gradients."""
-        shards = (
-            (self.replicas.ranks if sharded else 1) * self.inside.sharing * (self.microbatches > 1)
-        )
+        flat = prod(self.inside.axes[axis] for axis in self.inside.flat_over)
+        shards = (self.replicas.ranks if sharded else 1) * flat * (self.microbatches > 1)
         held = self.inside.held(self.of_replica(workload))
         return held._replace(layers=layers, ends=ends, shards=shards)
 

@@ -68,8 +68,10 @@ def num_local_parameters(s: "Staged", w: "GPT") -> tuple[int, ...]:
 @lru_cache(maxsize=256)
 def num_summed_parameters(s: "Staged", w: "GPT") -> dict[str, tuple[int, ...]]:
     """{axis: (numbers by stage)} of those whose gradients the factor inside adds up over it."""
-    axes = s.inside.summed(w.one_layer)
-    return dict.fromkeys(axes, _by_stage(s, w, lambda kinds: kinds.get("summed", 0)))
+    def number(axis):
+        return lambda kinds: sum(n for kind, n in kinds.items() if axis in kind.split("+"))
+
+    return {axis: _by_stage(s, w, number(axis)) for axis in s.inside.summed(w.one_layer)}
 
 
 def _by_stage(s, w, number):
@@ -221,8 +223,8 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
     of_stage = [numels(s, w, stage) for stage in stages]
     buckets = [numel for units in of_stage for _, numel in units]
     if s.zero_stage > 1:  # shares are added up
-        shares = sum(n for units in of_stage for kind, n in units if kind == "summed") // dp
-        once = dict.fromkeys(once, shares)
+        kinds = [(kind.split("+"), n) for units in of_stage for kind, n in units]
+        once = {axis: sum(n for of, n in kinds if axis in of) // dp for axis in once}
     summed = []
     if w.tied and shares_ends(schedule, place):
         tied = prod(s.inside.flat_shapes(w.one_layer)[TOKENS])

@@ -166,8 +166,9 @@ class Pipeline(Staged):
                 f"subpipeline={self.subpipeline} overlaps Megatron-LM's all-reduces, not those of "
                 f"{inside}: use subpipeline=0, or Megatron(tp=...)"
             )
-        if self.zero_stage and self.inside.sharing > 1:
-            axis = next(axis for axis in self.inside.shares if self.inside.axes[axis] > 1)
+        flat = [axis for axis in self.inside.flat_over if self.inside.axes[axis] > 1]
+        if self.zero_stage and flat:
+            axis = flat[0]
             raise ValueError(
                 f"zero={self.zero} shards over dp what {self.inside.short} shards over {axis} "
                 f"already: use zero=0, or {axis}=1"

@@ -1,0 +1,95 @@
+"""Which experts and which tokens a rank has, and how many rows go from rank to rank.
+
+E experts lie on the axis ep, E / ep on each rank, in order. A rank chooses experts for its own
+tokens, sends each token's row to the ranks that have them, and gets the results back. Along the axis
+of tensor parallelism either all ranks have the same tokens and each a part of every expert's
+matrices (``etp`` = tp), or each has whole experts and chooses for its own part of every sequence
+(``etp`` = 1).
+
+All ranks of ep have the same places of other sequences, so under a `tpviz.Routing` they choose
+alike, and a rank gets ep times what it sends itself. Where the router chooses, formulas take a
+`Routing` without skew.
+
+>>> from tpviz import GPT, Routing
+>>> cut, w = ExpertCut(ep=2), GPT(experts=4, seq=8, batch=1, routing=Routing(1.0))
+>>> cut.sent(w), cut.loads(w, 1)
+(array([5, 3, 4, 4]), array([8, 8]))
+"""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tpviz.core.routing import Routing
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
+
+NO_ROUTING = Routing()
+
+
+class ExpertCut(NamedTuple):
+    """Experts over ``ep`` ranks, each of them over ``etp`` of the ``tp`` ranks of an axis ``inside``."""
+
+    ep: int = 1
+    etp: int = 1
+    tp: int = 1
+    inside: str = ""
+
+    @property
+    def parts(self) -> int:
+        """The parts of a sequence that the ranks of ``inside`` choose for: one each, or all."""
+        return self.tp // self.etp
+
+    def at(self, w: "GPT") -> int:
+        """The index on ep of the rank that a workload is a part of; of one with most to do, unless
+        its ``place`` says."""
+        place = dict(w.place)
+        if "ep" in place or self.ep == 1:
+            return place.get("ep", 0)
+        return int(self.sent(w).reshape(self.ep, -1).sum(1).argmax())
+
+    def sent(self, w: "GPT") -> np.ndarray:
+        """Rows of a rank for each expert, (E,). w : of the rank."""
+        return _sent(self, w)
+
+    def loads(self, w: "GPT", index: int) -> np.ndarray:
+        """Rows that each expert of the rank with this index on ep computes, (E / ep,)."""
+        return self.ep * self.sent(w).reshape(self.ep, -1)[index]
+
+
+@lru_cache(maxsize=1024)
+def _sent(cut: ExpertCut, w: "GPT") -> np.ndarray:
+    places = _places(cut, w)
+    table = (w.routing or NO_ROUTING).decisions(w.experts, w.top_k, w.num_positions)
+    return w.batch * np.bincount(table[places].ravel(), minlength=w.experts)
+
+
+def _places(cut, w):
+    """Of the tokens that a rank chooses for, in their sequence."""
+    place = dict(w.place)
+    if w.context:
+        places = w.context.positions(w.num_positions, _At(place)).numpy()
+    else:
+        places = np.arange(w.seq)
+    size = len(places) // cut.parts
+    return places[size * (index := place.get(cut.inside, 0)) :][:size] if cut.parts > 1 else places
+
+
+class _At(NamedTuple):
+    """A mesh as one rank sees it, without groups. place : {axis: index}."""
+
+    place: dict[str, int]
+
+    def get_group(self, axis: str) -> "_At":
+        """Stands for the group; `rank` is asked next."""
+        return _At({"": self.place.get(axis, 0)})
+
+    def rank(self) -> int:
+        """Its index."""
+        return self.place[""]
+
+    def size(self) -> int:
+        """Not asked for."""
+        raise NotImplementedError

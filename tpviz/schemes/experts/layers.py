@@ -1,0 +1,221 @@
+"""Experts over ranks, as modules and autograd functions on plain collectives.
+
+A token's row is sent to the ranks that have its experts and the results are sent back (Lepikhin et
+al. 2020, GShard, arXiv 2006.16668), without capacity: as many rows as were chosen (Gale et al. 2022,
+MegaBlocks, arXiv 2211.15841). The numbers of rows are exchanged first.
+
+Shapes: B batch, S sequence, T tokens that a rank chooses for, k experts of each, H hidden; n = ranks
+of ep; R rows that a rank computes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import once_differentiable
+
+from tpviz.schemes.collectives import Alone, Group, gather_first, own_of, scatter_first
+from tpviz.schemes.gpt.experts import Router, Stack
+from tpviz.schemes.gpt.model import activation
+from tpviz.schemes.grid.operators import Cut, Gather
+from tpviz.schemes.operators import Reduce, ReduceScatter
+
+from .cut import ExpertCut
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.grid.program import Groups
+
+
+# -- rows between ranks ----------------------------------------------------------------------------
+class SendRows(torch.autograd.Function):
+    """All-to-all of rows (sum of ``send``, H) -> (sum of ``receive``, H), ordered by rank; gradients
+    go back. send, receive : rows for and from each rank."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, send: Sequence[int], receive: Sequence[int], group: Group
+    ) -> Tensor:
+        ctx.way = receive, send, group
+        return _sent(rows, send, receive, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _sent(grad, *ctx.way), None, None, None
+
+
+def _sent(rows, send, receive, group):
+    if group.size() == 1:
+        return rows.view_as(rows)
+    out = rows.new_empty((sum(receive), *rows.shape[1:]))
+    dist.all_to_all_single(out, rows.contiguous(), list(receive), list(send), group=group)
+    return out
+
+
+class Reorder(torch.autograd.Function):
+    """rows[order], a permutation; its gradient is the inverse one's, without any sum."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.inverse = inverse
+        return rows[order]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad[ctx.inverse], None, None
+
+
+class Spread(torch.autograd.Function):
+    """Each token's row (T, H) as often as it has experts, in the ``order`` of these: (T k, H)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.tokens, ctx.inverse = len(x), inverse
+        return x[order // (len(order) // len(x))]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad[ctx.inverse].unflatten(0, (ctx.tokens, -1)).sum(1), None, None
+
+
+def inverse_of(order: Tensor) -> Tensor:
+    """The permutation that undoes this one."""
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(len(order), device=order.device)
+    return inverse
+
+
+class Same(torch.autograd.Function):
+    """The same tokens on all ranks of a group, each of which computes a part of the result: what
+    comes back through it is added up. first : the sequence is cut over the group, and gathered.
+
+    f of Shoeybi et al. 2019 (arXiv 1909.08053), and of Korthikanti et al. 2022 (arXiv 2205.05198).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group, first: bool) -> Tensor:
+        ctx.group, ctx.first = group, first
+        if not first:
+            return x.view_as(x)
+        out, work = gather_first(x, group)
+        work.wait()
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.first:
+            out, work = scatter_first(grad, ctx.group)
+            work.wait()
+            return out, None, None
+        grad = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None, None
+
+
+def whole(groups: "Groups") -> ExpertCut:
+    """The cut where no `tpviz.Experts` is: as any MLP, over the axis of tensor parallelism."""
+    at = groups.layout
+    return ExpertCut(1, at.i, at.i, at.inside)
+
+
+def placed(w: "GPT", mesh: Any, cut: ExpertCut) -> "GPT":
+    """The workload as that of this rank, as far as its rows are concerned."""
+    axes = [*(w.context.axes if w.context else ()), *(a for a in ("ep", cut.inside) if a)]
+    sizes = {"ep": cut.ep, cut.inside: cut.tp}
+    axes = [axis for axis in axes if sizes.get(axis, 2) > 1]
+    return replace(w, place=tuple((axis, mesh.get_group(axis).rank()) for axis in axes))
+
+
+# -- the module ------------------------------------------------------------------------------------
+class ExpertMLP(nn.Module):
+    """A rank's router and experts, in place of its MLP: (B, S, H), or (S, B, H), of the stream."""
+
+    def __init__(self, w: "GPT", groups: "Groups", **kw: Any):
+        super().__init__()
+        self.cut, self.sp, self.inside = w.cut or whole(groups), groups.layout.sp, groups.inside
+        self.group = groups.mesh.get_group("ep") if self.cut.ep > 1 else Alone()
+        self.w = placed(w, groups.mesh, self.cut)
+        own, parts = w.experts // self.cut.ep, self.cut.etp
+        where = groups.where(w)
+        if self.cut.parts > 1:
+            where = torch.arange(w.seq) if where is None else where
+            where = own_of(where, self.inside)
+        self.router = Router(w, where, **kw)
+        self.up = Stack(own, w.hidden, w.up_features // parts, **kw)
+        self.down = Stack(own, w.mlp_width // parts, w.hidden, **kw)
+        self.activation, self.shared_up, self.shared_down = activation(w), None, None
+        if n := w.shared_experts:
+            self.shared_up = nn.Linear(w.hidden, n * w.up_features // parts, bias=False, **kw)
+            self.shared_down = nn.Linear(n * w.mlp_width // parts, w.hidden, bias=False, **kw)
+
+    def forward(self, x: Tensor, summed: bool = True) -> Tensor:
+        """The block's second part. summed : of no matter here: the last sum is made in any case."""
+        x = self._before(x)
+        experts, weights = self.router.choose(self.router.scores(x), int(not self.sp))
+        y = self._through(x.flatten(0, 1), experts.flatten()).view(*experts.shape, -1)
+        y = (y * weights.unsqueeze(-1).to(y.dtype)).sum(-2)
+        if self.shared_up is not None and self.shared_down is not None:
+            y = y + self.shared_down(self.activation(self.shared_up(x)))
+        return self._after(y)
+
+    def _before(self, x):
+        """The tokens that this rank chooses for, from those of the stream."""
+        if self.cut.etp > 1:
+            return Same.apply(x, self.inside, self.sp)
+        return Cut.apply(x, self.inside, 1) if self.cut.parts > 1 and not self.sp else x
+
+    def _after(self, y):
+        if self.cut.etp > 1:
+            return (ReduceScatter if self.sp else Reduce).apply(y, self.inside)
+        return Gather.apply(y, self.inside, 1) if self.cut.parts > 1 and not self.sp else y
+
+    def _through(self, x, experts):
+        """(T, H) and the experts of each token (T k) -> their results (T k, H), token by token."""
+        order = experts.argsort(stable=True)
+        inverse = inverse_of(order)
+        send, received = self._numbers(experts)
+        receive = [sum(of_rank) for of_rank in received]
+        sorting = by_expert(received).to(x.device)
+        rows = SendRows.apply(Spread.apply(x, order, inverse), send, receive, self.group)
+        loads = [sum(of_expert) for of_expert in zip(*received)]
+        back = inverse_of(sorting)
+        y = self._computed(Reorder.apply(rows, sorting, back), loads)
+        y = SendRows.apply(Reorder.apply(y, back, sorting), receive, send, self.group)
+        return Reorder.apply(y, inverse, order)
+
+    def _computed(self, rows, loads):
+        """Rows that lie expert after expert, so many of each of this rank's."""
+        parts = zip(rows.split(loads), self.up.weight.unbind(), self.down.weight.unbind())
+        return torch.cat(
+            [F.linear(self.activation(F.linear(part, up)), down) for part, up, down in parts]
+        )
+
+    def _numbers(self, experts):
+        """(rows for each rank of ep, [[rows from a rank for each of this one's experts]])."""
+        n = self.cut.ep
+        counts = experts.new_zeros(self.w.experts).scatter_add_(0, experts, experts.new_ones(len(experts)))
+        known = counts
+        if n > 1:
+            known = torch.empty_like(counts)
+            dist.all_to_all_single(known, counts, group=self.group)
+        if isinstance(experts, FakeTensor):  # it has no numbers: those that formulas take
+            sent = self.cut.sent(self.w).reshape(n, -1)
+            return sent.sum(1).tolist(), [sent[self.group.rank()].tolist()] * n
+        return counts.view(n, -1).sum(1).tolist(), known.view(n, -1).tolist()
+
+
+def by_expert(received: Sequence[Sequence[int]]) -> Tensor:
+    """The order that puts rows, which lie rank after rank, expert after expert. received : rows
+    from each rank for each expert."""
+    parts = torch.arange(sum(map(sum, received))).split([n for of in received for n in of])
+    experts = len(received[0])
+    return torch.cat([part for e in range(experts) for part in parts[e::experts]])

@@ -1,0 +1,92 @@
+"""Experts as data: a rank's products, and the rows that go between ranks (derived).
+
+With T tokens of a rank, k experts of each, n ranks of ep, E experts, H features, b bytes a number, a
+rank sends for one MLP, forward and in backward again:
+
+    an all-to-all of E numbers of rows (int64), in forward alone;
+    an all-to-all of as many rows as it has for experts of others, of at most T k H b bytes;
+    one of as many rows as others have for its experts, back.
+
+Under tensor parallelism with ``etp`` = tp, what a pair of layers sends (`tpviz.schemes.grid.step`);
+with ``etp`` = 1 under sequence parallelism nothing, else an all-gather of the results, and one of the
+gradients of what was cut. The router's scores are in float32 at least.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from tpviz.core.step import Collective, Operation
+from tpviz.schemes.gpt.kernels import gemm
+
+from .cut import ExpertCut
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
+
+ROWS = "all_to_all_v"
+"""An all-to-all of unequal parts; its payload is what a rank sends to others."""
+
+
+def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
+    """Operations of (the MLP; the MLP of a recomputation; backward to its second layer; to its
+    first). at : the `tpviz.schemes.grid.step` pieces of the layout around."""
+    cut = w.cut or ExpertCut(1, at.at.i, at.at.i, at.at.inside)
+    index = cut.at(w)
+    loads = [int(n) for n in cut.loads(w, index)]
+    sent = cut.sent(w)
+    own = int(sent.reshape(cut.ep, -1)[index].sum())
+    tokens = int(sent.sum()) // w.top_k
+    item, h, parts = w.itemsize, w.hidden, cut.etp
+    ups, downs = (h, w.up_features // parts), (w.mlp_width // parts, h)
+    there = rows(cut, int(sent.sum()) - own, h * item)
+    back = rows(cut, sum(loads) - own, h * item)
+    wide = max(item, 4)
+    numbers = [Collective("ep", "all_to_all", 8 * w.experts)] * (cut.ep > 1)
+    before, after, before_back, after_back = _around(at, cut)
+    n = w.shared_experts
+    shared = (tokens, (h, n * ups[1]), (n * downs[0], h)) if n else None
+    forward = [
+        *before,
+        gemm(tokens, h, w.experts, wide),
+        *numbers,
+        *there,
+        *[gemm(load, *layer, item) for load in loads for layer in (ups, downs)],
+        *back,
+        *([gemm(shared[0], *layer, item) for layer in shared[1:]] if shared else ()),
+        *after,
+    ]
+    both = lambda rows, k, n: (gemm(rows, n, k, item), gemm(n, rows, k, item))
+    to_down = [
+        *after_back,
+        *(both(shared[0], *shared[2]) if shared else ()),
+        *(both(shared[0], *shared[1]) if shared else ()),
+        *there,
+        *[kernel for load in loads for kernel in both(load, *downs)],
+    ]
+    to_up = [
+        *[kernel for load in loads for kernel in both(load, *ups)],
+        *back,
+        gemm(tokens, w.experts, h, wide),
+        gemm(w.experts, tokens, h, wide),
+        *before_back,
+    ]
+    return forward, forward, to_down, to_up
+
+
+def rows(cut: ExpertCut, number: int, size: int) -> list[Collective]:
+    """The all-to-all in which a rank sends so many rows of ``size`` bytes to others."""
+    return [Collective("ep", ROWS, number * size)] * (cut.ep > 1)
+
+
+def _around(at, cut):
+    """(before forward, after it, before backward ends, as it begins) of the tensor parallelism."""
+    if cut.etp > 1:
+        return (
+            at.gather_inside(),
+            at.sum_inside("reduce_scatter"),
+            at.sum_inside("reduce_scatter"),
+            at.gather_inside(),
+        )
+    if cut.parts == 1 or at.at.sp:
+        return [], [], [], []
+    whole = at.over_inside("all_gather")
+    return [], whole, whole, []

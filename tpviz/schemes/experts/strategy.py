@@ -1,0 +1,198 @@
+"""Expert parallelism: the experts of a mixture over ranks, as a factor of every product.
+
+Shazeer et al. 2017 (arXiv 1701.06538) put experts on ranks that have their own part of the batch;
+Lepikhin et al. 2020 (GShard, arXiv 2006.16668) inside of a transformer; Megatron-LM with tensor
+parallelism of experts besides (Yan et al. 2025, arXiv 2504.14960).
+
+>>> from tpviz import DataParallel, Megatron
+>>> plan = Megatron(tp=2, sp=True) * Experts(ep=2) * DataParallel(dp=2)
+>>> plan.axes, plan.short
+({'dp': 2, 'ep': 2, 'tp': 2}, 'Megatron(tp=2, sp=True) * Experts(ep=2) * DataParallel(dp=2)')
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+
+from tpviz.core.checks import divides
+from tpviz.core.workload import GPT
+from tpviz.schemes.factor import placed
+from tpviz.schemes.grid.around import Around
+from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
+from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
+from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.strategy import Strategy, register
+
+from .cut import ExpertCut
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from tpviz.core.step import Operation
+    from tpviz.schemes.grid.program import Groups
+
+__all__ = ["GPT", "Experts"]
+OF_EXPERTS = ("mlp.up.weight", "mlp.down.weight")
+SHARED = ("mlp.shared_up.weight", "mlp.shared_down.weight")
+
+
+@register
+class Experts(Around):
+    """Splits the experts of every MLP over ``ep`` ranks, which also share the batch. Each token's
+    row goes to the ranks that have its experts, and the results come back. Inside it any
+    one-dimensional tensor parallelism, around it sequences, a pipeline and data parallelism.
+
+    ``etp`` is how many ranks of the tensor parallelism inside share one expert. With 1 each has
+    whole experts and chooses for its part of the tokens; with all of them each has a part of every
+    expert, as of any other matrix.
+    """
+
+    ep: int = knob(2, help="ranks that the experts are spread over", low=1, high=1024)
+    etp: int = knob(
+        1, help="ranks of the tensor parallelism inside that share an expert", low=1, high=64
+    )
+    accumulation: int = accumulation_knob()
+    recompute: str = recompute_knob()
+    inner: TensorParallel | None = None
+    placement: str = ""
+
+    searched = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        inner = self.inner
+        if inner is not None:
+            if not isinstance(inner, TensorParallel) or isinstance(inner, Around):
+                raise ValueError(
+                    f"inner={inner!r} is not possible: multiply the factors, as in "
+                    "Megatron(tp=2) * Experts(ep=2)"
+                )
+            at = inner.layout
+            if at.s > 1 or inner.shares or inner.scheme != WholeBlocks.scheme:
+                raise ValueError(
+                    f"{inner.short} in Experts: experts are cut over one axis at most; use "
+                    f"Megatron(tp={inner.world_size})"
+                )
+            settle_between(self, "accumulation", 1)
+            settle_between(self, "recompute", "none")
+            self._check_parts()
+
+    def _check_parts(self):
+        tp = self.within.layout.i
+        if self.etp not in (1, tp):
+            works = f"etp=1 or {tp}" if tp > 1 else f"etp=1, or Megatron(tp={self.etp}) inside"
+            raise ValueError(
+                f"etp={self.etp} ranks cannot share an expert where tp={tp}: use {works}"
+            )
+
+    def takes(self, other: Strategy) -> "Strategy | None":
+        """The product with a tensor parallelism inside."""
+        if self.inner is None and isinstance(other, TensorParallel):
+            return None if isinstance(other, Around) else replace(self, inner=other)
+        return None
+
+    @property
+    def within(self) -> TensorParallel:
+        return _within(self)
+
+    @property
+    def cut(self) -> ExpertCut:
+        """How experts are cut."""
+        at = self.layout
+        return ExpertCut(self.ep, self.etp, at.i, at.inside)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        return placed({"ep": self.ep} | self.within.axes, self.placement)
+
+    @property
+    def shares(self) -> Sequence[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The axis ep: its ranks have their own part of the batch."""
+        return ("ep",)
+
+    @property
+    def alike(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Axes along which ranks have as many rows: all but ep, whose experts are not alike."""
+        return tuple(axis for axis in self.axes if axis != "ep")
+
+    def uneven(self, workload: GPT) -> Collection[str]:
+        """The axis ep, where experts are not chosen alike."""
+        return ("ep",) if workload.experts else ()
+
+    def check(self, workload: GPT) -> None:
+        w = workload
+        if not w.experts:
+            raise ValueError(
+                f"{self.short} has no experts to spread: use a workload such as GPT(experts=8), or "
+                "DataParallel for a dense one"
+            )
+        self._check_parts()
+        divides("experts", w.experts, "ep", self.ep)
+        divides("batch", w.batch, "ep*accumulation", self.ep * self.accumulation)
+        self.within.check(w.with_batch(w.batch // self.ep))
+        if self.cut.parts > 1:
+            divides("seq", w.seq, self.cut.inside, self.cut.parts)
+
+    def local(self, workload: GPT) -> GPT:
+        """The workload of one microbatch of one rank."""
+        shared = workload.with_batch(workload.batch // self.ep)
+        return _part(self.within.local(shared), self.cut)
+
+    def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
+        at, found = self.layout, dict(self.within.splits(workload))
+        for name in workload.parameter_shapes():
+            cuts = found.get(name, [])
+            if name.endswith((*OF_EXPERTS, *SHARED)) and self.cut.parts > 1:
+                cuts = [cut for cut in cuts if cut[1] != at.inside]
+            if name.endswith(OF_EXPERTS):
+                cuts = [*cuts, (0, "ep")]
+            found[name] = cuts
+        return {name: cuts for name, cuts in found.items() if cuts}
+
+    def cut_over(self, workload: GPT) -> Mapping[str, Collection[str]]:
+        return TensorParallel.cut_over(self, workload)
+
+    def flat_shapes(self, workload: GPT) -> dict[str, tuple[int, ...]]:
+        return local_shapes(self, workload)
+
+    def summed(self, workload: GPT) -> Mapping[str, tuple[str, ...]]:
+        """Over ep all but experts, and what the factor inside adds up."""
+        return TensorParallel.summed(self, workload)
+
+    def check_split_backward(self) -> None:
+        raise ValueError(
+            "gradients of experts cannot wait for a later time: use schedule='1f1b', or a workload "
+            "without experts"
+        )
+
+    def pieces(self, workload: GPT, split: bool = False) -> "dict[str, list[Operation]]":
+        """Those of the factor inside, on a workload that says how experts are cut; and the sums of
+        gradients."""
+        if split:
+            self.check_split_backward()
+        return {**self.within.pieces(workload), "sync": self.sums(workload)}
+
+    def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
+        made = self.within.groups(mesh, halves)
+        made.splits = self.splits
+        return made
+
+    @classmethod
+    def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
+        """All ranks on ep."""
+        if workload.experts and cls.allows("ep", world_size):
+            yield cls(ep=world_size)
+
+
+@lru_cache(maxsize=256)
+def _within(experts: Experts) -> TensorParallel:
+    knobs = {"accumulation": experts.accumulation, "recompute": experts.recompute}
+    if experts.inner is None:
+        return WholeBlocks(**knobs)  # pyright: ignore[reportArgumentType]
+    return replace(experts.inner, **knobs)  # pyright: ignore[reportArgumentType]
+
+
+@lru_cache(maxsize=1024)
+def _part(workload: GPT, cut: ExpertCut) -> GPT:
+    return replace(workload, cut=cut)
