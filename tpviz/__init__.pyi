@@ -10,10 +10,10 @@ from .core import limits as limits
 from .core import models as models
 from .core.labels import label as label
 from .core.mesh import Mesh as Mesh
+from .core.routing import Routing as Routing
 from .core.trace import Event as Event
 from .core.trace import Ledger as Ledger
 from .core.trace import Trace as Trace
-from .core.routing import Routing as Routing
 from .core.workload import GPT as GPT
 from .course import check as check
 from .course import exercise as exercise
@@ -46,8 +46,8 @@ from .schemes.atp.strategy import ATP as ATP
 from .schemes.axonn.strategy import AxoNN as AxoNN
 from .schemes.context.sequence import SequenceCut as SequenceCut
 from .schemes.context.strategy import Context as Context
-from .schemes.experts.strategy import Experts as Experts
 from .schemes.custom import Custom as Custom
+from .schemes.experts.strategy import Experts as Experts
 from .schemes.gpt.own import reference_model as reference_model
 from .schemes.megatron.strategy import Megatron as Megatron
 from .schemes.merak.strategy import Merak as Merak

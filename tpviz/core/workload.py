@@ -64,8 +64,8 @@ class GPT:
     attend inside their own, and positions begin anew in each; (): one that fills the sequence.
     experts : experts of every MLP, of which each token goes to ``top_k`` (Shazeer et al. 2017,
     arXiv 1701.06538); 0: none, a dense MLP. They have no biases.
-    moe_ffn : width of an expert; None: that of the MLP. shared_experts : as many more of that width,
-    side by side, that every token goes through (Dai et al. 2024, arXiv 2401.06066).
+    moe_ffn : width of an expert; None: that of the MLP. shared_experts : as many more of that
+    width, side by side, that every token goes through (Dai et al. 2024, arXiv 2401.06066).
     router : "softmax" over all experts, or "sigmoid" of each score (DeepSeek-AI 2024, arXiv
     2412.19437). The chosen ones' weights are scaled to add up to 1 where ``top_k`` is above 1.
     routing : None: the router chooses; or a `tpviz.Routing`, which says who goes where.
@@ -143,7 +143,7 @@ class GPT:
         words = [
             f"{f.name}={value!r}"
             for i, f in enumerate(fields(self))
-            if f.repr and (value := getattr(self, f.name)) != f.default or i < 5
+            if f.repr and ((value := getattr(self, f.name)) != f.default or i < 5)
         ]
         return f"GPT({', '.join(words)})"
 
@@ -307,9 +307,9 @@ class GPT:
         """FLOPs of one forward and backward over the whole batch (derived; 2 per multiply-add).
 
         3 (forward, and twice that for backward) x tokens x [L (2 M + 4 s h) + 2 h V], M the
-        elements of a block's matrices that a token meets: the GEMMs alone, attention counted without its causal half,
-        nothing recomputed (the "model FLOPs" of MFU). Of ``documents``, s is the mean of their
-        squares over that of their lengths.
+        elements of a block's matrices that a token meets: the GEMMs alone, attention counted
+        without its causal half, nothing recomputed (the "model FLOPs" of MFU). Of ``documents``, s
+        is the mean of their squares over that of their lengths.
         """
         tokens, attention = self.batch * self.seq, 4 * self.batch * self.pairs * self.hidden
         per_layer = 2 * tokens * self.active_matrices + attention

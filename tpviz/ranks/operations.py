@@ -105,6 +105,7 @@ def unequal(args: Sequence[Any]) -> list[int]:
     each = _bytes(args[1][:1])
     return [each * rows for rows in args[3]]
 
+
 _ROOTED = {"broadcast", "scatter", "gather", "reduce"}
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
 _REDUCTIONS = {op.value: name.lower() for name, op in dist.ReduceOp.RedOpType.__members__.items()}

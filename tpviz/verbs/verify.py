@@ -15,6 +15,8 @@ from tpviz.core.checks import whole_number
 from tpviz.ranks.launch import launch
 from tpviz.ranks.launch import progress as report
 from tpviz.ranks.recorder import record
+from tpviz.schemes.experts.routed import ledger_given
+from tpviz.schemes.gpt.experts import DenseExperts
 from tpviz.schemes.gpt.program import batch_of, reference_program
 
 from .checks import check_fit
@@ -102,16 +104,15 @@ def verify(
         device=device,
         progress=progress,
     )
-    compared, losses, ledgers, waits, others = zip(*ranks)
+    compared, losses, ledgers, waits, others, chosen = zip(*ranks)
     found = largest(compared)
     expected, nudged = losses[0][1:]
     measured = mean_losses([of_rank for of_rank, *_ in losses])
     found["losses"] = max(map(error, measured, expected, nudged))
     differences = None
     if formulas is not None:
-        differences = ledger_diff(
-            ledger_lines(of_rank, [formula] * steps) for of_rank, formula in zip(ledgers, formulas)
-        )
+        expected = _given(strategy, workload, formulas, chosen[0], steps)
+        differences = ledger_diff(map(ledger_lines, ledgers, expected))
     return Verification(
         strategy, workload, steps, found, differences, unwaited_lines(waits), left_out(others)
     )
@@ -125,15 +126,24 @@ def _formulas(strategy: "Strategy", workload: "GPT") -> "list[Ledger] | None":
         return None
 
 
-def _compare(
-    strategy: "Strategy", workload: "GPT", steps: int
-) -> tuple[dict[str, float], tuple[list[Any], Any, Any], list["Ledger"], str, list[str]]:
+def _given(strategy, workload, formulas, chosen, steps):
+    """Each rank's ledgers by formula, step by step, after the choices of one process's router."""
+    if chosen is None:
+        return [[formula] * steps for formula in formulas]
+    return [
+        [ledger_given(strategy, workload, rank, of_step, formula) for of_step in chosen]
+        for rank, formula in enumerate(formulas)
+    ]
+
+
+def _compare(strategy: "Strategy", workload: "GPT", steps: int) -> tuple[Any, ...]:
     """One rank: (errors, losses of all three programs, ledger of each step, `unwaited`, what is not
-    compared)."""
+    compared, the choices of one process's router by step where they count)."""
     report(0, steps, "verifying")
     program, device = program_here(strategy, workload)
     expected, nudged = _references(workload, steps, device, strategy.clip)
     losses = [], expected.pop("losses").tolist(), nudged.pop("losses").tolist()
+    chosen, _ = (values.pop("chosen", None) for values in (expected, nudged))
     found = dict.fromkeys(expected, float("inf"))  # what stays so is missing
     others = []
 
@@ -158,7 +168,8 @@ def _compare(
     compare(_named("parameter", program.parameters()))
     ledgers = [recorder.trace.ledger(step=step) for step in range(steps)]
     others = [*program.extra, *others, *program.unkept]
-    return found, losses, ledgers, unwaited(recorder.trace), others
+    table = chosen.long().numpy() if chosen is not None and dist.get_rank() == 0 else None
+    return found, losses, ledgers, unwaited(recorder.trace), others, table
 
 
 def _named(kind: str, tensors: Mapping[str, _T]):
@@ -188,6 +199,9 @@ def _references(workload: "GPT", steps: int, device: str, clip: float) -> list[d
         **_named("parameter", shapes),
         "losses": (steps,),
     }
+    if workload.experts and not workload.routing:
+        choices = workload.layers, workload.batch, workload.seq, workload.top_k
+        sizes["chosen"] = steps, *choices
     numels = list(map(prod, sizes.values()))
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     sent = []
@@ -211,10 +225,13 @@ def _trained(workload: "GPT", steps: int, device: str, clip: float, nudged: bool
     if nudged:
         nudge(program.module.parameters())
     program.watch()
-    losses, values = [], {}
+    losses, values, chosen = [], {}, []
+    mixtures = [m for m in program.module.modules() if isinstance(m, DenseExperts)]
     for step in range(steps):
         losses.append(program.step(batch_of(workload, step, device)))
         program.optimizer_step()
+        chosen += [torch.stack([m.chosen for m in mixtures])] if mixtures else []
         if step == 0:
             values = _first_step(program)
+    values |= {"chosen": torch.stack(chosen)} if chosen else {}
     return values | _named("parameter", program.parameters()) | {"losses": torch.stack(losses)}

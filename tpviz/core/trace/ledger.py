@@ -36,7 +36,8 @@ def wire_bytes(collective: str, payload: int, size: int) -> float:
     payload is the full tensor: the tensor of an all_reduce, the output of an all_gather, the input
     of a reduce_scatter. Ring algorithm (derived): all_reduce 2(n-1)/n, all_gather, reduce_scatter,
     all_to_all (n-1)/n, broadcast, reduce, gather and scatter (n-1)/n averaged over the ranks, send
-    and all_to_all_v, whose payload is what goes to others, 1, recv and barrier 0. nan where the payload (below 0) or the size (0) is unknown.
+    and all_to_all_v, whose payload is what goes to others, 1, recv and barrier 0. nan where the
+    payload (below 0) or the size (0) is unknown.
     """
     if payload < 0 or (size < 1 and collective not in ("send", "recv", "barrier")):
         return UNKNOWN

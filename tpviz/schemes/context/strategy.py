@@ -10,7 +10,7 @@ ring: Fang and Zhao 2024, arXiv 2405.07719.
 ({'pp': 2, 'cp': 2, 'tp': 2}, 'Megatron(tp=2) * Context(cp=2) * Pipeline(pp=2)')
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, fields, replace
 from functools import lru_cache
 from itertools import product
@@ -32,12 +32,7 @@ from tpviz.schemes.zero.strategy import DataParallel
 from .sequence import KINDS, PartOfSequence, SequenceCut
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
     from tpviz.cluster.clock.cost import Memory
-    from tpviz.core.step import Operation
-    from tpviz.schemes.gpt.pointwise import Held
-    from tpviz.schemes.grid.program import Groups
 
 __all__ = ["GPT", "Context"]
 OUTSIDE = "tp-ulysses-dp-cp-pp"

@@ -1,8 +1,8 @@
 """Which experts and which tokens a rank has, and how many rows go from rank to rank.
 
 E experts lie on the axis ep, E / ep on each rank, in order. A rank chooses experts for its own
-tokens, sends each token's row to the ranks that have them, and gets the results back. Along the axis
-of tensor parallelism either all ranks have the same tokens and each a part of every expert's
+tokens, sends each token's row to the ranks that have them, and gets the results back. Along the
+axis of tensor parallelism either all ranks have the same tokens and each a part of every expert's
 matrices (``etp`` = tp), or each has whole experts and chooses for its own part of every sequence
 (``etp`` = 1).
 
@@ -30,7 +30,7 @@ NO_ROUTING = Routing()
 
 
 class ExpertCut(NamedTuple):
-    """Experts over ``ep`` ranks, each of them over ``etp`` of the ``tp`` ranks of an axis ``inside``."""
+    """Experts over ``ep`` ranks, each over ``etp`` of the ``tp`` ranks of an axis ``inside``."""
 
     ep: int = 1
     etp: int = 1
@@ -50,6 +50,17 @@ class ExpertCut(NamedTuple):
             return place.get("ep", 0)
         return int(self.sent(w).reshape(self.ep, -1).sum(1).argmax())
 
+    def places(self, w: "GPT") -> np.ndarray:
+        """The places in their sequence of the tokens that a rank chooses for. w : of the rank."""
+        place = dict(w.place)
+        if w.context:
+            found = w.context.positions(w.num_positions, _At(place)).numpy()
+        else:
+            found = np.arange(w.seq)
+        if self.parts == 1:
+            return found
+        return np.split(found, self.parts)[place.get(self.inside, 0)]
+
     def sent(self, w: "GPT") -> np.ndarray:
         """Rows of a rank for each expert, (E,). w : of the rank."""
         return _sent(self, w)
@@ -61,20 +72,9 @@ class ExpertCut(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _sent(cut: ExpertCut, w: "GPT") -> np.ndarray:
-    places = _places(cut, w)
+    places = cut.places(w)
     table = (w.routing or NO_ROUTING).decisions(w.experts, w.top_k, w.num_positions)
     return w.batch * np.bincount(table[places].ravel(), minlength=w.experts)
-
-
-def _places(cut, w):
-    """Of the tokens that a rank chooses for, in their sequence."""
-    place = dict(w.place)
-    if w.context:
-        places = w.context.positions(w.num_positions, _At(place)).numpy()
-    else:
-        places = np.arange(w.seq)
-    size = len(places) // cut.parts
-    return places[size * (index := place.get(cut.inside, 0)) :][:size] if cut.parts > 1 else places
 
 
 class _At(NamedTuple):

@@ -1,11 +1,11 @@
 """Experts over ranks, as modules and autograd functions on plain collectives.
 
 A token's row is sent to the ranks that have its experts and the results are sent back (Lepikhin et
-al. 2020, GShard, arXiv 2006.16668), without capacity: as many rows as were chosen (Gale et al. 2022,
-MegaBlocks, arXiv 2211.15841). The numbers of rows are exchanged first.
+al. 2020, GShard, arXiv 2006.16668), without capacity: as many rows as were chosen (Gale et al.
+2022, MegaBlocks, arXiv 2211.15841). The numbers of rows are exchanged first.
 
-Shapes: B batch, S sequence, T tokens that a rank chooses for, k experts of each, H hidden; n = ranks
-of ep; R rows that a rank computes.
+Shapes: B batch, S sequence, T tokens that a rank chooses for, k experts of each, H hidden; n =
+ranks of ep; R rows that a rank computes.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # -- rows between ranks ----------------------------------------------------------------------------
 class SendRows(torch.autograd.Function):
-    """All-to-all of rows (sum of ``send``, H) -> (sum of ``receive``, H), ordered by rank; gradients
-    go back. send, receive : rows for and from each rank."""
+    """All-to-all of rows (sum of ``send``, H) -> (sum of ``receive``, H), ordered by rank;
+    gradients go back. send, receive : rows for and from each rank."""
 
     @staticmethod
     def forward(
@@ -202,7 +202,9 @@ class ExpertMLP(nn.Module):
     def _numbers(self, experts):
         """(rows for each rank of ep, [[rows from a rank for each of this one's experts]])."""
         n = self.cut.ep
-        counts = experts.new_zeros(self.w.experts).scatter_add_(0, experts, experts.new_ones(len(experts)))
+        counts = experts.new_zeros(self.w.experts).scatter_add_(
+            0, experts, experts.new_ones(len(experts))
+        )
         known = counts
         if n > 1:
             known = torch.empty_like(counts)

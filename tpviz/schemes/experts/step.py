@@ -1,15 +1,16 @@
 """Experts as data: a rank's products, and the rows that go between ranks (derived).
 
-With T tokens of a rank, k experts of each, n ranks of ep, E experts, H features, b bytes a number, a
-rank sends for one MLP, forward and in backward again:
+With T tokens of a rank, k experts of each, E experts, H features, b bytes a number, a rank sends
+for one MLP, forward and in backward again:
 
     an all-to-all of E numbers of rows (int64), in forward alone;
     an all-to-all of as many rows as it has for experts of others, of at most T k H b bytes;
     one of as many rows as others have for its experts, back.
 
-Under tensor parallelism with ``etp`` = tp, what a pair of layers sends (`tpviz.schemes.grid.step`);
-with ``etp`` = 1 under sequence parallelism nothing, else an all-gather of the results, and one of the
-gradients of what was cut. The router's scores are in float32 at least.
+Under tensor parallelism with ``etp`` = tp, what a pair of layers sends
+(`tpviz.schemes.grid.step`); with ``etp`` = 1 under sequence parallelism nothing, else an all-gather
+of the results, and one of the gradients of what was cut. The router's scores are in float32 at
+least.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ ROWS = "all_to_all_v"
 
 
 def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
-    """Operations of (the MLP; the MLP of a recomputation; backward to its second layer; to its
+    """Operations of (the MLP; that of a recomputation; backward to its second layer; to its
     first). at : the `tpviz.schemes.grid.step` pieces of the layout around."""
     cut = w.cut or ExpertCut(1, at.at.i, at.at.i, at.at.inside)
     index = cut.at(w)

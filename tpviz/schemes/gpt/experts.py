@@ -59,7 +59,7 @@ class DenseExperts(nn.Module):
         super().__init__()
         from .model import activation  # which imports this
 
-        self.activation = activation(w)
+        self.activation, self.chosen = activation(w), None
         self.router = Router(w, where, **kw)
         self.up = Stack(w.experts, w.hidden, w.up_features, **kw)
         self.down = Stack(w.experts, w.mlp_width, w.hidden, **kw)
@@ -70,6 +70,7 @@ class DenseExperts(nn.Module):
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         experts, weights = self.router.choose(self.router.scores(x_BSH))
+        self.chosen = experts.detach()  # (B, S, k) of the last forward, for whoever checks bytes
         y = torch.zeros_like(x_BSH)
         for number, (up, down) in enumerate(zip(self.up.weight, self.down.weight)):
             share = (weights * (experts == number)).sum(-1, keepdim=True).to(x_BSH.dtype)

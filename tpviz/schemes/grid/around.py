@@ -1,4 +1,4 @@
-"""A factor around a tensor parallelism that cuts nothing of its matrices: most is the inner one's."""
+"""A factor around a tensor parallelism that leaves most to it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

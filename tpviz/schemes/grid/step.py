@@ -94,7 +94,7 @@ class _Pieces:
         core, core_back = attending(w, heads, keys)
         qkv, out = (self.h, w.qkv_features), (self.h, self.h)
         up, down, head = (self.h, w.up_features), (self.f, self.h), (self.h, w.vocab)
-        norm = self.statistics()
+        norm, head_back = self.statistics(), self.first_back(*head)  # of what waits the first
         if w.experts:
             experts = import_module("tpviz.schemes.experts.step").pieces(self, w)
             mlp, mlp_unsummed, down_back, up_back = experts
@@ -113,7 +113,7 @@ class _Pieces:
             "mlp": [*norm, *mlp, *self.join()],
             "mlp_unsummed": [*norm, *mlp_unsummed, *self.join()],
             "head": [*norm, *self.first(*head, chunks=1), *self.loss()],
-            "head_back": self.first_back(*head),
+            "head_back": head_back,
             "norm_back": self.norm_back(),
             "down_back": down_back,
             "up_back": up_back,

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class TensorParallel(Strategy):
     """A strategy that cuts a block's matrices and activations by a ``layout``.
 
-    shares : its own axes over which the batch is split, outer first. flat_over : those over which it
-    shards parameters that are whole otherwise, as ZeRO does. sequence : how sequences are
+    shares : its own axes over which the batch is split, outer first. flat_over : those over which
+    it shards parameters that are whole otherwise, as ZeRO does. sequence : how sequences are
     cut, where they are.
     """
 

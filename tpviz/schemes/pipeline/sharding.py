@@ -10,8 +10,8 @@ and backward, the next unit's meanwhile. Passes of a stage share nothing: each b
 nothing in flight.
 
 Gradients that are summed once more at the end (at stages 2 and 3 as shards) have buffers of their
-own: the weight that both ends share ("ends"), and what the factor inside adds up, by its axes ("tp",
-"ep+tp").
+own: the weight that both ends share ("ends"), and what the factor inside adds up, by its axes
+("tp", "ep+tp").
 
 Rajbhandari et al. 2020 (arXiv 1910.02054); with pipelines as DeepSpeed and PyTorch FSDP (derived).
 """
@@ -40,7 +40,9 @@ def groups(
     s: "Staged", w: "GPT", shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
     """{(unit, kind): {parameter: shape}}, each one flat buffer; of a stage's parameters. A kind is
-    how gradients are summed at the end, "ends", axes, "ends+ep", or "". At stage 1 there is one, ("", "")."""
+    how gradients are summed at the end: "ends", axes, "ends+ep", or "". At stage 1 there is one,
+    ("", "").
+    """
     if s.zero_stage > 1:
         return _by_unit(s.inside, w, shapes)
     return {("", ""): dict(shapes)} if shapes else {}

@@ -4,7 +4,7 @@ The order of a stage's actions is that of `tpviz.core.schedules`, its blocks tho
 a microbatch does on it that of the factor inside.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import floor, prod
@@ -15,6 +15,7 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import SCHEDULES, Schedule, schedule
 from tpviz.core.schedules import check as check_schedule
 from tpviz.core.schedules.own import read
+from tpviz.core.step import Part, flat
 from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.pointwise import spread
@@ -270,6 +271,11 @@ class Staged(Strategy):
 
         self.check(workload)
         return ledger(self, self.seen_by(workload, rank), self.place_of(rank))
+
+    def parts_of(self, workload: GPT, rank: int) -> "Iterable[tuple[Part, int]]":
+        from .step import rank_step
+
+        return flat(rank_step(self, self.seen_by(workload, rank), self.place_of(rank)))
 
     def place_of(self, rank: int) -> int:
         """The index along pp of a rank."""

@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
 def ledger(s: "Staged", w: "GPT", place: int) -> "Ledger":
     """The `Ledger` of one step of a rank whose index along pp is ``place``."""
+    axes = s.axes
+    parents = {axis: axes[parent] for axis, parent in s.parent_axis.items()}
+    sizes = axes | parents | {"pp": 2, "ends": 2}  # a message has two ranks
+    return count(rank_step(s, w, place), sizes)
+
+
+def rank_step(s: "Staged", w: "GPT", place: int) -> list[Part | Repeat]:
+    """What a rank does in one step, stage by stage, not in its order."""
     schedule, actions = s.schedule_of(w), stage_parts(s, w)
     step: list[Part | Repeat] = [
         Repeat(actions[kind, stage], s.microbatches)
@@ -47,10 +55,7 @@ def ledger(s: "Staged", w: "GPT", place: int) -> "Ledger":
             if rank == place and plan.travels(message):
                 payload = message_bytes(s, w)
                 step.append(Part(message.phase, "", (Collective("pp", name, payload),)))
-    step += end_parts(s, w, place)
-    axes = s.axes
-    parents = {axis: axes[parent] for axis, parent in s.parent_axis.items()}
-    return count(step, axes | parents | {"pp": 2, "ends": 2})  # a message has two ranks
+    return step + end_parts(s, w, place)
 
 
 def shares_ends(schedule: Schedule, place: int) -> bool:
@@ -68,6 +73,7 @@ def num_local_parameters(s: "Staged", w: "GPT") -> tuple[int, ...]:
 @lru_cache(maxsize=256)
 def num_summed_parameters(s: "Staged", w: "GPT") -> dict[str, tuple[int, ...]]:
     """{axis: (numbers by stage)} of those whose gradients the factor inside adds up over it."""
+
     def number(axis):
         return lambda kinds: sum(n for kind, n in kinds.items() if axis in kind.split("+"))
 

@@ -1,0 +1,69 @@
+"""The bytes of rows between ranks where a router has chosen: exact, from its choices.
+
+A formula does not know what a router will choose, and takes even loads. Once the choices are known,
+as those of one process, every rank's bytes are.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpviz.core.mesh import Mesh
+from tpviz.core.step import Collective, Issue, expanded
+from tpviz.core.trace.ledger import Ledger
+
+from .step import ROWS
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
+    from tpviz.schemes.strategy import Strategy
+
+
+def ledger_given(
+    strategy: "Strategy", w: "GPT", rank: int, choices: np.ndarray, ledger: Ledger
+) -> Ledger:
+    """The ``ledger`` of a rank with the bytes of its rows after these ``choices``, int64 (layers,
+    batch, seq, top_k), of the whole workload."""
+    moved, passes = rows_moved(strategy, w, rank, choices), Counter[str]()
+    times_each = 2 * getattr(strategy, "microbatches", strategy.accumulation)
+    for part, times in strategy.parts_of(w, rank):
+        moves = sum(_is_rows(operation) for operation in expanded(part.operations))
+        if moves:  # there or back: both of a layer's ways, in all microbatches, are its rows
+            passes[part.phase] += times * moves * int(moved[int(part.layer.split(".")[1])])
+    size = w.hidden * w.itemsize
+    exact = {phase: total * size // times_each for phase, total in passes.items()}
+    return Ledger(
+        tuple(
+            row._replace(payload_bytes=exact[row.phase], wire_bytes=exact[row.phase])
+            if row.collective == ROWS
+            else row
+            for row in ledger.rows
+        )
+    )
+
+
+def rows_moved(strategy: "Strategy", w: "GPT", rank: int, choices: np.ndarray) -> np.ndarray:
+    """By layer, the rows that a rank sends to others and gets from them, forward; (layers,)."""
+    mesh, inside = Mesh(strategy.axes), getattr(strategy, "inside", strategy)
+    local = inside.local(strategy.seen_by(w, rank))
+    cut, coords = local.cut, mesh.coords(rank)
+    if cut is None or cut.ep == 1:
+        return np.zeros(w.layers, int)
+    places, each = cut.places(local), w.experts // cut.ep
+    owner, me = choices // each, coords["ep"]
+    shares = {axis: mesh.axes[axis] for axis in ("dp", "ep") if axis in mesh.axes}
+    rows = np.arange(w.batch).reshape(*shares.values(), -1)
+
+    def of(index):
+        own = rows[tuple({**coords, "ep": index}[axis] for axis in shares)]
+        return owner[:, own][:, :, places]
+
+    sent = (of(me) != me).sum((1, 2, 3))
+    others = (of(other) == me for other in range(cut.ep) if other != me)
+    return sent + sum(found.sum((1, 2, 3)) for found in others)
+
+
+def _is_rows(operation):
+    move = operation.move if isinstance(operation, Issue) else operation
+    return isinstance(move, Collective) and move.collective == ROWS
