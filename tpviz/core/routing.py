@@ -8,7 +8,7 @@ experts that are given, and it learns.
 >>> Routing().counts(experts=4, top_k=2, seq=8)
 array([4, 4, 4, 4])
 >>> Routing(skew=1.0).counts(experts=4, top_k=1, seq=16)
-array([3, 1, 4, 8])
+array([3, 7, 4, 2])
 """
 
 from dataclasses import dataclass

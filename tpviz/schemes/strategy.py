@@ -9,7 +9,7 @@ Traceback (most recent call last):
 TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks, accumulation, recompute
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache, wraps
 from importlib import import_module
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 from tpviz.cluster.clock.fast import Clock
 from tpviz.core.checks import divides
 from tpviz.core.mesh import Mesh
-from tpviz.core.step import count, flat, interned, ready_order
+from tpviz.core.step import count, interned, ready_order
 
 from .advice import with_advice
 from .knobs import settle_knobs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tpviz.cluster import Cluster, Device
     from tpviz.cluster.clock.cost import Memory, Segment
-    from tpviz.core.step import Part, Step
+    from tpviz.core.step import Step
     from tpviz.core.trace import Ledger
     from tpviz.core.workload import GPT
 
@@ -140,17 +140,7 @@ class Strategy(Searched):
     def ledger_of(self, workload: "GPT", rank: int) -> "Ledger":
         """The `Ledger` of one step of a rank; raises as `check` and `step`."""
         self.check(workload)
-        return _ledger(self, self.seen_by(workload, rank))
-
-    def parts_of(self, workload: "GPT", rank: int) -> "Iterable[tuple[Part, int]]":
-        """(part, how often it runs) of a step of a rank, as its ledger counts them."""
-        return flat(step_of(self, self.seen_by(workload, rank)))
-
-    def seen_by(self, workload: "GPT", rank: int) -> "GPT":
-        """The workload with the place of a rank, where ranks have more or less to do by it."""
-        if not workload.experts:
-            return workload
-        return replace(workload, place=tuple(Mesh(self.axes).coords(rank).items()))
+        return _ledger(self, seen_by(self, workload, rank))
 
     def cost(
         self, workload: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None
@@ -213,6 +203,13 @@ def _ledger(strategy: Strategy, workload: "GPT"):
     axes = strategy.axes
     parents = {axis: axes[parent] for axis, parent in strategy.parent_axis.items()}
     return count(step_of(strategy, workload), axes | parents)
+
+
+def seen_by(strategy: Strategy, workload: "GPT", rank: int) -> "GPT":
+    """The workload with the place of a rank, where ranks have more or less to do by it."""
+    if not workload.experts:
+        return workload
+    return replace(workload, place=tuple(Mesh(strategy.axes).coords(rank).items()))
 
 
 def microbatch(strategy: Strategy, workload: "GPT") -> "GPT":

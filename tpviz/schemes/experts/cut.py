@@ -13,7 +13,7 @@ alike, and a rank gets ep times what it sends itself. Where the router chooses, 
 >>> from tpviz import GPT, Routing
 >>> cut, w = ExpertCut(ep=2), GPT(experts=4, seq=8, batch=1, routing=Routing(1.0))
 >>> cut.sent(w), cut.loads(w, 1)
-(array([5, 3, 4, 4]), array([8, 8]))
+(array([3, 7, 4, 2]), array([8, 4]))
 """
 
 from functools import lru_cache

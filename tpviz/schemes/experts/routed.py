@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpviz.core.mesh import Mesh
-from tpviz.core.step import Collective, Issue, expanded
+from tpviz.core.step import Collective, Issue, expanded, flat
 from tpviz.core.trace.ledger import Ledger
+from tpviz.schemes.pipeline.staged import Staged
+from tpviz.schemes.pipeline.step import rank_step
+from tpviz.schemes.strategy import seen_by, step_of
 
 from .step import ROWS
 
@@ -27,7 +30,7 @@ def ledger_given(
     batch, seq, top_k), of the whole workload."""
     moved, passes = rows_moved(strategy, w, rank, choices), Counter[str]()
     times_each = 2 * getattr(strategy, "microbatches", strategy.accumulation)
-    for part, times in strategy.parts_of(w, rank):
+    for part, times in flat(_step(strategy, seen_by(strategy, w, rank), rank)):
         moves = sum(_is_rows(operation) for operation in expanded(part.operations))
         if moves:  # there or back: both of a layer's ways, in all microbatches, are its rows
             passes[part.phase] += times * moves * int(moved[int(part.layer.split(".")[1])])
@@ -46,7 +49,7 @@ def ledger_given(
 def rows_moved(strategy: "Strategy", w: "GPT", rank: int, choices: np.ndarray) -> np.ndarray:
     """By layer, the rows that a rank sends to others and gets from them, forward; (layers,)."""
     mesh, inside = Mesh(strategy.axes), getattr(strategy, "inside", strategy)
-    local = inside.local(strategy.seen_by(w, rank))
+    local = inside.local(seen_by(strategy, w, rank))
     cut, coords = local.cut, mesh.coords(rank)
     if cut is None or cut.ep == 1:
         return np.zeros(w.layers, int)
@@ -62,6 +65,12 @@ def rows_moved(strategy: "Strategy", w: "GPT", rank: int, choices: np.ndarray) -
     sent = (of(me) != me).sum((1, 2, 3))
     others = (of(other) == me for other in range(cut.ep) if other != me)
     return sent + sum(found.sum((1, 2, 3)) for found in others)
+
+
+def _step(strategy, w, rank):
+    if isinstance(strategy, Staged):
+        return rank_step(strategy, w, strategy.place_of(rank))
+    return step_of(strategy, w)
 
 
 def _is_rows(operation):

@@ -3,6 +3,7 @@
 Shapes: T tokens, H hidden, E experts, k of them a token, F an expert's width.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,11 +56,15 @@ class DenseExperts(nn.Module):
     """The MLP of the reference model: every expert computes every token, and those that were not
     chosen count nothing. Dispatch is the schemes' matter, so this has none."""
 
-    def __init__(self, w: "GPT", where: Tensor | None = None, **kw: Any):
+    def __init__(
+        self,
+        w: "GPT",
+        activation: Callable[[Tensor], Tensor],
+        where: Tensor | None = None,
+        **kw: Any,
+    ):
         super().__init__()
-        from .model import activation  # which imports this
-
-        self.activation, self.chosen = activation(w), None
+        self.activation, self.chosen = activation, None
         self.router = Router(w, where, **kw)
         self.up = Stack(w.experts, w.hidden, w.up_features, **kw)
         self.down = Stack(w.experts, w.mlp_width, w.hidden, **kw)

@@ -235,7 +235,8 @@ class Block(ResidualBlock):
         self.norm1 = norm(w, **kw)
         self.attention = Attention(w, where, **kw)
         self.norm2 = norm(w, **kw)
-        self.mlp = DenseExperts(w, where, **kw) if w.experts else MLP(w, **kw)
+        experts = w.experts and DenseExperts(w, activation(w), where, **kw)
+        self.mlp = experts or MLP(w, **kw)
 
 
 class ReferenceGPT(nn.Module):

@@ -4,7 +4,7 @@ The order of a stage's actions is that of `tpviz.core.schedules`, its blocks tho
 a microbatch does on it that of the factor inside.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import floor, prod
@@ -15,7 +15,6 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import SCHEDULES, Schedule, schedule
 from tpviz.core.schedules import check as check_schedule
 from tpviz.core.schedules.own import read
-from tpviz.core.step import Part, flat
 from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.pointwise import spread
@@ -24,7 +23,7 @@ from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.schemes.knobs import microbatches
 from tpviz.schemes.merak.paper import kept_shares
 from tpviz.schemes.replicas import Replicas
-from tpviz.schemes.strategy import Strategy
+from tpviz.schemes.strategy import Strategy, seen_by
 from tpviz.schemes.zero.buckets import kept_ranges
 from tpviz.schemes.zero.strategy import DataParallel
 
@@ -270,12 +269,7 @@ class Staged(Strategy):
         from .step import ledger
 
         self.check(workload)
-        return ledger(self, self.seen_by(workload, rank), self.place_of(rank))
-
-    def parts_of(self, workload: GPT, rank: int) -> "Iterable[tuple[Part, int]]":
-        from .step import rank_step
-
-        return flat(rank_step(self, self.seen_by(workload, rank), self.place_of(rank)))
+        return ledger(self, seen_by(self, workload, rank), self.place_of(rank))
 
     def place_of(self, rank: int) -> int:
         """The index along pp of a rank."""
