@@ -21,11 +21,11 @@ from products import draw
 DRAWS, SEED = 300, 1000
 
 
-def cases(draws: int, seed: int, *, context: bool = False) -> Iterator[tuple[tv.Strategy, tv.GPT]]:
-    """(product, workload) in turn; its capture has the formula's ledger on every rank. context :
-    with sequences over ranks."""
+def cases(draws: int, seed: int, **kinds: bool) -> Iterator[tuple[tv.Strategy, tv.GPT]]:
+    """(product, workload) in turn; its capture has the formula's ledger on every rank. kinds : of
+    `products.draw`, context or experts."""
     for number in range(draws):
-        strategy, w = draw(random.Random(seed + number), context)
+        strategy, w = draw(random.Random(seed + number), **kinds)
         program = tv.capture(strategy, w)
         for rank in range(strategy.world_size):
             if program.ledger(rank) != strategy.ledger_of(w, rank):

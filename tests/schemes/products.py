@@ -1,6 +1,7 @@
 """Products of factors, drawn at random: a tensor parallelism, perhaps sequences over ranks around
 it, a pipeline, data parallelism, with knobs of each, the axes in some order of ranks."""
 
+from dataclasses import replace
 from itertools import permutations
 from math import prod
 
@@ -76,18 +77,42 @@ def pipeline(rnd, pp):
     )
 
 
-def draw(rnd, context=False):
-    """(product, workload) that fit, on 2 to 8 ranks. context : with sequences over ranks."""
+def mixture(rnd, w, cp):
+    """The workload with experts, whose router chooses, or not."""
+    return replace(
+        w,
+        batch=32,
+        experts=rnd.choice((4, 8)),
+        top_k=rnd.choice((1, 2)),
+        moe_ffn=rnd.choice((None, 24)),
+        shared_experts=rnd.choice((0, 0, 1)),
+        router=rnd.choice(("softmax", "sigmoid")),
+        capacity=rnd.choice((None, None, 0.75, 1.5)) if cp == 1 else None,
+        aux_loss=rnd.choice((0.0, 0.1)),
+        routing=rnd.choice((None, None, tv.Routing(rnd.choice((0.0, 1.5)), rnd.randrange(9)))),
+    )
+
+
+def draw(rnd, context=False, experts=False):
+    """(product, workload) that fit, on 2 to 8 ranks. context : with sequences over ranks. experts :
+    with a mixture of experts, and sequences over ranks in one of three."""
     while True:
+        context = rnd.random() < 0.3 if experts else context
         w, sizes = workload(rnd, context), [rnd.choice((1, 2, 4)) for _ in range(3)]
         ranks, pp, dp = sizes
         cp, ulysses = rnd.choice(FORMS) if context else (1, 1)
-        if not 2 <= cp * ulysses * prod(sizes) <= 8:
+        ep = rnd.choice((1, 2, 2, 4, 8)) if experts else 1
+        if not 2 <= cp * ulysses * ep * prod(sizes) <= 8:
             continue
-        inner = tensor(rnd, ranks)
+        if experts:
+            w = mixture(rnd, w, cp * ulysses)
+            inner = tv.Megatron(tp=ranks, sp=rnd.random() < 0.5) if ranks > 1 else None
+        else:
+            inner = tensor(rnd, ranks)
         factors = [inner] if inner else []
         kinds = [kind for kind in KINDS if ulysses == 1 or kind != "ulysses"]
         factors += [tv.Context(cp, rnd.choice(kinds), ulysses)] if context else []
+        factors += [tv.Experts(ep=ep, etp=rnd.choice((1, ranks)))] if ep > 1 else []
         zero = rnd.choice((0, 1, 2, 3))
         states = {"zero": zero, "shard": 2 * (dp == 4 and zero > 0 and rnd.random() < 0.5)}
         if pp > 1:

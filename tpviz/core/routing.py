@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from .checks import settle, whole_number
+from .checks import number, settle, whole_number
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,7 @@ class Routing:
     seed: int = 0
 
     def __post_init__(self):
-        skew = self.skew
-        if isinstance(skew, bool) or not isinstance(skew, int | float) or not 0 <= skew <= 10:
-            raise ValueError(f"skew={skew!r} must be a number from 0 to 10")
-        object.__setattr__(self, "skew", float(skew))
+        settle(self, "skew", number, 0, 10)
         settle(self, "seed", whole_number, 0)
 
     def shares(self, experts: int, top_k: int) -> np.ndarray:

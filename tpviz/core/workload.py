@@ -11,12 +11,12 @@ the same data offline.
 
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
-from .checks import divides, one_of, settle, whole_number, whole_numbers
+from .checks import divides, number, one_of, settle, whole_number, whole_numbers
 from .routing import Routing
 
 MOST = {
@@ -68,6 +68,11 @@ class GPT:
     width, side by side, that every token goes through (Dai et al. 2024, arXiv 2401.06066).
     router : "softmax" over all experts, or "sigmoid" of each score (DeepSeek-AI 2024, arXiv
     2412.19437). The chosen ones' weights are scaled to add up to 1 where ``top_k`` is above 1.
+    capacity : None: no choice is dropped; else an expert takes at most ``capacity * seq * top_k /
+    experts`` of each sequence's, first choices first, and what is over is dropped (Lepikhin et al.
+    2020, arXiv 2006.16668, for whom a group is what a sequence is here).
+    aux_loss : weight of the load balance loss of each sequence, E / k sum_e f_e P_e (Fedus et al.
+    2021, arXiv 2101.03961, equation 4), which is in the gradients and not in the reported loss.
     routing : None: the router chooses; or a `tpviz.Routing`, which says who goes where.
 
     Raises ``ValueError`` with the sizes that clash and the nearest that work.
@@ -95,6 +100,8 @@ class GPT:
     moe_ffn: int | None = None
     shared_experts: int = 0
     router: str = "softmax"
+    capacity: float | None = None
+    aux_loss: float = 0.0
     routing: Routing | None = None
     cut: Any = field(default=None, repr=False)
     """of a rank's part: how `tpviz.schemes.experts` cuts its experts"""
@@ -128,7 +135,10 @@ class GPT:
                 f"top_k={self.top_k} is more than experts={self.experts}: use top_k="
                 f"{self.experts} or less, or experts={self.top_k}"
             )
-        for name in ("moe_ffn", "shared_experts", "routing"):
+        if self.capacity is not None:
+            settle(self, "capacity", number, 0.01, 1000)
+        settle(self, "aux_loss", number, 0, 1000)
+        for name in ("moe_ffn", "shared_experts", "capacity", "aux_loss", "routing"):
             if (value := getattr(self, name)) and not self.experts:
                 raise ValueError(f"{name}={value!r} is about experts: give experts=8, or leave it")
         if not isinstance(self.routing, Routing | None):
@@ -191,6 +201,11 @@ class GPT:
         """Output features of the first layer of the MLP, or of an expert: its width, twice if it is
         gated."""
         return (1 + self.gated) * self.mlp_width
+
+    @property
+    def taken(self) -> int:
+        """The most choices of a sequence that an expert takes, by ``capacity``."""
+        return ceil((self.capacity or 0) * self.num_positions * self.top_k / self.experts)
 
     @property
     def divisible(self) -> dict[str, tuple[int, int]]:

@@ -135,6 +135,11 @@ class Context(Around):
         if cut is None:
             return self.within.check(w)
         cut.check(w.seq)
+        if w.capacity:
+            raise ValueError(
+                f"capacity={w.capacity} counts the choices of whole sequences, of which "
+                f"{self.short} gives a rank a part: use capacity=None, or no Context"
+            )
         try:
             self.within.check(self.part(w))
         except ValueError as error:

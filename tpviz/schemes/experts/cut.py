@@ -8,7 +8,7 @@ matrices (``etp`` = tp), or each has whole experts and chooses for its own part 
 
 All ranks of ep have the same places of other sequences, so under a `tpviz.Routing` they choose
 alike, and a rank gets ep times what it sends itself. Where the router chooses, formulas take a
-`Routing` without skew.
+`Routing` without skew. Under a capacity all experts get rows for all that they may take.
 
 >>> from tpviz import GPT, Routing
 >>> cut, w = ExpertCut(ep=2), GPT(experts=4, seq=8, batch=1, routing=Routing(1.0))
@@ -70,8 +70,16 @@ class ExpertCut(NamedTuple):
         return self.ep * self.sent(w).reshape(self.ep, -1)[index]
 
 
+def parts_over(cut: ExpertCut, w: "GPT") -> tuple[str, ...]:
+    """The axes whose ranks choose for parts of the same sequences. w : of the rank."""
+    inside = (cut.inside,) if cut.parts > 1 else ()
+    return (*(w.context.axes if w.context else ()), *inside)
+
+
 @lru_cache(maxsize=1024)
 def _sent(cut: ExpertCut, w: "GPT") -> np.ndarray:
+    if w.capacity:
+        return np.full(w.experts, w.batch * w.taken)
     places = cut.places(w)
     table = (w.routing or NO_ROUTING).decisions(w.experts, w.top_k, w.num_positions)
     return w.batch * np.bincount(table[places].ravel(), minlength=w.experts)

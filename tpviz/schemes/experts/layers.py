@@ -1,8 +1,8 @@
 """Experts over ranks, as modules and autograd functions on plain collectives.
 
 A token's row is sent to the ranks that have its experts and the results are sent back (Lepikhin et
-al. 2020, GShard, arXiv 2006.16668), without capacity: as many rows as were chosen (Gale et al.
-2022, MegaBlocks, arXiv 2211.15841). The numbers of rows are exchanged first.
+al. 2020, GShard, arXiv 2006.16668): as many rows as were chosen, whose numbers are exchanged first
+(Gale et al. 2022, MegaBlocks, arXiv 2211.15841), or, under a capacity, buffers of equal size.
 
 Shapes: B batch, S sequence, T tokens that a rank chooses for, k experts of each, H hidden; n =
 ranks of ep; R rows that a rank computes.
@@ -10,6 +10,7 @@ ranks of ep; R rows that a rank computes.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +21,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
 from tpviz.schemes.collectives import Alone, Group, gather_first, own_of, scatter_first
-from tpviz.schemes.gpt.experts import Router, Stack
+from tpviz.schemes.gpt.experts import Balance, Router, Stack
 from tpviz.schemes.gpt.model import activation
 from tpviz.schemes.grid.operators import Cut, Gather
-from tpviz.schemes.operators import Reduce, ReduceScatter
+from tpviz.schemes.operators import Exchange, Reduce, ReduceScatter
 
-from .cut import ExpertCut
+from .cut import ExpertCut, parts_over
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -149,6 +150,8 @@ class ExpertMLP(nn.Module):
         if self.cut.parts > 1:
             where = torch.arange(w.seq) if where is None else where
             where = own_of(where, self.inside)
+        self.balance = Balance(w, self.cut.tp) if w.aux_loss else None
+        self.parts = [groups.mesh.get_group(axis) for axis in parts_over(self.cut, w)]
         self.router = Router(w, where, **kw)
         self.up = Stack(own, w.hidden, w.up_features // parts, **kw)
         self.down = Stack(own, w.mlp_width // parts, w.hidden, **kw)
@@ -159,13 +162,22 @@ class ExpertMLP(nn.Module):
 
     def forward(self, x: Tensor, summed: bool = True) -> Tensor:
         """The block's second part. summed : of no matter here: the last sum is made in any case."""
-        x = self._before(x)
-        experts, weights = self.router.choose(self.router.scores(x), int(not self.sp))
-        y = self._through(x.flatten(0, 1), experts.flatten()).view(*experts.shape, -1)
-        y = (y * weights.unsqueeze(-1).to(y.dtype)).sum(-2)
+        x, at = self._before(x), int(not self.sp)
+        scores = self.router.scores(x)
+        experts, weights, numbers = self.router.choose(scores, at)
+        rows, chosen = x.flatten(0, 1), experts.flatten()
+        if numbers is None:
+            y = self._through(rows, chosen)
+        else:
+            y = self._taken(rows, chosen, self._slots(experts, numbers))
+        y = (y.view(*experts.shape, -1) * weights.unsqueeze(-1).to(y.dtype)).sum(-2)
         if self.shared_up is not None and self.shared_down is not None:
             y = y + self.shared_down(self.activation(self.shared_up(x)))
-        return self._after(y)
+        y = self._after(y)
+        if not self.balance:
+            return y
+        of = scores.movedim(at, 1), experts.movedim(at, 1)
+        return self.balance.beside(y, *of, self._add_up)
 
     def _before(self, x):
         """The tokens that this rank chooses for, from those of the stream."""
@@ -191,6 +203,39 @@ class ExpertMLP(nn.Module):
         y = self._computed(Reorder.apply(rows, sorting, back), loads)
         y = SendRows.apply(Reorder.apply(y, back, sorting), receive, send, self.group)
         return Reorder.apply(y, inverse, order)
+
+    def _slots(self, experts, numbers):
+        """(of each choice its place in a buffer (experts, batch, taken), where that ends), which is
+        the place of dropped ones."""
+        taken, dim = self.router.taken, int(self.sp)
+        batch = torch.arange(experts.shape[dim], device=experts.device)
+        rows = experts * len(batch) + (batch.view(-1, 1) if self.sp else batch.view(-1, 1, 1))
+        found = rows * taken + numbers
+        behind = self.w.experts * len(batch) * taken
+        return found.masked_fill(numbers >= taken, behind).flatten(), behind
+
+    def _taken(self, x, experts, slots):
+        """As `_through`, in buffers of equal size: rows that are not taken come back as zeros."""
+        (slots, behind), n = slots, self.cut.ep
+        each = len(slots) // len(x)
+        rows = F.pad(x.repeat_interleave(each, 0), (0, 0, 0, 1))
+        source = slots.new_full((behind + 1,), len(slots))
+        source[slots] = torch.arange(len(slots), device=slots.device)
+        sent = rows[source[:-1]]
+        if n > 1:
+            sent = Exchange.apply(sent.unflatten(0, (n, -1)), self.group).flatten(0, 1)
+        own = self.w.experts // n
+        parts = sent.view(n, own, -1, x.shape[-1]).transpose(0, 1)
+        y = self._computed(parts.flatten(0, 2), [parts.shape[1] * parts.shape[2]] * own)
+        y = y.view(own, n, -1, x.shape[-1]).transpose(0, 1).flatten(1, 2)
+        y = (Exchange.apply(y, self.group) if n > 1 else y).flatten(0, 1)
+        return F.pad(y, (0, 0, 0, 1))[slots]
+
+    def _add_up(self, counts):
+        """Over the ranks that have other parts of the same sequences; how many these are."""
+        for group in self.parts:
+            dist.all_reduce(counts, group=group)
+        return prod(group.size() for group in self.parts)
 
     def _computed(self, rows, loads):
         """Rows that lie expert after expert, so many of each of this rank's."""

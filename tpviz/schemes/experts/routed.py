@@ -18,6 +18,9 @@ from tpviz.schemes.strategy import seen_by, step_of
 
 from .step import ROWS
 
+SHARING = ("dp", "replicate", "shard", "ep")
+"""Axes that share the batch around and over experts, outer first."""
+
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
     from tpviz.schemes.strategy import Strategy
@@ -55,7 +58,7 @@ def rows_moved(strategy: "Strategy", w: "GPT", rank: int, choices: np.ndarray) -
         return np.zeros(w.layers, int)
     places, each = cut.places(local), w.experts // cut.ep
     owner, me = choices // each, coords["ep"]
-    shares = {axis: mesh.axes[axis] for axis in ("dp", "ep") if axis in mesh.axes}
+    shares = {axis: mesh.axes[axis] for axis in SHARING if axis in mesh.axes}
     rows = np.arange(w.batch).reshape(*shares.values(), -1)
 
     def of(index):

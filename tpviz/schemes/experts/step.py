@@ -3,14 +3,14 @@
 With T tokens of a rank, k experts of each, E experts, H features, b bytes a number, a rank sends
 for one MLP, forward and in backward again:
 
-    an all-to-all of E numbers of rows (int64), in forward alone;
+    an all-to-all of E numbers of rows (int64), in forward alone, but under a capacity;
     an all-to-all of as many rows as it has for experts of others, of at most T k H b bytes;
     one of as many rows as others have for its experts, back.
 
 Under tensor parallelism with ``etp`` = tp, what a pair of layers sends
 (`tpviz.schemes.grid.step`); with ``etp`` = 1 under sequence parallelism nothing, else an all-gather
 of the results, and one of the gradients of what was cut. The router's scores are in float32 at
-least.
+least. The counts of a balance loss, B E numbers, are added up over ranks with parts of sequences.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tpviz.core.step import Collective, Operation
 from tpviz.schemes.gpt.kernels import gemm
 
-from .cut import ExpertCut
+from .cut import ExpertCut, parts_over
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -35,13 +35,18 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     loads = [int(n) for n in cut.loads(w, index)]
     sent = cut.sent(w)
     own = int(sent.reshape(cut.ep, -1)[index].sum())
-    tokens = int(sent.sum()) // w.top_k
-    item, h, parts = w.itemsize, w.hidden, cut.etp
+    tokens = w.batch * w.seq // cut.parts
+    item, h, parts, wide = w.itemsize, w.hidden, cut.etp, max(w.itemsize, 4)
     ups, downs = (h, w.up_features // parts), (w.mlp_width // parts, h)
     there = rows(cut, int(sent.sum()) - own, h * item)
     back = rows(cut, sum(loads) - own, h * item)
-    wide = max(item, 4)
-    numbers = [Collective("ep", "all_to_all", 8 * w.experts)] * (cut.ep > 1)
+    if w.capacity and there:
+        there = back = [Collective("ep", "all_to_all", int(sent.sum()) * h * item)]
+    numbers = [Collective("ep", "all_to_all", 8 * w.experts)] * (cut.ep > 1 and not w.capacity)
+    counts = [
+        Collective(axis, "all_reduce", w.batch * w.experts * wide)
+        for axis in parts_over(cut, w) * bool(w.aux_loss)
+    ]
     before, after, before_back, after_back = _around(at, cut)
     n = w.shared_experts
     shared = (tokens, (h, n * ups[1]), (n * downs[0], h)) if n else None
@@ -54,6 +59,7 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
         *back,
         *([gemm(shared[0], *layer, item) for layer in shared[1:]] if shared else ()),
         *after,
+        *counts,
     ]
     both = lambda rows, k, n: (gemm(rows, n, k, item), gemm(n, rows, k, item))
     to_down = [

@@ -133,6 +133,11 @@ class Experts(Around):
         self.within.check(w.with_batch(w.batch // self.ep))
         if self.cut.parts > 1:
             divides("seq", w.seq, self.cut.inside, self.cut.parts)
+            if w.capacity:
+                raise ValueError(
+                    f"capacity={w.capacity} counts the choices of whole sequences, of which etp="
+                    f"{self.etp} gives a rank a part: use etp={self.cut.tp}, or capacity=None"
+                )
 
     def local(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one rank."""

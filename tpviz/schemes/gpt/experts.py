@@ -29,6 +29,7 @@ class Router(nn.Linear):
     def __init__(self, w: "GPT", where: Tensor | None = None, **kw: Any):
         super().__init__(w.hidden, w.experts, bias=False, **kw)
         self.top_k, self.sigmoid, self.given = w.top_k, w.router == "sigmoid", None
+        self.taken = w.taken if w.capacity else None
         if w.routing:
             table = w.routing.decisions(w.experts, w.top_k, w.num_positions)
             given = torch.tensor(table, device=self.weight.device)
@@ -40,16 +41,77 @@ class Router(nn.Linear):
         logits = F.linear(x.to(wide), self.weight.to(wide))
         return logits.sigmoid() if self.sigmoid else logits.softmax(-1)
 
-    def choose(self, scores: Tensor, sequence: int = 1) -> tuple[Tensor, Tensor]:
-        """(the experts of each token, (..., k); their weights, which add up to 1 where there are
-        several). sequence : the dim of ``scores`` along which the places are."""
+    def choose(self, scores: Tensor, sequence: int = 1) -> tuple[Tensor, Tensor, Tensor | None]:
+        """(the experts of each token, (B, S, k); their weights, which add up to 1 where there are
+        several; under a capacity each choice's number among those of its expert in its sequence,
+        which is dropped from `taken` on). sequence : the dim of ``scores`` along which the places
+        are, 0 where (S, B, k) is meant."""
         if self.given is None:
             experts = scores.topk(self.top_k, -1).indices
         else:
             given = self.given.unsqueeze(1 - sequence)
             experts = given.expand(*scores.shape[:-1], -1)
         weights = scores.gather(-1, experts)
-        return experts, weights / weights.sum(-1, keepdim=True) if self.top_k > 1 else weights
+        if self.top_k > 1:
+            weights = weights / weights.sum(-1, keepdim=True)
+        if self.taken is None:
+            return experts, weights, None
+        numbers = self._numbers(experts.movedim(sequence, 1)).movedim(1, sequence)
+        return experts, weights * (numbers < self.taken), numbers
+
+    def _numbers(self, experts):
+        """Of choices (B, S, k): the first of all tokens come before any second one."""
+        in_order = experts.transpose(1, 2).flatten(1)
+        one_hot = F.one_hot(in_order, self.out_features)
+        found = (one_hot.cumsum(1) * one_hot).sum(-1) - 1
+        return found.unflatten(1, (self.top_k, -1)).transpose(1, 2)
+
+
+class LossBeside(torch.autograd.Function):
+    """y as it is; backward adds a loss's gradient, times ``factor``, to what flows back."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, loss: Tensor, factor: float) -> Tensor:
+        ctx.factor, ctx.like = factor, loss
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad, torch.full_like(ctx.like, ctx.factor), None
+
+
+class Balance:
+    """The load balance loss of a module's router, which counts beside that of the model.
+
+    weight : the workload's ``aux_loss``. factor : that of a microbatch's loss, as
+    `tpviz.schemes.gradients.share` gives it; over ``ranks`` that have the same loss.
+    """
+
+    factor = 1.0
+
+    def __init__(self, w: "GPT", ranks: int = 1):
+        self.weight, self.experts, self.top_k, self.ranks = w.aux_loss, w.experts, w.top_k, ranks
+
+    def beside(
+        self, y: Tensor, scores: Tensor, chosen: Tensor, add_up: Callable[[Tensor], int]
+    ) -> Tensor:
+        """y, whose backward balances the loads too. scores (B, S, E), chosen (B, S, k). add_up :
+        adds up the counts of ranks that have parts of the sequences, in place; how many these are.
+        """
+        counts = torch.zeros_like(scores[:, 0]).scatter_add_(
+            1, chosen.flatten(1), torch.ones_like(chosen.flatten(1), dtype=scores.dtype)
+        )
+        tokens = add_up(counts) * scores.shape[1]
+        parts = scores / scores.sum(-1, keepdim=True)
+        loss = (counts / tokens * parts.mean(1)).sum(1).mean() * self.experts / self.top_k
+        return LossBeside.apply(y, loss, self.factor * self.weight / self.ranks)  # pyright: ignore[reportReturnType]
+
+
+def weigh(module: nn.Module, factor: float) -> None:
+    """Have load balance losses count as a microbatch's loss does."""
+    for part in module.modules():
+        if isinstance(balance := getattr(part, "balance", None), Balance):
+            balance.factor = factor
 
 
 class DenseExperts(nn.Module):
@@ -65,6 +127,7 @@ class DenseExperts(nn.Module):
     ):
         super().__init__()
         self.activation, self.chosen = activation, None
+        self.balance = Balance(w) if w.aux_loss else None
         self.router = Router(w, where, **kw)
         self.up = Stack(w.experts, w.hidden, w.up_features, **kw)
         self.down = Stack(w.experts, w.mlp_width, w.hidden, **kw)
@@ -74,12 +137,15 @@ class DenseExperts(nn.Module):
             self.shared_down = nn.Linear(n * w.mlp_width, w.hidden, bias=False, **kw)
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        experts, weights = self.router.choose(self.router.scores(x_BSH))
+        scores = self.router.scores(x_BSH)
+        experts, weights, _ = self.router.choose(scores)
         self.chosen = experts.detach()  # (B, S, k) of the last forward, for whoever checks bytes
         y = torch.zeros_like(x_BSH)
         for number, (up, down) in enumerate(zip(self.up.weight, self.down.weight)):
             share = (weights * (experts == number)).sum(-1, keepdim=True).to(x_BSH.dtype)
             y = y + share * F.linear(self.activation(F.linear(x_BSH, up)), down)
+        if self.balance:
+            y = self.balance.beside(y, scores, experts, lambda counts: 1)
         if self.shared_up is None or self.shared_down is None:
             return y
         return y + self.shared_down(self.activation(self.shared_up(x_BSH)))

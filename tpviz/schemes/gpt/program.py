@@ -18,6 +18,7 @@ from tpviz.schemes.collectives import GroupsByAxis, own_of, reordered, restored
 from tpviz.schemes.gradients import add_up, own_rows, share
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
+from .experts import weigh
 from .initial import load_initial
 from .model import ReferenceGPT
 
@@ -183,6 +184,8 @@ class Program:
         self.watched.clear()
         count, losses = self.accumulation, []
         factor = share(rows[0].numel(), self.workload.batch * self.workload.seq, count)
+        if self.workload.aux_loss:
+            weigh(self.module, factor)
         for number, part in enumerate(zip(*(of_all.chunk(count) for of_all in rows))):
             with label(microbatch=number if count > 1 else -1):
                 self.before_forward(number)

@@ -12,6 +12,7 @@ from torch import nn
 
 from tpviz.core.labels import label
 from tpviz.core.mesh import Mesh, group_along
+from tpviz.schemes.gpt.experts import weigh
 from tpviz.schemes.gradients import add_up, share
 
 from .executor import Executor
@@ -79,6 +80,8 @@ class RankPipeline:
             for axis, names in summed.items()
         }
         self.share = share(1, strategy.dp * strategy.inside.token_ranks, strategy.microbatches)
+        for stage in stages.values():
+            weigh(stage, self.share)
         self.executor = self._executor(schedule, stages, runners)
         self.tied_weights = TiedWeights(
             tied_weights,
