@@ -25,13 +25,14 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    "core": 6_098,  # 31 for documents packed in a sequence, 150 for experts and who goes where
+    # 31 for documents packed in a sequence, 150 for experts and who goes where, 28 for their models
+    "core": 6_126,
     "cluster": 3_623,  # 2 for all-to-alls of unequal parts
     "ranks": 6_110,  # 12 for all-to-alls of unequal parts
     "files": 2_100,
     # 12,840 before parts of sequences in schemes and modules of one's own, and documents; 13,195
     # before hybrid sharding, 13,307 before experts
-    "schemes": 14_370,
+    "schemes": 14_381,
     "verbs": 4_680,  # 20 to check bytes after a router's choices
     "modules": 7_108,  # 6,450 before sequences over ranks
     "evidence": 11_360,

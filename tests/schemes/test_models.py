@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from itertools import cycle, product
+from math import prod
 
 import pytest
 import torch
@@ -25,8 +26,20 @@ PUBLISHED = {
     ("mistral", "7B"): 7_241_732_096,
     ("qwen", "7B"): 7_615_616_512 - 28 * (3584 + 2 * 512),  # the biases of q, k and v
     ("bloom", "176B"): 176_247_271_424 - 2 * 14336,  # the embedding's LayerNorm
+    ("mixtral", "8x7B"): 46_702_792_704,
+    ("mixtral", "8x22B"): 140_620_634_112,
+    ("dbrx", "132B"): 131_596_523_520,
+    ("olmoe", "7B"): 6_919_161_856 - 16 * 2 * 2048,  # the norms of queries and keys
 }
 """Parameters of the released weights; of GPT-3 its 175 billion, as the sizes give them."""
+BILLIONS = {
+    ("mixtral", "8x7B"): (46.7, 12.9),
+    ("mixtral", "8x22B"): (141, 39),
+    ("dbrx", "132B"): (132, 36),
+    ("grok1", "314B"): (314,),  # "25% of the weights active"
+    ("olmoe", "7B"): (6.9, 1.3),
+}
+"""Parameters in all, and those that a token meets, as the authors round them."""
 KINDS = {
     "ffn": {"ffn": 40},
     "grouped": {"kv_heads": 4},
@@ -53,6 +66,13 @@ def test_presets_have_the_published_parameters(family, size):
     assert w.num_parameters == PUBLISHED[family, size]
 
 
+@pytest.mark.parametrize("family, size", BILLIONS)
+def test_presets_with_experts_have_the_published_active_parameters(family, size):
+    w, published = tv.models.presets()[family](size), BILLIONS[family, size]
+    for number, billions in zip((w.num_parameters, w.num_active_parameters), published):
+        assert number / 1e9 == pytest.approx(billions, rel=0.02)
+
+
 @pytest.mark.parametrize("family", tv.models.presets())
 def test_every_preset_makes_a_workload(family):
     made = tv.models.presets()[family]
@@ -61,10 +81,10 @@ def test_every_preset_makes_a_workload(family):
         w = made(size, batch=8, layers=3)
         assert (w.batch, w.layers, w.dtype) == (8, 3, "bfloat16")
         assert w.num_tensors == len(w.parameter_shapes())
-        per_layer = 2 * w.block_matrices + 4 * w.seq * w.hidden
+        per_layer = 2 * w.active_matrices + 4 * w.seq * w.hidden
         gemms = 3 * per_layer + 2 * w.hidden * w.vocab
         assert w.step_flops == 3 * w.batch * w.seq * gemms
-        named = float(size[:-1]) * {"M": 1e6, "B": 1e9}[size[-1]]
+        named = prod(map(float, size[:-1].split("x"))) * {"M": 1e6, "B": 1e9}[size[-1]]
         assert made(size).num_parameters == pytest.approx(named, rel=0.35)
     with pytest.raises(ValueError, match=f"size='9B' is not possible: use '{size[0]}?"):
         made("9B")
@@ -73,7 +93,10 @@ def test_every_preset_makes_a_workload(family):
 WHOLE = tv.Megatron(tp=4, sp=True), tv.ATP(mesh=(2, 2)), tv.AxoNN(x=4, z=2), tv.T3(tp=4)
 
 
-@pytest.mark.parametrize("family, strategy", [*zip(tv.models.presets(), cycle(WHOLE))])
+DENSE = [name for name, made in tv.models.presets().items() if not made().experts]
+
+
+@pytest.mark.parametrize("family, strategy", [*zip(DENSE, cycle(WHOLE))])
 def test_at_full_width_predicted_is_simulated(family, strategy):
     w = tv.models.presets()[family](layers=1, batch=4, seq=1024, vocab=512)
     program, box = captured(strategy, w), tv.clusters.nvswitch()
@@ -197,6 +220,13 @@ GROUPED, SPLIT = replace(TINY, kv_heads=2), " does not split evenly over "
         ),
         (tv.ATP(mesh=(4, 1), attention="A1"), GROUPED, "kv_heads=2 / d1=4: use d1=2"),
         (tv.DataParallel(dp=2) * tv.Megatron(tp=4), GROUPED, "kv_heads=2 / tp=4: use tp=2"),
+        (
+            tv.ATP(mesh=(2, 1)),
+            replace(TINY, experts=4),
+            "does not split experts=4: use Megatron(tp=2)",
+        ),
+        (tv.AxoNN(x=2, y=2, z=1), replace(TINY, experts=4), "experts=4: use Megatron(tp=4), which"),
+        (tv.T3(tp=4), replace(TINY, experts=4), "experts=4: use Megatron(tp=4), which does"),
         (tv.Megatron(tp=4), replace(TINY, ffn=42), "ffn=42 / tp=4: use tp=2, or ffn=40 or 44"),
     ],
 )

@@ -3,7 +3,8 @@
 Any field of the workload may be given besides: ``llama2("70B", batch=1024, seq=8192)``. What a GPT
 of ours has not is said of each. For time, memory and bytes the two stand-ins that are used, rotary
 positions for ALiBi and GELU for squared ReLU, are as large as what they stand for. A vocabulary
-that does not split over the ranks is to be padded, as frameworks do: ``gpt3(vocab=51200)``.
+that does not split over the ranks is to be padded, as frameworks do: ``gpt3(vocab=51200)``. Of
+mixtures of experts ``ffn`` is the width of one; their losses that balance loads are left out.
 
 >>> llama2("7B").num_parameters
 6738415616
@@ -23,7 +24,7 @@ from .workload import GPT
 _FACTS = json.loads(Path(__file__).with_suffix(".json").read_text())
 COLUMNS = tuple(_FACTS["columns"])
 """Of `SIZES`. Where they are not said, ``ffn`` is 4 ``hidden`` and every head has its own key."""
-SIZES: dict[str, dict[str, tuple[int, ...]]] = {
+SIZES: dict[str, dict[str, tuple[int | None, ...]]] = {
     family: {name: tuple(sizes) for name, sizes in table.items()}
     for family, table in _FACTS["sizes"].items()
 }
@@ -100,9 +101,36 @@ def nemotron4(size: str = "15B", **changes: Any) -> GPT:
     return _gpt("nemotron4", size, changes, seq=4096, vocab=256000, **more)
 
 
+def mixtral(size: str = "8x7B", **changes: Any) -> GPT:
+    """Mixtral 8x7B (Jiang et al. 2024, arXiv 2401.04088, table 1) and 8x22B (Mistral AI 2024,
+    configuration of the released weights, first version). The softmax is over all experts, not the
+    two chosen: the same weights, as they are scaled to add up to 1."""
+    return _gpt("mixtral", size, changes, seq=4096, vocab=32000, **_LLAMA)
+
+
+def dbrx(size: str = "132B", **changes: Any) -> GPT:
+    """DBRX (Databricks 2024, configuration of the released weights): LayerNorm without biases.
+    Queries, keys and values are not clipped."""
+    return _gpt("dbrx", size, changes, seq=4096, vocab=100352, **_LLAMA | {"norm": "layer"})
+
+
+def grok1(size: str = "314B", **changes: Any) -> GPT:
+    """Grok-1 (xAI 2024, sizes in ``run.py`` of the released code). SiLU stands for the gate's GELU.
+    Without the norms behind attention and MLP, and the bound of attention's scores."""
+    return _gpt("grok1", size, changes, seq=8192, vocab=131072, **_LLAMA | {"tied": True})
+
+
+def olmoe(size: str = "7B", **changes: Any) -> GPT:
+    """OLMoE 1B-7B (Muennighoff et al. 2024, arXiv 2409.02060): 7 billion parameters, of which a
+    token meets 1. Without the norms of queries and keys; the weights of the chosen experts are
+    scaled to add up to 1, in the released model they are not."""
+    return _gpt("olmoe", size, changes, seq=4096, vocab=50304, **_LLAMA)
+
+
 def presets() -> dict[str, Callable[..., GPT]]:
     """{family: function} of all presets, for menus; each works without arguments."""
     made = (gpt3, llama, llama2, llama3, mistral, qwen, mpt, bloom, nemotron4)
+    made += (mixtral, dbrx, grok1, olmoe)
     return {preset.__name__: preset for preset in made}
 
 

@@ -98,6 +98,7 @@ class ATP(TensorParallel):
         )
 
     def check(self, workload: GPT) -> None:
+        self.check_dense(workload)
         w, at = microbatch(self, workload), self.layout
         sizes = {name: size for name, (size, _) in w.divisible.items()} | {"vocab": w.vocab}
         sizes |= {"seq": w.seq} if self.sp else {}

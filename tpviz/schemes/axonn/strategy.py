@@ -94,6 +94,7 @@ class AxoNN(TensorParallel):
         return Layout("x", "y", self.x, self.y)
 
     def check(self, workload: GPT) -> None:
+        self.check_dense(workload)
         w = workload
         divides("hidden", w.hidden, "y", self.y, step=w.heads)
         sizes = w.divisible | {"vocab": (w.vocab, 0)}

@@ -77,6 +77,14 @@ class TensorParallel(Strategy):
         """{parameter: shape of what a rank keeps of it}."""
         return local_shapes(self, workload)
 
+    def check_dense(self, workload: "GPT") -> None:
+        """Raises ``ValueError`` for a workload with experts."""
+        if workload.experts:
+            raise ValueError(
+                f"{self.short} does not split experts={workload.experts}: use Megatron(tp="
+                f"{self.layout.i * self.layout.s}), which does, and Experts(ep=2) around it"
+            )
+
     def check_split_backward(self) -> None:
         """Raises ``ValueError`` if weight gradients cannot be deferred."""
 

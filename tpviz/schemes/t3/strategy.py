@@ -94,6 +94,7 @@ class T3(TensorParallel):
         return Layout.of_one_axis("tp", self.tp, sp=self.split)
 
     def check(self, workload: GPT) -> None:
+        self.check_dense(workload)
         w = microbatch(self, workload)
         rows = {"seq": w.seq} if self.split else {"batch*seq": w.batch * w.seq}
         sizes = w.divisible | {name: (size, 0) for name, size in {"vocab": w.vocab, **rows}.items()}
