@@ -61,8 +61,10 @@ def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
 def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
     """ "3", "0,2", "8 ranks": those that hold a block; of a partial sum, of the front sheet."""
     front = {axis: eyes.coords[axis] for axis in (tensor.partial, *tensor.later) if axis}
-    where = {**held, **front}.items()
-    ranks = [r for r in range(eyes.mesh.size) if where <= eyes.mesh.coords(r).items()]
+    where, ranks = {**held, **front}, [0]
+    for axis, n in eyes.mesh.axes.items():
+        there = [where[axis]] if axis in where else range(n)
+        ranks = [rank * n + i for rank in ranks for i in there]
     return ",".join(map(str, ranks)) if len(ranks) <= FEW else f"{len(ranks)} ranks"
 
 
@@ -225,10 +227,11 @@ def matrices(frame: "Frame", eyes: Eyes) -> str:
     room = FILM - 24 - 40 * bool(frame.product and frame.moving)
     tall = TALL - 24 * bool(frame.move)  # a collective has a name above
     scale = min(2.0, tall / max(size(tensor)[1] for tensor in tensors))
-    while scale > 0.6 and _row_width(tensors, eyes, scale) > room:
+    needs = [(side(tensor.cols), _words(tensor, eyes), _lift(tensor, eyes)) for tensor in tensors]
+    while scale > 0.6 and _row_width(needs, scale) > room:
         scale *= 0.96
     signs = {3: ("·", "="), 2: ("→",)}
-    out, x = "", 12 + max(0.0, (room - _row_width(tensors, eyes, scale)) / 2)
+    out, x = "", 12 + max(0.0, (room - _row_width(needs, scale)) / 2)
     if frame.product:
         chunk = frame.chunk * (len(frame.product) == 3)  # rows of input and result are marked
         shown = [(t, chunk * (i != 1), i == 2) for i, t in enumerate(frame.product)]
@@ -252,16 +255,15 @@ def _lift(tensor, eyes):
     return SHEET * min(eyes.mesh.axes[tensor.partial] - 1, SHEETS) if tensor.partial else 0
 
 
-def _room(tensor, eyes, scale):
-    """px across that a matrix and its words need."""
+def _words(tensor, eyes):
+    """px across that the words of a matrix need."""
     dims = tensor.rows, tensor.cols
     title = len(tensor.name) + 4 + sum(len(d.letters) + len("".join(d.axes)) for d in dims)
-    words = max(6.5 * title, 6.6 * max(map(len, _below(tensor, eyes))))
-    return max(size(tensor, scale)[0], words) + _lift(tensor, eyes)
+    return max(6.5 * title, 6.6 * max(map(len, _below(tensor, eyes))))
 
 
-def _row_width(tensors, eyes, scale):
-    return sum(_room(tensor, eyes, scale) + SIGN for tensor in tensors) - SIGN
+def _row_width(needs, scale):
+    return sum(max(scale * wide, words) + lift + SIGN for wide, words, lift in needs) - SIGN
 
 
 def _row(shown, signs, x, eyes, scale, falls=False):
@@ -273,7 +275,7 @@ def _row(shown, signs, x, eyes, scale, falls=False):
             x += SIGN - 3
         width, height = size(tensor, scale)
         lift = _lift(tensor, eyes)
-        room = _room(tensor, eyes, scale) - lift
+        room = max(width, _words(tensor, eyes))
         left, top, middle = x + (room - width) / 2, MIDDLE - height / 2, x + room / 2
         out += (
             f"<text x='{middle:.1f}' y='{top - 8 - lift:.1f}' class='f-fg' font-size='13' "
