@@ -154,15 +154,11 @@ def training(runs: Mapping[str, Any], reference: Sequence[float]) -> str:
             STRATEGIES[name].caption,
             checks,
             f"<pre>{escape(loss_table(reference, trace.meta['losses']))}</pre>"
-            f"{trace.ledger()._repr_html_()}{timeline_of(trace)}",
+            f"{trace.ledger()._repr_html_()}"
+            f"{place('timeline', tv.Timeline(last_steps(trace)).state())}",
         )
         for name, (trace, (_, checks)) in runs.items()
     )
-
-
-def timeline_of(trace: "tv.Trace") -> str:
-    """The timeline of a run's last steps."""
-    return place("timeline", tv.Timeline(last_steps(trace)).state())
 
 
 def loss_table(reference: Sequence[float], losses: Sequence[float], rows: int = 6) -> str:

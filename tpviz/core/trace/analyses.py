@@ -10,6 +10,7 @@ time goes (`breakdown`), idle time and the bubble are our own (derived).
 0.5
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,10 +103,19 @@ def length(intervals: tuple[np.ndarray, np.ndarray]) -> float:
 
 def _spans(trace, kind, ranks):
     """{rank: the merged intervals of its events of a kind}; ranks that share rows share these."""
-    rows, models = np.flatnonzero(trace["kind"] == kind), set(map(trace.model_of, ranks))
-    rank, start, end = (trace[column][rows] for column in ("rank", "start", "end"))
-    found = {m: merge(start[mine], end[mine]) for m in models for mine in [rank == m]}
+    own = _by_rank(trace, trace["kind"] == kind)
+    found = {m: merge(*own[m]) for m in set(map(trace.model_of, ranks))}
     return {r: found[trace.model_of(r)] for r in ranks}
+
+
+def _by_rank(trace, some, *more):
+    """{rank: start, end and more columns of its rows among some}; empty ones of other ranks."""
+    rows = np.flatnonzero(some)
+    rows = rows[np.argsort(trace["rank"][rows], kind="stable")]
+    ranks, first = np.unique(trace["rank"][rows], return_index=True)
+    columns = [column[rows] for column in (trace["start"], trace["end"], *more)]
+    found = zip(*(np.split(column, first[1:]) for column in columns))
+    return defaultdict(lambda: [column[:0] for column in columns], zip(ranks.tolist(), found))
 
 
 def _ranks(trace, rank):
@@ -229,23 +239,18 @@ def breakdown(trace: "Trace") -> Breakdowns:
     The span is the same for all ranks: from the first rank's start of a step to the last rank's end
     of it, summed over steps.
     """
-    windows, ranks = _windows(trace), trace.ranks
-    models = sorted(set(map(trace.model_of, ranks)))
+    windows, models = _windows(trace), sorted(set(map(trace.model_of, trace.ranks)))
     compute, copy = _spans(trace, "compute", models), _spans(trace, "copy", models)
-    rows, columns = trace["kind"] == "comm", map(trace.__getitem__, ("rank", "start", "end"))
-    rank, *columns = (column[rows] for column in (*columns, _arrival(trace)))
-    found = {
-        m: _breakdown(windows, compute[m], copy[m], *(c[rank == m] for c in columns))
-        for m in models
-    }
-    return Breakdowns({r: found[trace.model_of(r)] for r in ranks})
+    own = _by_rank(trace, trace["kind"] == "comm", _arrival(trace))
+    found = {m: _breakdown(windows, compute[m], copy[m], *own[m]) for m in models}
+    return Breakdowns({r: found[trace.model_of(r)] for r in trace.ranks})
 
 
 def _breakdown(windows, compute, copy, start, end, arrival):
     compute, copy = intersect(windows, compute), intersect(windows, copy)
     comm = intersect(windows, merge(start, end))
     before = intersect(windows, merge(start, np.minimum(arrival, end)))
-    moving = _union(compute, merge(arrival, end))
+    moving = _union(compute, (arrival, end))
     works, computes, communicates = _union(compute, comm), length(compute), length(comm)
     works, does = length(works), length(_union(works, copy) if len(copy[0]) else works)
     return Breakdown(
@@ -279,13 +284,8 @@ def idle(trace: "Trace", rank: int | None = None) -> float:
 
 def idle_spans(trace: "Trace") -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """{rank: (starts, ends) of the times that `idle` counts}."""
-    windows, works = _windows(trace), np.isin(trace["kind"], WORKS)
-    rank, start, end = (trace[column][works] for column in ("rank", "start", "end"))
-    return {
-        r: subtract(windows, merge(start[rank == m], end[rank == m]))
-        for r in trace.ranks
-        for m in [trace.model_of(r)]
-    }
+    windows, own = _windows(trace), _by_rank(trace, np.isin(trace["kind"], WORKS))
+    return {r: subtract(windows, merge(*own[trace.model_of(r)])) for r in trace.ranks}
 
 
 def _windows(trace):

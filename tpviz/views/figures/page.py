@@ -58,18 +58,7 @@ def write_page(
     sections: Iterable[tuple[str, str]] = (),
     ownership: Sequence[dict[str, Any]] | None = None,
 ) -> Path:
-    """Write the page of a trace.
-
-    Parameters
-    ----------
-    path : where to write; its folder is made.
-    trace : Trace with at least one event.
-    mesh : Mesh for the mesh view, or None for the one in ``trace.meta["mesh"]``.
-    sections : (heading, html) pairs put after the views; the html is trusted.
-    ownership : rows for the mesh view, or None for ``trace.meta["ownership"]``.
-
-    Returns the path. Raises ValueError where the trace has no events.
-    """
+    """Write the `page` of a trace; its folder is made. Returns the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(trace, mesh, title, sections, ownership), encoding="utf-8")
@@ -83,7 +72,12 @@ def page(
     sections: Iterable[tuple[str, str]] = (),
     ownership: Sequence[dict[str, Any]] | None = None,
 ) -> str:
-    """The page as text; see `write_page`."""
+    """The page of a trace, as text: its timeline, its mesh and its ledger.
+
+    mesh : of the mesh view, or None for the one in ``trace.meta["mesh"]``. sections : (heading,
+    html) pairs put after the views; the html is trusted. ownership : rows for the mesh view, or
+    None for ``trace.meta["ownership"]``. Raises ``ValueError`` where the trace has no events.
+    """
     timeline = timeline_scene(trace)
     views = [place("timeline", {"scene": timeline, "rank": timeline["ranks"][0], "selected": -1})]
     still = timeline_svg(timeline)

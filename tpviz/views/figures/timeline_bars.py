@@ -55,14 +55,15 @@ class Bars:
     def mark(self, lanes: list[dict[str, Any]], keys: list[dict[str, Any]]) -> None:
         """Find, for the compute lane of each rank, the communication outside every computation,
         and the time of the steps in which the rank is idle (`tpviz.core.trace.analyses.idle`)."""
-        kind = np.array([k["kind"] for k in keys])[self.key]
-        rank = np.array([lane["rank"] for lane in lanes])[self.lane]
-        does = [kind == k for k in ("comm", "compute")]
+        kinds = np.array([k["kind"] for k in keys])
+        rank = np.array([lane["rank"] for lane in lanes])[self.lane]  # in order, as lanes are
+        does = [(kinds == k)[self.key] for k in ("comm", "compute")]
         idle, spans = idle_spans(self.trace), {"exposed": [], "idle": []}
         for i, lane in enumerate(lanes):
             if lane["lane"] == "compute":
-                mine = rank == lane["rank"]
-                bare = subtract(*(merge(self.start[m & mine], self.end[m & mine]) for m in does))
+                mine = slice(*np.searchsorted(rank, [lane["rank"], lane["rank"] + 1]))
+                times = self.start[mine], self.end[mine]
+                bare = subtract(*(merge(*(t[m[mine]] for t in times)) for m in does))
                 free = (np.round(t - self.zero, 9) for t in idle[lane["rank"]])
                 for name, (start, end) in (("exposed", bare), ("idle", free)):
                     spans[name].append((np.full(len(start), i), start, end))

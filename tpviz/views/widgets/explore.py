@@ -152,7 +152,7 @@ class Explore(Fitted, Panel):
                 self.show_cluster(self.choice.cluster, Mesh(self.choice.strategy.axes))
 
     def _draw_ledger(self):
-        self.results.show_ledger(self._expected, self._measured())
+        self.ledger.value = ledger_html(self._expected, self._measured(), "Run to measure it.")  # pyright: ignore[reportArgumentType]
 
     def _measured(self):
         """The ledger measured for the strategy in view, or None."""

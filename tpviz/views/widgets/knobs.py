@@ -98,12 +98,6 @@ def pairs(most: int) -> list[tuple[int, int]]:
     return [(a, b) for a in range(1, most + 1) for b in range(1, most // a + 1)]
 
 
-def shape_words(shape: tuple[int, int]) -> str:
-    """ "2 x 4, 8 ranks"."""
-    count = prod(shape)
-    return f"{shape[0]} x {shape[1]}, {count} rank{'' if count == 1 else 's'}"
-
-
 def small(text: str) -> ipywidgets.HTML:
     """A line of help: small print that may take two lines where there is little room."""
     return ipywidgets.HTML(small_html(text), layout={"flex": "1 1 0"})
@@ -325,7 +319,7 @@ class Knobs(ipywidgets.VBox):
 
 def _label(value):
     if is_pair(value):
-        return shape_words(value)
+        return f"{value[0]} x {value[1]}, {prod(value)} rank{'s' * (prod(value) > 1)}"
     lines = isinstance(value, str) and "\n" in value  # a schedule of one's own
     return "own" if lines else f"{value:,}" if type(value) is int else str(value)
 

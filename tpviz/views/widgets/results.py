@@ -12,7 +12,6 @@ import ipywidgets
 from tpviz.core.trace import Trace, faithful
 from tpviz.core.trace.steps import median_step
 from tpviz.ranks.launch import max_ranks
-from tpviz.views.figures.ledger import ledger_html
 from tpviz.views.figures.losses import losses_svg
 from tpviz.views.figures.svg import fitted, scrolled
 
@@ -23,7 +22,6 @@ from .timeline import Timeline
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.cluster.clock.program import Capture
-    from tpviz.core.trace import Ledger
     from tpviz.core.workload import GPT
     from tpviz.schemes.strategy import Strategy
     from tpviz.verbs.compare import Comparison
@@ -201,10 +199,6 @@ class ResultsPane(ipywidgets.VBox):
         if self._outcome is not None:
             traces = self._outcome.traces
             self.timeline.show(traces.get(self.which.value, self._outcome.trace))  # pyright: ignore[reportArgumentType, reportCallIssue]
-
-    def show_ledger(self, expected: "Ledger | None", measured: "Ledger | None") -> None:
-        """The formula's ledger, and the measured one where there is one."""
-        self.ledger.value = ledger_html(expected, measured, "Run to measure it.")  # pyright: ignore[reportArgumentType]
 
 
 def comparison_html(outcome: RunOutcome) -> str:
