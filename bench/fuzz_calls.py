@@ -304,6 +304,7 @@ class Calls:
                     [self.draw([tv.Context(cp=2), tv.Context(cp=4, kind="ring")])],
                     {"against": ["none", "ulysses"], "phase": ["backward"]},
                 ),
+                ("ExpertsView", [self.draw([tv.Experts(ep=2), tv.Experts(ep=4)])], {}),
                 ("TileView", [self.draw([(512, 512, 512)])], {"ranks": [2, 4], "mode": ["tile"]}),
             ]
         )

@@ -58,6 +58,7 @@ _HOMES = {
         "explore",
         "BlocksView",
         "ContextView",
+        "ExpertsView",
         "GridView",
         "LayoutView",
         "Timeline",

@@ -72,6 +72,7 @@ from .views.collectives.observe import microscope as microscope
 from .views.matrix import communication_matrix as communication_matrix
 from .views.widgets import BlocksView as BlocksView
 from .views.widgets import ContextView as ContextView
+from .views.widgets import ExpertsView as ExpertsView
 from .views.widgets import GridView as GridView
 from .views.widgets import LayoutView as LayoutView
 from .views.widgets import MeshView as MeshView

@@ -110,6 +110,7 @@ def large_mesh():
     return tv.MeshView(Mesh(strategy.axes), ownership(strategy, tv.GPT(heads=8, batch=128)))
 
 
+DROPPING = tv.GPT(batch=8, experts=16, capacity=0.75, routing=tv.Routing(1.0))
 VIEWS = {
     "timeline": lambda: tv.Timeline(synthetic_trace({"dp": 4, "tp": 2})),
     "simulated timeline": lambda: tv.Timeline(
@@ -128,6 +129,8 @@ VIEWS = {
     "context": lambda: tv.ContextView(),
     "context of 8 ranks": lambda: tv.ContextView(tv.Context(cp=8), against="ulysses"),
     "ring alone": lambda: tv.ContextView(tv.Context(cp=2, kind="ring"), against="none"),
+    "experts": lambda: tv.ExpertsView(),
+    "experts of 8 ranks, with drops": lambda: tv.ExpertsView(tv.Experts(ep=8), DROPPING),
     "schedule": lambda: tv.ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8),
     "zero bubble": lambda: tv.ScheduleView("zb_h1", p=8, m=8),
     "long schedule": lambda: tv.ScheduleView("1f1b", p=16, m=64),
@@ -265,7 +268,7 @@ COVERED = """() => {
 }"""
 
 
-PLAYING = ["context", "microscope", "blocks", "grid", "schedule", "tiles", "timeline"]
+PLAYING = ["context", "experts", "microscope", "blocks", "grid", "schedule", "tiles", "timeline"]
 
 
 @pytest.mark.browser

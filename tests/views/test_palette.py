@@ -8,7 +8,7 @@ from synthetic import synthetic_trace
 import tpviz as tv
 from tpviz.core.inks import MEMORY_KINDS, PHASES, axis_keys, phase_key
 from tpviz.core.mesh import Mesh
-from tpviz.views.figures import blocks, context, legend, mesh, schedule, tiles, timeline
+from tpviz.views.figures import blocks, context, experts, legend, mesh, schedule, tiles, timeline
 from tpviz.views.figures.comparison import INK_OF_PART
 from tpviz.views.figures.tokens import (
     INKS,
@@ -87,7 +87,7 @@ def legends():
         patch.setattr(module, "legend", kept)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (blocks, context, mesh, schedule, tiles, timeline):
+        for module in (blocks, context, experts, mesh, schedule, tiles, timeline):
             listens(module.__name__.rsplit(".", 1)[1], module)
         timeline.timeline_svg(timeline.timeline_scene(synthetic_trace()))
         tv.ScheduleView("dualpipe_v", against="shifted_critical_path", overlapped=True).to_svg()
@@ -95,6 +95,7 @@ def legends():
         tv.TileView(against="sequential").to_svg()
         tv.BlocksView(tv.ATP(mesh=(2, 2))).to_svg()
         tv.ContextView().to_svg()
+        tv.ExpertsView().to_svg()
         listens("grid", blocks)  # draws its legend too
         tv.GridView(tv.AxoNN(x=2, y=2, z=2)).to_svg()
         tv.MeshView(Mesh({"dp": 2, "pp": 2, "cp": 2, "tp": 2})).to_svg()

@@ -1,5 +1,6 @@
 """A view as one file: it plays without Python and network, and its sliders change the picture."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -9,6 +10,7 @@ import tpviz as tv
 from tpviz.core.mesh import Mesh
 
 LARGEST = 2_000_000
+CAPPED = replace(tv.ExpertsView().workload, capacity=1.0)
 SWEPT = {
     "tiles": (lambda **k: tv.TileView(**k), {"link": [5.0, 15.0, 60.0], "ranks": [2, 8]}),
     "schedule": (lambda **k: tv.ScheduleView(against="1f1b", **k), {"m": [4, 8, 12]}),
@@ -19,6 +21,12 @@ SWEPT = {
     "context": (
         lambda kind="zigzag", **k: tv.ContextView(tv.Context(kind=kind, **({"cp": 4} | k))),
         {"kind": ["zigzag", "ulysses"], "cp": [2, 4]},
+    ),
+    "experts": (
+        lambda ep=4, capacity="none": tv.ExpertsView(
+            tv.Experts(ep=ep), tv.ExpertsView().workload if capacity == "none" else CAPPED
+        ),
+        {"ep": [2, 4, 8], "capacity": ["none", 1.0]},
     ),
     "grid": (lambda **k: tv.GridView(tv.AxoNN(**k)), {"x": [1, 2], "z": [2, 4]}),
 }
@@ -77,6 +85,7 @@ def test_every_slider_shows_what_python_draws(kind, tab, tmp_path):
             tv.ContextView,
             {"kind": ["zigzag", "ulysses"], "cp": [1, 2], "against": ["none"]},
         ),
+        (tv.ExpertsView, {"ep": [1, 8], "capacity": ["none", 1.0], "skew": [0.0, 4.0]}),
     ],
 )
 def test_no_control_changes_a_height(view, sweep, tab, tmp_path):

@@ -2,6 +2,7 @@
 
 from .blocks import BlocksView
 from .context import ContextView
+from .experts import ExpertsView
 from .explore import Explore
 from .grid import GridView
 from .layouts import LayoutView
@@ -15,6 +16,7 @@ from .timeline import Timeline
 __all__ = [
     "BlocksView",
     "ContextView",
+    "ExpertsView",
     "Explore",
     "GridView",
     "LayoutView",
