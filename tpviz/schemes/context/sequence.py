@@ -21,7 +21,7 @@ each rank of the axis ulysses has an equal part.
 [(slice(4, 8, None), slice(6, 8, None))]
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -140,13 +140,18 @@ class SequenceCut:
         exchanged : of those that it has between the exchanges of heads."""
         import torch
 
+        place = {axis: mesh.get_group(axis).rank() for axis in self.axes}
+        return torch.tensor(self.places(seq, place, exchanged))
+
+    def places(
+        self, seq: int, place: Mapping[str, int], exchanged: bool = False
+    ) -> "np.ndarray[Any, Any]":
+        """As `positions`, of the rank with these indices along the `axes`; 0 where they lack."""
         self.check(seq)
         size, (axis, ranks) = seq // (self.ring * self.each), self.exchange
-        place = mesh.get_group("cp").rank() if self.ring > 1 else 0
-        found = torch.cat([torch.arange(size) + chunk * size for chunk in self.chunks(place)])
-        if ranks == 1 or exchanged:
-            return found
-        return found.chunk(ranks)[mesh.get_group(axis).rank()]
+        chunks = self.chunks(place.get("cp", 0) if self.ring > 1 else 0)
+        found = np.concatenate([np.arange(size) + chunk * size for chunk in chunks])
+        return found if exchanged or ranks == 1 else np.split(found, ranks)[place.get(axis, 0)]
 
     def check(self, seq: int) -> None:
         """Raise ``ValueError`` unless sequences of so many tokens can be cut so."""

@@ -53,10 +53,7 @@ class ExpertCut(NamedTuple):
     def places(self, w: "GPT") -> np.ndarray:
         """The places in their sequence of the tokens that a rank chooses for. w : of the rank."""
         place = dict(w.place)
-        if w.context:
-            found = w.context.positions(w.num_positions, _At(place)).numpy()
-        else:
-            found = np.arange(w.seq)
+        found = w.context.places(w.num_positions, place) if w.context else np.arange(w.seq)
         if self.parts == 1:
             return found
         return np.split(found, self.parts)[place.get(self.inside, 0)]
@@ -83,21 +80,3 @@ def _sent(cut: ExpertCut, w: "GPT") -> np.ndarray:
     places = cut.places(w)
     table = (w.routing or NO_ROUTING).decisions(w.experts, w.top_k, w.num_positions)
     return w.batch * np.bincount(table[places].ravel(), minlength=w.experts)
-
-
-class _At(NamedTuple):
-    """A mesh as one rank sees it, without groups. place : {axis: index}."""
-
-    place: dict[str, int]
-
-    def get_group(self, axis: str) -> "_At":
-        """Stands for the group; `rank` is asked next."""
-        return _At({"": self.place.get(axis, 0)})
-
-    def rank(self) -> int:
-        """Its index."""
-        return self.place[""]
-
-    def size(self) -> int:
-        """Not asked for."""
-        raise NotImplementedError
