@@ -29,7 +29,7 @@ class Router(nn.Linear):
     def __init__(self, w: "GPT", where: Tensor | None = None, **kw: Any):
         super().__init__(w.hidden, w.experts, bias=False, **kw)
         self.top_k, self.sigmoid, self.given = w.top_k, w.router == "sigmoid", None
-        self.taken = w.taken if w.capacity else None
+        self.taken = w.taken if w.capacity else 0
         if w.routing:
             table = w.routing.decisions(w.experts, w.top_k, w.num_positions)
             given = torch.tensor(table, device=self.weight.device)
@@ -54,7 +54,7 @@ class Router(nn.Linear):
         weights = scores.gather(-1, experts)
         if self.top_k > 1:
             weights = weights / weights.sum(-1, keepdim=True)
-        if self.taken is None:
+        if not self.taken:
             return experts, weights, None
         numbers = self._numbers(experts.movedim(sequence, 1)).movedim(1, sequence)
         return experts, weights * (numbers < self.taken), numbers
@@ -126,7 +126,7 @@ class DenseExperts(nn.Module):
         **kw: Any,
     ):
         super().__init__()
-        self.activation, self.chosen = activation, None
+        self.activation, self.chosen = activation, torch.empty(0)
         self.balance = Balance(w) if w.aux_loss else None
         self.router = Router(w, where, **kw)
         self.up = Stack(w.experts, w.hidden, w.up_features, **kw)

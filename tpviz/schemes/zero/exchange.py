@@ -94,7 +94,7 @@ class BucketExchange:
 
     def gather(self, unit: str) -> None:
         """Start to gather a unit's parameters."""
-        for bucket in self.of_unit[unit]:
+        for bucket in self.of_unit.get(unit, ()):
             bucket.gather(self.phase)
 
     def hook_forward(self, unit: str, first: "nn.Module", last: "nn.Module") -> None:
@@ -107,14 +107,14 @@ class BucketExchange:
 
     def enter(self, unit: str) -> None:
         """A unit's parameters are needed now, and the next one's soon."""
-        for bucket in self.of_unit[unit]:
+        for bucket in self.of_unit.get(unit, ()):
             bucket.ready(self.phase)
         after = self.todo.index(unit) + 1
         if after < len(self.todo):
             self.gather(self.todo[after])
 
     def _leave(self, unit, out: "Tensor"):
-        for bucket in self.of_unit[unit]:
+        for bucket in self.of_unit.get(unit, ()):
             bucket.free()
         if out.requires_grad and gathered([unit], "backward"):
             self = proxy(self)  # a graph that is kept, as by `watch`, must not keep the program

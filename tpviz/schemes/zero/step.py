@@ -92,12 +92,12 @@ class ExchangeParts:
     def enter(self, unit: str) -> None:
         """A unit's parameters are needed now, and the next one's soon."""
         if unit in self.todo:
-            self.made.wait(self.asked[unit])
+            self.made.wait(self.asked.get(unit))
             for after in self.todo[self.todo.index(unit) + 1 :][:1]:
                 self._gather(after)
 
     def _gather(self, unit):
-        for move in self.gathers[unit]:
+        for move in self.gathers.get(unit, ()):  # none where all gradients are late
             self.asked[unit] = self.made.issue(move)
 
     def reduce(
