@@ -44,12 +44,15 @@ def emulated():
 
 def _ran(run, names, *args, **options):
     """All in one job, one after another; where one of them fails, each in a job of its own, so that
-    the error is that of its program."""
+    the error is that of its program. What fails together alone is an error of all."""
     builds = {name: PROGRAMS[name].build for name in names}
     try:
         ranks = tv.launch(in_turn, run, builds, *args, world_size=RANKS, timeout=300, **options)
     except (RankError, RankTimeoutError):
-        return {name: _tried(run, build, *args, **options) for name, build in builds.items()}
+        found = {name: _tried(run, build, *args, **options) for name, build in builds.items()}
+        if not any(isinstance(ranks, Exception) for ranks in found.values()):
+            raise
+        return found
     return {name: [rank[name] for rank in ranks] for name in names}
 
 

@@ -92,7 +92,7 @@ def in_turn(run, builds, *args):
     for name, build in builds.items():
         results[name] = run(build, *args)
         dist.barrier()
-        worker._leave_groups_of_earlier_jobs()
+        worker._leave_groups()
     return results
 
 
