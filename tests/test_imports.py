@@ -5,6 +5,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -166,3 +167,18 @@ def test_no_module_imports_itself_by_way_of_others():
         list(TopologicalSorter(IMPORTS).static_order())
     except CycleError as error:
         pytest.fail(f"these import each other: {' -> '.join(error.args[1])}")
+
+
+def test_a_folder_of_tests_runs_alone():
+    """What its files import is in it, in ``tests``, or in a folder that pytest adds."""
+    tests = Path(__file__).parent
+    options = tomllib.loads((tests.parent / "pyproject.toml").read_text())["tool"]["pytest"]
+    shared = {tests, *(tests.parent / folder for folder in options["ini_options"]["pythonpath"])}
+    homes = {path.stem: path.parent for path in tests.rglob("*.py")}
+    astray = [
+        f"{path.relative_to(tests)} imports {name}"
+        for path in tests.rglob("*.py")
+        for name in re.findall(r"^ *(?:from|import) (\w+)", path.read_text(), re.M)
+        if homes.get(name, path.parent) not in shared | {path.parent}
+    ]
+    assert not astray

@@ -1,19 +1,15 @@
 """Models to cut into stages, and the chain of their stages beside the whole."""
 
 import copy
-import sys
 import warnings
 from functools import cache
-from pathlib import Path
 
+import foreign
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from tpviz.modules.partition import partition_of, shard, trace
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "modules"))
-import foreign
 
 
 class Block(nn.Module):

@@ -1,12 +1,7 @@
-"""What tests of the evidence make up, and pages without Python."""
-
-import sys
-from pathlib import Path
+"""Pages without Python."""
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(TESTS / "evidence"))
 PAGE = "<!doctype html><meta charset=utf-8><link rel=icon href='data:,'><style>{}</style>{}{}"
 
 
