@@ -76,7 +76,7 @@ def test_bad_settings_and_sizes_are_refused_with_what_works():
 
 
 def test_without_triton_the_error_says_where_it_comes_from(monkeypatch):
-    from tpviz.schemes.t3 import gpu
+    from tpviz.evidence import t3_gpu as gpu
 
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "tpviz.evidence.t3_gpu.kernels", raising=False)
