@@ -25,8 +25,9 @@ LONG_LINES = 500
 LONG_FILES = {}
 # {folder of tpviz: lines of Python at most}. A budget only goes down, but for a feature.
 FLOORS = {
-    # 31 for documents packed in a sequence, 150 for experts and who goes where, 28 for their models
-    "core": 6_126,
+    # 31 for documents packed in a sequence, 150 for experts and who goes where, 28 for models,
+    # 39 for heads of other sizes and two families
+    "core": 6_165,
     "cluster": 3_623,  # 2 for all-to-alls of unequal parts
     "ranks": 6_110,  # 12 for all-to-alls of unequal parts
     "files": 2_100,

@@ -26,6 +26,14 @@ PUBLISHED = {
     ("mistral", "7B"): 7_241_732_096,
     ("qwen", "7B"): 7_615_616_512 - 28 * (3584 + 2 * 512),  # the biases of q, k and v
     ("bloom", "176B"): 176_247_271_424 - 2 * 14336,  # the embedding's LayerNorm
+    ("qwen3", "0.6B"): 596_049_920 - 28 * 2 * 128,  # the norms of queries and keys
+    ("qwen3", "8B"): 8_190_735_360 - 36 * 2 * 128,
+    ("qwen3", "32B"): 32_762_123_264 - 64 * 2 * 128,
+    ("qwen3", "30B-A3B"): 30_532_122_624 - 48 * 2 * 128,
+    ("qwen3", "235B-A22B"): 235_093_634_560 - 94 * 2 * 128,
+    # biases of the router and of experts, and sinks
+    ("gpt_oss", "20B"): 20_914_757_184 - 24 * (32 * (1 + 3 * 2880) + 64),
+    ("gpt_oss", "120B"): 116_829_156_672 - 36 * (128 * (1 + 3 * 2880) + 64),
     ("mixtral", "8x7B"): 46_702_792_704,
     ("mixtral", "8x22B"): 140_620_634_112,
     ("dbrx", "132B"): 131_596_523_520,
@@ -33,6 +41,10 @@ PUBLISHED = {
 }
 """Parameters of the released weights; of GPT-3 its 175 billion, as the sizes give them."""
 BILLIONS = {
+    ("qwen3", "30B-A3B"): (30.5, 3.3),
+    ("qwen3", "235B-A22B"): (235, 22),
+    ("gpt_oss", "20B"): (20.91, 3.61 + 0.58),  # the authors leave the embedding out
+    ("gpt_oss", "120B"): (116.83, 5.13 + 0.58),
     ("mixtral", "8x7B"): (46.7, 12.9),
     ("mixtral", "8x22B"): (141, 39),
     ("dbrx", "132B"): (132, 36),
@@ -42,6 +54,15 @@ BILLIONS = {
 """Parameters in all, and those that a token meets, as the authors round them."""
 KINDS = {
     "ffn": {"ffn": 40},
+    "head_dim": {"head_dim": 6},
+    "llama with head_dim": {
+        "head_dim": 6,
+        "kv_heads": 4,
+        "rotary": True,
+        "gated": True,
+        "norm": "rms",
+        "bias": False,
+    },
     "grouped": {"kv_heads": 4},
     "gated": {"gated": True},
     "rms": {"norm": "rms"},
@@ -56,6 +77,8 @@ STRATEGIES = [
     tv.Merak(pp=2, tp=2, subpipeline=2),
     tv.T3(tp=2, gather="consumer"),
     tv.DataParallel(dp=2, zero=3, bucket_mb=0.01),
+    tv.Context(cp=2, ulysses=2),
+    tv.Megatron(tp=2, sp=True) * tv.Context(cp=2) * tv.Pipeline(pp=2, microbatches=2),
 ]
 AMONG = tuple((s, replace(TINY, **kind)) for s, kind in product(STRATEGIES, KINDS.values()))
 
@@ -81,10 +104,11 @@ def test_every_preset_makes_a_workload(family):
         w = made(size, batch=8, layers=3)
         assert (w.batch, w.layers, w.dtype) == (8, 3, "bfloat16")
         assert w.num_tensors == len(w.parameter_shapes())
-        per_layer = 2 * w.active_matrices + 4 * w.seq * w.hidden
+        per_layer = 2 * w.active_matrices + 4 * w.seq * w.query_features
         gemms = 3 * per_layer + 2 * w.hidden * w.vocab
         assert w.step_flops == 3 * w.batch * w.seq * gemms
-        named = prod(map(float, size[:-1].split("x"))) * {"M": 1e6, "B": 1e9}[size[-1]]
+        number, unit = re.match(r"([\d.x]+)([MB])", size).groups()
+        named = prod(map(float, number.split("x"))) * {"M": 1e6, "B": 1e9}[unit]
         assert made(size).num_parameters == pytest.approx(named, rel=0.35)
     with pytest.raises(ValueError, match=f"size='9B' is not possible: use '{size[0]}?"):
         made("9B")
@@ -195,6 +219,8 @@ def test_shapes_and_counts_of_a_llama_by_hand():
         ({"ffn": 2.5}, "ffn must be a whole number, not 2.5"),
         ({"norm": "batch"}, "norm='batch' is not possible: use 'layer' or 'rms'"),
         ({"gated": 1}, "gated=1 is not possible: use True or False"),
+        ({"head_dim": 5, "rotary": True}, "head_dim=5 is odd, and rotary positions turn pairs"),
+        ({"head_dim": 5, "rotary": True}, "use head_dim=6, or rotary=False"),
         ({"hidden": 36, "rotary": True}, "hidden=36 does not split evenly over 2 * heads=8"),
     ],
 )

@@ -81,6 +81,25 @@ def qwen(size: str = "7B", **changes: Any) -> GPT:
     return _gpt("qwen", size, changes, seq=4096, **more)
 
 
+def qwen3(size: str = "8B", **changes: Any) -> GPT:
+    """Qwen 3 (Yang et al. 2025, arXiv 2505.09388, tables 1 and 2; widths and padded vocabulary of
+    the released weights); the last two are mixtures of experts. Without the norms of queries and
+    keys."""
+    more = _LLAMA | {"tied": size in ("0.6B", "1.7B", "4B")}
+    return _gpt("qwen3", size, changes, seq=4096, vocab=151936, **more)
+
+
+def gpt_oss(size: str = "20B", **changes: Any) -> GPT:
+    """gpt-oss (OpenAI 2025, arXiv 2508.10925, section 2, and configurations of the released
+    weights), in 16 bits.
+
+    Without the biases of router and experts, the learned denominators of attention (sinks), and the
+    window of 128 tokens of every second block: attention is over the whole sequence, whose scores
+    thus count twice as much. SwiGLU stands for the gate's bounded form.
+    """
+    return _gpt("gpt_oss", size, changes, seq=4096, vocab=201088, **_LLAMA | {"bias": True})
+
+
 def mpt(size: str = "7B", **changes: Any) -> GPT:
     """MPT (MosaicML 2023; configurations of llm-foundry, MIT-licensed code: no biases, vocabulary
     padded to 50368). Rotary positions stand for ALiBi."""
@@ -129,7 +148,7 @@ def olmoe(size: str = "7B", **changes: Any) -> GPT:
 
 def presets() -> dict[str, Callable[..., GPT]]:
     """{family: function} of all presets, for menus; each works without arguments."""
-    made = (gpt3, llama, llama2, llama3, mistral, qwen, mpt, bloom, nemotron4)
+    made = (gpt3, llama, llama2, llama3, mistral, qwen, qwen3, gpt_oss, mpt, bloom, nemotron4)
     made += (mixtral, dbrx, grok1, olmoe)
     return {preset.__name__: preset for preset in made}
 
@@ -140,13 +159,13 @@ def names() -> list[str]:
 
 
 def spelled(name: str) -> str | None:
-    """The name as in `names` has it, whatever its case and hyphens; None if it is unknown.
+    """The name as in `names`, whatever its case and hyphens; None if it is unknown.
 
-    >>> spelled("llama2-70b"), spelled("llama9 70B")
-    ('llama2 70B', None)
+    >>> spelled("llama2-70b"), spelled("gpt-oss-20b"), spelled("llama9 70B")
+    ('llama2 70B', 'gpt_oss 20B', None)
     """
-    plain = " ".join(name.lower().replace("-", " ").split())
-    return {one.lower(): one for one in names()}.get(plain)
+    plain = lambda name: name.lower().replace("-", " ").replace("_", " ").split()
+    return next((one for one in names() if plain(one) == plain(name)), None)
 
 
 def _gpt(family: str, size: str, changes: dict[str, Any], **fields: Any) -> GPT:

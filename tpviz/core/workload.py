@@ -29,6 +29,7 @@ MOST = {
     "vocab": 10**9,
     "ffn": 10**9,
     "kv_heads": 10**6,
+    "head_dim": 10**6,
     "experts": 10**4,
     "top_k": 10**3,
     "moe_ffn": 10**9,
@@ -37,7 +38,7 @@ MOST = {
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 NORMS = ("layer", "rms")
 ROUTERS = ("softmax", "sigmoid")
-OPTIONAL = ("ffn", "kv_heads", "moe_ffn")
+OPTIONAL = ("ffn", "kv_heads", "head_dim", "moe_ffn")
 NONE_AT_ALL = ("experts", "shared_experts")  # sizes that may be 0
 
 
@@ -47,7 +48,8 @@ class GPT:
 
     Parameters
     ----------
-    layers, hidden, heads, vocab : sizes of the model; ``heads`` divides ``hidden``.
+    layers, hidden, heads, vocab : sizes of the model; ``heads`` divides ``hidden``, unless
+    ``head_dim`` gives the features of a head.
     seq, batch : tokens per sequence, sequences per step (over all ranks).
     tied : the output head uses the token embedding's matrix.
     mlp_ratio : width of the MLP over ``hidden``, where ``ffn`` does not give the width.
@@ -95,6 +97,7 @@ class GPT:
     rotary: bool = False
     bias: bool = True
     documents: tuple[int, ...] = ()
+    head_dim: int | None = None
     experts: int = 0
     top_k: int = 2
     moe_ffn: int | None = None
@@ -123,11 +126,17 @@ class GPT:
         settle(self, "router", one_of, ROUTERS)
         self._check_experts()
         settle(self, "documents", _packed, self.num_positions)
-        divides("hidden", self.hidden, "heads", self.heads)
         if self.kv_heads:
             divides("heads", self.heads, "kv_heads", self.kv_heads)
-        if self.rotary:
-            divides("hidden", self.hidden, "2 * heads", 2 * self.heads)
+        if not self.head_dim:
+            divides("hidden", self.hidden, "heads", self.heads)
+            if self.rotary:
+                divides("hidden", self.hidden, "2 * heads", 2 * self.heads)
+        elif self.rotary and self.head_dim % 2:
+            raise ValueError(
+                f"head_dim={self.head_dim} is odd, and rotary positions turn pairs of features: "
+                f"use head_dim={self.head_dim + 1}, or rotary=False"
+            )
 
     def _check_experts(self):
         if self.experts and self.top_k > self.experts:
@@ -179,7 +188,17 @@ class GPT:
     @property
     def head_size(self) -> int:
         """Features of one attention head."""
-        return self.hidden // self.heads
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def query_features(self) -> int:
+        """Features of all queries, and of what attention gives: ``hidden`` without ``head_dim``."""
+        return self.heads * self.head_size
+
+    @property
+    def hidden_step(self) -> int:
+        """What ``hidden`` is a multiple of in any case."""
+        return 1 if self.head_dim else self.heads
 
     @property
     def num_kv_heads(self) -> int:
@@ -189,7 +208,7 @@ class GPT:
     @property
     def qkv_features(self) -> int:
         """Features of all queries, keys and values: 3 hidden where every head has its own."""
-        return self.hidden + 2 * self.num_kv_heads * self.head_size
+        return self.query_features + 2 * self.num_kv_heads * self.head_size
 
     @property
     def mlp_width(self) -> int:
@@ -211,7 +230,7 @@ class GPT:
     def divisible(self) -> dict[str, tuple[int, int]]:
         """{name: (size, a size that it divides itself, or 0)} of the sizes that must be divisible
         by the number of ranks when the features inside attention and the MLP are split."""
-        heads = {"heads": (self.heads, self.hidden)}
+        heads = {"heads": (self.heads, 0 if self.head_dim else self.hidden)}
         if self.kv_heads:
             heads = {"kv_heads": (self.kv_heads, self.heads)}
         width = "moe_ffn" if self.moe_ffn else "ffn"
@@ -265,7 +284,7 @@ class GPT:
         return {
             **self.norm_shapes("norm1"),
             **linear("attention.qkv", h, self.qkv_features),
-            **linear("attention.out", h, h),
+            **linear("attention.out", self.query_features, h),
             **self.norm_shapes("norm2"),
             **mlp,
         }
@@ -315,7 +334,8 @@ class GPT:
     def _matrices(self, experts):
         mlps = experts + self.shared_experts if self.experts else 1
         mlp = mlps * (self.up_features + self.mlp_width)
-        return self.hidden * (self.qkv_features + self.hidden + self.experts + mlp)
+        attention = self.qkv_features + self.query_features
+        return self.hidden * (attention + self.experts + mlp)
 
     @property
     def step_flops(self) -> int:
@@ -326,7 +346,7 @@ class GPT:
         without its causal half, nothing recomputed (the "model FLOPs" of MFU). Of ``documents``, s
         is the mean of their squares over that of their lengths.
         """
-        tokens, attention = self.batch * self.seq, 4 * self.batch * self.pairs * self.hidden
+        tokens, attention = self.batch * self.seq, 4 * self.batch * self.pairs * self.query_features
         per_layer = 2 * tokens * self.active_matrices + attention
         return 3 * (self.layers * per_layer + 2 * tokens * self.hidden * self.vocab)
 

@@ -112,7 +112,7 @@ def run_by(framework: str, s: "Merak", w: "GPT", device: str) -> TrainingRun:
     if framework == "nanotron":
         return replace(
             common,
-            again=2 * w.hidden * (not w.kv_heads),
+            again=2 * w.query_features * (not w.kv_heads),
             fused_mlp=False,
             logits=10,
             summed=6 if s.dp > 1 else 4,
@@ -232,7 +232,7 @@ def _kept(w, tp, run, count, drop, first, last):
 
 def _block(w, tokens, stream, tp, run):
     """(what a block keeps, what its backward has besides for a moment)."""
-    features = w.qkv_features + w.hidden + w.up_features
+    features = w.qkv_features + w.query_features + w.up_features
     features += w.mlp_width * (1 if run.fused_mlp else 1 + w.gated)
     whole, rows = 2 * tokens * w.hidden, tokens * w.heads / tp
     inputs = 2 * (whole if run.gathered else stream)

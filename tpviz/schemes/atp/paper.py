@@ -47,7 +47,7 @@ def payloads(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]
     ``sp`` gathers two inputs again in backward, L2 gathers the whole stream twice each way.
     """
     at, phases, tokens = strategy.layout, _phases(phase), w.batch * w.seq
-    qkv, out = w.qkv_features, w.hidden
+    qkv, out = w.qkv_features, w.query_features
     if at.a3:  # halves of both, each way
         qkv = out = (qkv + out) / 2
     features = {"forward": qkv + w.up_features, "backward": out + w.mlp_width}
@@ -62,7 +62,7 @@ def payloads(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]
 
 def stream_ratio(w: "GPT") -> float:
     """Features that a layer sums over *stream*, forward and backward, in ``hidden``: 4 + 2r."""
-    return (w.qkv_features + w.up_features + w.hidden + w.mlp_width) / w.hidden
+    return (w.qkv_features + w.up_features + w.query_features + w.mlp_width) / w.hidden
 
 
 def wire_volume(strategy: "ATP", w: "GPT", phase: str = "both") -> dict[str, float]:
@@ -137,7 +137,7 @@ def summa_volume(w: "GPT", q: int) -> float:
     Three products a linear layer, each with one set of activations, (3 + r) A, and one of weights,
     (4 + 2r) h^2: each rank receives (q-1)/q^2 of both. Trees take up to log2 q times as much.
     """
-    inputs = w.batch * w.seq * (3 * w.hidden + w.mlp_width)
+    inputs = w.batch * w.seq * (2 * w.hidden + w.query_features + w.mlp_width)
     return 3 * (inputs + w.block_matrices) * (q - 1) / q**2
 
 

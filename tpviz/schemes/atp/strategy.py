@@ -103,7 +103,9 @@ class ATP(TensorParallel):
         sizes = {name: size for name, (size, _) in w.divisible.items()} | {"vocab": w.vocab}
         sizes |= {"seq": w.seq} if self.sp else {}
         heads = self._check_heads(w, sizes)
-        divides("hidden", w.hidden, at.stream, at.s, step=w.heads)  # under A3 heads have said so
+        divides(
+            "hidden", w.hidden, at.stream, at.s, step=w.hidden_step
+        )  # under A3 heads have said so
         sizes[heads] //= at.s if at.a3 else 1
         for name, size in sizes.items():
             divides(name, size, at.inside, at.i, also=gcd(*sizes.values()))

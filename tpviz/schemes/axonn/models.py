@@ -47,7 +47,7 @@ def hardware_flops(w: GPT, skipped: bool = False) -> int:
     96 B s l h^2 (1 + s/6h + V/16lh) for an MLP of ratio 4: `GPT.step_flops` and the blocks again.
     skipped : without attention's masked half, which kernels skip (`tpviz.schemes.gpt.kernels`).
     """
-    attention = 4 * w.pairs * w.hidden * (1 - 2 * skipped)  # half of 4 passes
+    attention = 4 * w.pairs * w.query_features * (1 - 2 * skipped)  # half of 4 passes
     return w.step_flops + w.batch * w.layers * (2 * w.seq * w.block_matrices + attention)
 
 

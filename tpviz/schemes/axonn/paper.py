@@ -64,7 +64,7 @@ def block(w: "GPT") -> tuple[FC, FC, FC, FC]:
     h = w.hidden
     return (
         FC(h, w.qkv_features),
-        FC(h, h, True),
+        FC(w.query_features, h, True),
         FC(h, w.up_features),
         FC(w.mlp_width, h, True),
     )
@@ -106,7 +106,8 @@ def elements(strategy: "AxoNN", w: "GPT") -> dict[str, float]:
 
 def closed_forms(strategy: "AxoNN", w: "GPT") -> dict[str, float]:
     """As `elements`, by the closed-form sums above."""
-    s, forward_y, backward_y = strategy, w.qkv_features + w.up_features, w.hidden + w.mlp_width
+    s, forward_y = strategy, w.qkv_features + w.up_features
+    backward_y = w.query_features + w.mlp_width
     forward, weights = passes(s)
     rows, matrix = w.batch * w.seq / s.data / s.z, w.block_matrices / (s.x * s.y)
     return {
@@ -207,6 +208,6 @@ def optimum(
     r = 4, with recomputation 19/6.
     """
     forward, (of_x, of_y) = 1 + recompute, bandwidths
-    y = (w.qkv_features + w.up_features) * forward + w.hidden + w.mlp_width
+    y = (w.qkv_features + w.up_features) * forward + w.query_features + w.mlp_width
     ratio = y / w.hidden / (2 * forward + 2) * of_x / of_y
     return sqrt(plane * ratio), sqrt(plane / ratio)

@@ -96,7 +96,7 @@ class AxoNN(TensorParallel):
     def check(self, workload: GPT) -> None:
         self.check_dense(workload)
         w = workload
-        divides("hidden", w.hidden, "y", self.y, step=w.heads)
+        divides("hidden", w.hidden, "y", self.y, step=w.hidden_step)
         sizes = w.divisible | {"vocab": (w.vocab, 0)}
         also = gcd(*(size for size, _ in sizes.values()))
         for name, (size, within) in sizes.items():

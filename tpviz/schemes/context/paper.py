@@ -44,7 +44,7 @@ def ring_bytes(w: "GPT", n: int) -> int:
 
 def ulysses_bytes(w: "GPT", n: int) -> int:
     """Bytes that each of ``n`` ranks sends forward for one layer, by (2)."""
-    features = w.qkv_features + w.hidden
+    features = w.qkv_features + w.query_features
     return w.batch * w.seq // n * features * (n - 1) // n * w.itemsize
 
 

@@ -37,14 +37,15 @@ def dropped(recompute: str, all_but_input: int, core: int) -> int:
 def attention_kept(w: "GPT") -> int:
     """Features of a token that backward of attention and of out needs: those of qkv, the copies
     in between, and the output."""
-    return w.qkv_features + copied(w) + w.hidden + (w.context.kept(w) if w.context else 0)
+    more = w.context.kept(w) if w.context else 0
+    return w.qkv_features + copied(w) + w.query_features + more
 
 
 def copied(w: "GPT") -> int:
     """Features per token that attention keeps as copies: queries if keys are shared or rotated
     (fused attention needs them contiguous), and rotated keys."""
     again = w.rotary or w.num_kv_heads < w.heads
-    return again * w.hidden + w.rotary * w.num_kv_heads * w.head_size
+    return again * w.query_features + w.rotary * w.num_kv_heads * w.head_size
 
 
 def joined(w: "GPT") -> bool:
@@ -55,7 +56,7 @@ def joined(w: "GPT") -> bool:
 def core_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:
     """Bytes of a block that attention's core alone keeps: what is `copied`, with ``split`` the
     output in its own order, or that of documents, and the log-sum-exps."""
-    numbers = copied(w) + (w.hidden if (split and parts > 1) or joined(w) else 0)
+    numbers = copied(w) + w.query_features * ((split and parts > 1) or joined(w))
     item, wide = w.itemsize, max(w.itemsize, 4)
     return w.batch * w.seq * (numbers * item + w.heads * wide) // parts
 

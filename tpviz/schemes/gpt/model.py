@@ -1,8 +1,9 @@
 """The reference GPT in one process: what every split model must equal.
 
 GPT-2's network (Radford et al., 2019), or as the `tpviz.GPT` says: RMSNorm, rotary positions,
-grouped queries, a gated MLP. Shapes: B batch, S sequence, H hidden, N heads, D = H/N, K heads of
-keys and values, g = N/K, F MLP width, V vocabulary. What a rank has of them: see the schemes.
+grouped queries, a gated MLP. Shapes: B batch, S sequence, H hidden, N heads of D, H/N unless said,
+K heads of keys and values, g = N/K, F MLP width, V vocabulary. What a rank has of them: see the
+schemes.
 """
 
 from collections.abc import Callable
@@ -185,7 +186,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = Heads(w, where=where, **kw)
         self.qkv = nn.Linear(w.hidden, w.qkv_features, w.bias, **kw)
-        self.out = nn.Linear(w.hidden, w.hidden, w.bias, **kw)
+        self.out = nn.Linear(w.query_features, w.hidden, w.bias, **kw)
 
     def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
         return self.out(self.heads(self.qkv(x_BSH)))

@@ -96,7 +96,7 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
     wide, inside = 2 * w.hidden, held.inside * item  # FLOPs of a number between layers
     qkv, up, a = (inside * kernel.flops / wide for kernel in (k.qkv[0], k.up[0], k.down[0]))
     x, z = tokens * w.hidden * held.stream * item, tokens * w.vocab * held.inside
-    stream = tokens * w.hidden * inside
+    queries = tokens * w.query_features * inside
     scores = w.batch * w.pairs * w.heads * inside * (device.attention == "softmax")
     norm, loss, biases = (2, 3), (item, 2 * item), ()
     activation, turn, softmax = (3, 5) if w.gated else (2, 3), (2, 2), (2, 3)
@@ -113,7 +113,7 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
     block = [
         *((2, n * x) for n in (*norm, *join)),
         *((1, n * a) for n in activation),
-        *((1, n * (qkv + stream) / 2) for n in turn if w.rotary),
+        *((1, n * (qkv + queries) / 2) for n in turn if w.rotary),
         *((1, n * scores) for n in (*softmax, 2, 4) if scores),
         *((1, n * qkv) for n in packing),
         *((1, size) for size in biases),

@@ -69,7 +69,7 @@ def kernels(w: "GPT", parts: int = 1) -> Kernels:
     return Kernels(
         linear(T, h, w.qkv_features // parts, item, w.bias),
         tuple(map(whole_kernel, attending(w, heads, kv_heads))),
-        linear(T, h // parts, h, item, whole),
+        linear(T, w.query_features // parts, h, item, whole),
         linear(rows, h, w.up_features // parts, item, w.bias),
         linear(rows, f // parts, h, item, whole),
         linear(T, h, w.vocab // parts, item, bias=False),

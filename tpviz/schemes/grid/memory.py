@@ -71,12 +71,12 @@ def dropped_bytes(at: "Layout", w: "GPT", recompute: str) -> int:
 
 def block_kept(at: "Layout", w: "GPT") -> int:
     """Bytes that autograd keeps of one block until its backward; the table above."""
-    T, H, n = w.batch * w.seq, w.hidden, at.i if at.sp else 1
+    T, H, Q, n = w.batch * w.seq, w.hidden, w.query_features, at.i if at.sp else 1
     item, wide = w.itemsize, max(w.itemsize, 4)
     heads = at.i * at.s if at.a3 else at.i
     norms = 2 * (T * H // (1 if at.l2 else at.s) + T * H // at.s) // n
     core = T * attention_kept(w) // heads + (
-        T * H // at.i if at.a3 else T * H // heads if n > 1 or joined(w) else 0
+        T * Q // at.i if at.a3 else T * Q // heads if n > 1 or joined(w) else 0
     )
     mlp = T * (w.up_features if at.pipelined else mlp_kept(w)) // at.i
     rows = (1 if at.l1 else statistics(w)) * 2 * T // n + T * w.heads // heads

@@ -114,7 +114,7 @@ class GridAttention(nn.Module):
         super().__init__()
         self.heads, self.sp = groups.heads(w, **kw), groups.layout.sp
         self.qkv = groups.linear(w.hidden, w.qkv_features, groups.qkv, bias=w.bias, **kw)
-        self.out = groups.linear(w.hidden, w.hidden, groups.out, bias=w.bias, **kw)
+        self.out = groups.linear(w.query_features, w.hidden, groups.out, bias=w.bias, **kw)
 
     def forward(self, x: Tensor, **how: bool) -> Tensor:
         """how : ``alone``, as of `GridLinear`."""

@@ -92,7 +92,7 @@ class _Pieces:
         heads = w.heads // (at.i * at.s if at.a3 else at.i)
         keys = heads * w.num_kv_heads // w.heads
         core, core_back = attending(w, heads, keys)
-        qkv, out = (self.h, w.qkv_features), (self.h, self.h)
+        qkv, out = (self.h, w.qkv_features), (w.query_features, self.h)
         up, down, head = (self.h, w.up_features), (self.f, self.h), (self.h, w.vocab)
         norm, head_back = self.statistics(), self.first_back(*head)  # of what waits the first
         if w.experts:

@@ -48,21 +48,21 @@ class Layers:
     def pieces(self) -> dict[str, list[Operation]]:
         """{piece of the network: its operations}, for `assemble`."""
         w, s, k = self.w, self.s, self.kernels
-        h, f, v = w.hidden // s.tp, w.mlp_width // s.tp, w.vocab // s.tp
+        q, f, v = w.query_features // s.tp, w.mlp_width // s.tp, w.vocab // s.tp
         qkv, up = w.qkv_features // s.tp, w.up_features // s.tp
         loss = Collective("tp", "all_gather", self.payloads.loss)
         whole = num_whole_parameters(s.layout, w) * w.itemsize
         replicated = Collective("tp", "all_reduce", whole)
         return {
             "embed": [self.whole("reduce_scatter" if s.split else "all_reduce")],
-            "attention": [*self.column("qkv", qkv), *self.core[0], *self.row("out", h)],
+            "attention": [*self.column("qkv", qkv), *self.core[0], *self.row("out", q)],
             "mlp": (mlp := [*self.column("up", up), *self.row("down", f)]),
             "mlp_unsummed": mlp,  # the sum is part of the GEMM
             "head": [*self.column("head", v), loss],
             "head_back": self.column_back("head", v),
             "down_back": self.row_back("down", f),
             "up_back": self.column_back("up", up),
-            "out_back": self.row_back("out", h),
+            "out_back": self.row_back("out", q),
             "core": self.core[0],
             "core_back": self.core[1],
             "qkv_back": self.column_back("qkv", qkv),

@@ -38,7 +38,6 @@ class _BlocksFilm:
         self.parts, self.splits = pieces(at, w), at.splits(w)
         self.sizes = {at.inside: at.i, at.stream: at.s}
         self.tokens, self.hidden, self.w = w.batch * w.seq, w.hidden, w
-        self.out = {"qkv": w.qkv_features, "up": w.up_features}
         self.normed = "LN(X)" if w.norm == "layer" else "RMS(X)"
         self.active = "SwiGLU(U)" if w.gated else "GELU(U)"
 
@@ -48,7 +47,7 @@ class _BlocksFilm:
         self.start("attention")
         self.norm("norm1")
         self.linear("qkv", "attention.qkv", "QKV", inner=self.normed)
-        self.core("A", "activations", self.hidden)
+        self.core("A", "activations", self.w.query_features)
         self.linear("out", "attention.out", "Z")
         self.join("out")
         self.x = self.x._replace(name="X")  # the residual stream goes on in the same layout
@@ -69,7 +68,7 @@ class _BlocksFilm:
         self.x = self.x._replace(name="dZ")
         self.back("out", "attention.out", "dA")
         self.start("core_back")
-        self.core("dQKV", "gradients", self.out["qkv"])
+        self.core("dQKV", "gradients", self.w.qkv_features)
         self.back("qkv", "attention.qkv", "dX")
         self.norm_back("norm1")
         assert not self.todo, "the animation has left out operations of the step"
@@ -99,8 +98,7 @@ class _BlocksFilm:
         """W[in, out], cut as `Layout.splits` has it; its dims there are (out, in)."""
         cuts = {0: (), 1: ()}
         cuts |= {d: (axis,) for d, axis in self.splits[f"blocks.0.{name}.weight"]}
-        out = self.out.get(name.split(".")[1], self.hidden)
-        into = self.w.mlp_width if name == "mlp.down" else self.hidden
+        out, into = self.w.block_shapes()[f"{name}.weight"]
         return Tensor("W", self.dim(into, *cuts[1]), self.dim(out, *cuts[0]), "parameters")
 
     def add(self, layer, words, **fields):

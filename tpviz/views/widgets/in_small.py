@@ -55,7 +55,7 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
     if w.ffn:
         changes["ffn"] = max(1, round(w.ffn / divided / 16)) * 16
     batch = prod(sizes.values()) * getattr(inner, "microbatches", getattr(inner, "accumulation", 1))
-    small = replace(w, dtype="float32", batch=batch, documents=(), **changes)
+    small = replace(w, dtype="float32", batch=batch, documents=(), head_dim=None, **changes)
     fitting = Fitting(small, inner, outer, ranks, cut=cut)  # what does not fit gives way
     made, small = fitting.strategy, fitting.workload
     half = w.dtype if w.dtype in cluster.device.flops and w.dtype != "float32" else ""
