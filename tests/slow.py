@@ -22,7 +22,7 @@ notebooks/05_memory_and_precision.ipynb notebooks/06_overlap.ipynb
 notebooks/07_cost_models.ipynb notebooks/08_beat_the_cluster.ipynb
 notebooks/09_capstone.ipynb notebooks/10_atp.ipynb
 notebooks/11_axonn.ipynb notebooks/12_merak.ipynb notebooks/13_t3.ipynb
-notebooks/14_context.ipynb
+notebooks/14_context.ipynb notebooks/15_experts.ipynb
 test_atp_lab.py test_atp_notebook_lab.py test_axonn_lab.py test_axonn_notebook_lab.py
 test_context_notebook_lab.py
 test_explore_lab.py test_merak_lab.py test_merak_notebook_lab.py test_microscope_lab.py

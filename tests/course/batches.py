@@ -5,6 +5,7 @@ from functools import cache
 
 import misconceptions
 import misconceptions_context
+import misconceptions_experts
 import misconceptions_layers
 import misconceptions_ranks
 import misconceptions_schemes
@@ -30,6 +31,7 @@ TABLES = (
     misconceptions,
     misconceptions_schemes,
     misconceptions_context,
+    misconceptions_experts,
     misconceptions_told,
     otherwise,
     otherwise_ranks,

@@ -15,6 +15,8 @@ import solutions_context_bugs
 import solutions_context_ring
 import solutions_costs
 import solutions_costs_runs
+import solutions_experts
+import solutions_experts_bugs
 import solutions_layouts
 import solutions_memory
 import solutions_merak
@@ -50,6 +52,8 @@ _MODULES = (
     solutions_context,
     solutions_context_ring,
     solutions_context_bugs,
+    solutions_experts,
+    solutions_experts_bugs,
     solutions_layouts,
     solutions_zero,
     solutions_tensor,

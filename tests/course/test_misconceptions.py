@@ -33,7 +33,7 @@ BY_HAND = {
 """Asked for a choice for each of some machines, or for a schedule: what is written down for them is
 the answer."""
 RUNS = {"find_straggler", "atp_bugs", "axonn_bugs", "merak_bugs", "t3_bugs", "axonn_gathers"}
-RUNS |= {"context_bugs"}
+RUNS |= {"context_bugs", "experts_bugs"}
 """Their questions are runs, each of which is drawn."""
 
 

@@ -54,6 +54,7 @@ def test_the_course_has_its_notebooks():
         "12_merak",
         "13_t3",
         "14_context",
+        "15_experts",
     ]
 
 

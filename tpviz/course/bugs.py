@@ -1,4 +1,4 @@
-"""The last exercises of notebooks 10 to 14: from the evidence to the place and the cause, in a bug
+"""The last exercises of notebooks 10 to 15: from the evidence to the place and the cause, in a bug
 zoo. `zoo.examine` compares one step of a broken program with the same program without the fault,
 layer by layer, on the same ranks; the first error gives the place, and the rest of the evidence the
 cause.
@@ -25,3 +25,4 @@ AXONN = _diagnosis("axonn_bugs", "bias not summed over z")
 MERAK = _diagnosis("merak_bugs", "gradient not summed", blocks=True)
 T3 = _diagnosis("t3_bugs", "triggered after one update")
 CONTEXT = _diagnosis("context_bugs", "own mask on every block")
+EXPERTS = _diagnosis("experts_bugs", "combine without weights")
