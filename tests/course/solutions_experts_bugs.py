@@ -23,9 +23,8 @@ def diagnose(evidence):
 
 
 def diagnose_largest(evidence):
-    place, cause = diagnose(evidence)
-    wrong = max(evidence.forward.values()) > 1e-10
-    return max(evidence.forward, key=evidence.forward.get) if wrong else "head", cause
+    errors = evidence.forward
+    return max(errors, key=errors.get) if _first(errors) else "head", diagnose(evidence)[1]
 
 
 def diagnose_attention(evidence):
