@@ -16,6 +16,7 @@ from tpviz.cluster.clock.cost import Memory, by_axis, counted, crowding, on_shar
 from tpviz.core.mesh import Mesh
 from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.core.workload import GPT
+from tpviz.schemes.experts.cut import each_group
 from tpviz.schemes.strategy import Strategy
 
 from .checks import check_cluster, check_fit
@@ -183,7 +184,9 @@ def predict(
     on, ranks = cluster, strategy.world_size
     if (longer := crowding(cluster, ranks)) > 1:
         on = replace(cluster, device=cluster.device.divided(longer, 1, longer, longer))
-    segments = strategy.cost(workload, on, Mesh(strategy.axes))
+    mesh, seen = Mesh(strategy.axes), each_group(strategy, workload)
+    steps = (strategy.cost(of_group, on, mesh) for of_group in seen)
+    segments = max(steps, key=lambda step: sum(segment.seconds for segment in step))
     segments = on_shared_cores(segments, cluster, ranks)
     return Prediction(strategy, workload, cluster, tuple(segments), training)
 

@@ -121,10 +121,12 @@ class Context(Around):
         return (f"({self.kind})",) * (self.cp > 1)
 
     def uneven(self, workload: GPT) -> Collection[str]:
-        """The axis cp of a ring, where kind "ring" or documents do not balance it."""
+        """The axis cp of a ring, where kind "ring" or documents do not balance it; and what experts
+        say."""
         cut = self.sequence
         ring = cut is not None and cut.ring > 1
-        return ("cp",) if ring and (self.kind == "ring" or workload.documents) else ()
+        own = ("cp",) if ring and (self.kind == "ring" or workload.documents) else ()
+        return {*own, *super().uneven(workload)}
 
     @property
     def token_ranks(self) -> int:

@@ -26,7 +26,7 @@ from tpviz.schemes.gpt.model import activation
 from tpviz.schemes.grid.operators import Cut, Gather
 from tpviz.schemes.operators import Exchange, Reduce, ReduceScatter
 
-from .cut import ExpertCut, parts_over
+from .cut import ExpertCut, cut_of, parts_over
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -122,12 +122,6 @@ class Same(torch.autograd.Function):
         return grad, None, None
 
 
-def whole(groups: "Groups") -> ExpertCut:
-    """The cut where no `tpviz.Experts` is: as any MLP, over the axis of tensor parallelism."""
-    at = groups.layout
-    return ExpertCut(1, at.i, at.i, at.inside)
-
-
 def placed(w: "GPT", mesh: Any, cut: ExpertCut) -> "GPT":
     """The workload as that of this rank, as far as its rows are concerned."""
     axes = [*(w.context.axes if w.context else ()), *(a for a in ("ep", cut.inside) if a)]
@@ -142,7 +136,7 @@ class ExpertMLP(nn.Module):
 
     def __init__(self, w: "GPT", groups: "Groups", **kw: Any):
         super().__init__()
-        self.cut, self.sp, self.inside = w.cut or whole(groups), groups.layout.sp, groups.inside
+        self.cut, self.sp, self.inside = cut_of(groups.layout, w), groups.layout.sp, groups.inside
         self.group = groups.mesh.get_group("ep") if self.cut.ep > 1 else Alone()
         self.w = placed(w, groups.mesh, self.cut)
         own, parts = w.experts // self.cut.ep, self.cut.etp

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tpviz.core.step import Collective, Operation
 from tpviz.schemes.gpt.kernels import gemm
 
-from .cut import ExpertCut, parts_over
+from .cut import ExpertCut, cut_of, parts_over
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -28,17 +28,23 @@ ROWS = "all_to_all_v"
 
 
 def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
-    """Operations of (the MLP; that of a recomputation; backward to its second layer; to its
-    first). at : the `tpviz.schemes.grid.step` pieces of the layout around."""
-    cut = w.cut or ExpertCut(1, at.at.i, at.at.i, at.at.inside)
+    """Operations of (the MLP; that of a recomputation; backward through its experts; to its input).
+
+    Where ``place`` does not say of which rank of ep, those of one that has most rows to compute,
+    and rows sent as by one that sends most, for which all others wait. at : the
+    `tpviz.schemes.grid.step` pieces of the layout around.
+    """
+    cut = cut_of(at.at, w)
     index = cut.at(w)
     loads = [int(n) for n in cut.loads(w, index)]
     sent = cut.sent(w)
-    own = int(sent.reshape(cut.ep, -1)[index].sum())
+    for_ranks = sent.reshape(cut.ep, -1).sum(1)
+    own = int(for_ranks[index])
+    least = own if "ep" in dict(w.place) else int(for_ranks.min())  # of all ranks one sends most
     tokens = w.batch * w.seq // cut.parts
     item, h, parts, wide = w.itemsize, w.hidden, cut.etp, max(w.itemsize, 4)
     ups, downs = (h, w.up_features // parts), (w.mlp_width // parts, h)
-    there = rows(cut, int(sent.sum()) - own, h * item)
+    there = rows(cut, int(sent.sum()) - least, h * item)
     back = rows(cut, sum(loads) - own, h * item)
     if w.capacity and there:
         there = back = [Collective("ep", "all_to_all", int(sent.sum()) * h * item)]
@@ -67,10 +73,14 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
         *(both(shared[0], *shared[2]) if shared else ()),
         *(both(shared[0], *shared[1]) if shared else ()),
         *there,
-        *[kernel for load in loads for kernel in both(load, *downs)],
+        *[
+            kernel
+            for load in reversed(loads)
+            for layer in (downs, ups)
+            for kernel in both(load, *layer)
+        ],
     ]
     to_up = [
-        *[kernel for load in loads for kernel in both(load, *ups)],
         *back,
         gemm(tokens, w.experts, h, wide),
         gemm(w.experts, tokens, h, wide),

@@ -13,7 +13,7 @@ parallelism of experts besides (Yan et al. 2025, arXiv 2504.14960).
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from tpviz.core.checks import divides
 from tpviz.core.workload import GPT
@@ -110,15 +110,6 @@ class Experts(Around):
     def shares(self) -> Sequence[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The axis ep: its ranks have their own part of the batch."""
         return ("ep",)
-
-    @property
-    def alike(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Axes along which ranks have as many rows: all but ep, whose experts are not alike."""
-        return tuple(axis for axis in self.axes if axis != "ep")
-
-    def uneven(self, workload: GPT) -> Collection[str]:
-        """The axis ep, where experts are not chosen alike."""
-        return ("ep",) if workload.experts else ()
 
     def check(self, workload: GPT) -> None:
         w = workload

@@ -43,8 +43,12 @@ PIECES = (*BLOCK, *ENDS, "core")
 """Also attention's core alone, which selective recomputation repeats."""
 
 
-EXPERTS = ("mlp.shared_down.weight", "mlp.shared_up.weight", "mlp.router.weight")
-"""Parameters of a mixture of experts besides those of an MLP."""
+SHARED = "mlp.shared_down.weight", "mlp.shared_up.weight"
+EXPERTS = {
+    "down_back": (*SHARED, "mlp.down.weight", "mlp.up.weight"),
+    "up_back": ("mlp.router.weight",),
+}
+"""As of `completes`, where a block has experts: these end together, and then the router."""
 
 
 class Kernels(NamedTuple):
@@ -111,7 +115,7 @@ def completes(first: str = "plain", second: str = "plain") -> dict[str, tuple[st
     return {
         "entering": bias(down, second),  # as soon as a gradient enters the block from above
         "down_back": of_layer(down, second) + bias(up, first),
-        "up_back": (*of_layer(up, first), *EXPERTS),
+        "up_back": of_layer(up, first),
         "norm2_back": ("norm2.weight", "norm2.bias", *bias(out, second)),
         "out_back": of_layer(out, second),
         "core_back": bias(qkv, first),
@@ -138,6 +142,7 @@ def assemble(
     """
     of = {name: tuple(pieces.get(name, ())) for name in PIECES}
     last, block = w.layers - 1, w.block_shapes()
+    ready = {**ready, **(EXPERTS if w.experts else {})}
     ready = {part: tuple(n for n in names if n in block) for part, names in ready.items()}
     parts = [
         Part("forward", "embed", of["embed"]),

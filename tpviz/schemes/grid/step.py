@@ -26,6 +26,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import Chunks, Collective, Operation, Overlapped, PairInChunks
+from tpviz.schemes.experts.cut import cut_of
 from tpviz.schemes.gpt.kernels import adamw, attending, gemm
 from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
 from tpviz.schemes.gpt.step import completes
@@ -62,16 +63,19 @@ def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
 
 def num_local_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters of a rank."""
-    matrices = (2 - w.tied) * w.vocab * w.hidden + w.layers * w.block_matrices
-    biases = w.qkv_features // (at.s if at.a3 else 1) + w.up_features
-    whole = num_whole_parameters(at, w)
-    return matrices // (at.i * at.s) + w.layers * w.bias * (biases // at.i) + whole
+    mlp = 0 if w.experts else w.hidden * (w.up_features + w.mlp_width)
+    matrices = w.layers * (w.hidden * (w.qkv_features + w.hidden) + mlp)
+    matrices += (2 - w.tied) * w.vocab * w.hidden
+    biases = w.qkv_features // (at.s if at.a3 else 1) + w.up_features * (not w.experts)
+    own = matrices // (at.i * at.s) + w.layers * w.bias * (biases // at.i)
+    experts = w.layers * cut_of(at, w).num_parameters(w) if w.experts else 0
+    return own + experts + num_whole_parameters(at, w)
 
 
 def num_whole_parameters(at: "Layout", w: "GPT") -> int:
-    """Number of parameters on a rank that are not cut over *inside*."""
-    norms = num_norm_parameters(w) * w.hidden
-    rest = ((not w.rotary) * w.num_positions + w.bias * 2 * w.layers) * w.hidden
+    """Number of parameters on a rank that are not cut over *inside*, experts' aside."""
+    norms, biased = num_norm_parameters(w) * w.hidden, w.layers * (1 if w.experts else 2)
+    rest = ((not w.rotary) * w.num_positions + w.bias * biased) * w.hidden
     return norms // (1 if at.l2 else at.s) + rest // at.s
 
 

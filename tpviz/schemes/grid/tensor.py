@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core.step import Collective, Part, Step, accumulated
+from tpviz.schemes.experts.cut import cut_of
 from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.gpt.step import assemble
 from tpviz.schemes.ownership import local_shapes, num_local
@@ -84,6 +85,13 @@ class TensorParallel(Strategy):
                 f"{self.short} does not split experts={workload.experts}: use Megatron(tp="
                 f"{self.layout.i * self.layout.s}), which does, and Experts(ep=2) around it"
             )
+
+    def uneven(self, workload: "GPT") -> Collection[str]:
+        """Axes along which experts have other numbers of rows, where there are some."""
+        if not workload.experts:
+            return ()
+        local = self.local(workload)
+        return cut_of(self.layout, local).uneven(local)
 
     def check_split_backward(self) -> None:
         """Raises ``ValueError`` if weight gradients cannot be deferred."""
