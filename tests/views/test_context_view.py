@@ -90,7 +90,10 @@ def test_contiguous_against_balanced_is_seen():
     assert ring.computing == sorted(ring.computing) and len(set(ring.computing)) == 4
     svg = view.to_svg()
     assert svg.count(">idle</text>") == 3
-    assert view.picture.scene["facts"][2] == ["speedup", f"{ring.seconds / zigzag.seconds:.2f}"]
+    assert view.picture.scene["facts"][2] == [
+        "speedup over ring",
+        f"{ring.seconds / zigzag.seconds:.2f}",
+    ]
     rows = [dict(zip(view.to_table()[0], row)) for row in view.to_table()[1:]]
     assert [row["blocks"] for row in rows] == ["9"] * 4 + ["1", "2", "3", "4"]
     assert "ring takes" in view.describe().lower()
@@ -148,6 +151,12 @@ def test_knobs_move_it_and_what_does_not_work_is_said():
         tv.ContextView(tv.Context(cp=4), tv.GPT(seq=30))
     with pytest.raises(TypeError, match="did you mean 'against'"):
         tv.ContextView(agains="ring")
+
+
+def test_no_trace_is_of_a_sequence_that_is_not_cut():
+    view = tv.ContextView(tv.Context(cp=1), W, BOX)
+    with pytest.raises(ValueError, match="cp=1 cuts no sequence: use cp=2 or more"):
+        view.measured(tv.simulate(view.strategy, W, BOX))
 
 
 def test_a_trace_is_drawn_where_it_is_of_what_is_shown():

@@ -129,6 +129,13 @@ def test_every_meaning_of_a_legend_is_told_apart_without_colour():
     assert "\n".join(map(str, alike)) == ""
 
 
+def test_kinds_of_memory_are_told_apart_where_they_touch():
+    """They stand on each other in this order; solid, so that only the colour tells them."""
+    for theme, sight in product(("light", "dark"), SIGHT):
+        inks = [seen(tokens(theme)[key], sight) for key in MEMORY_KINDS.values()]
+        assert min(np.linalg.norm(a - b) for a, b in pairwise(inks)) >= 12, (theme, sight)
+
+
 TIMES = "forward", "backward", "axis0"
 
 

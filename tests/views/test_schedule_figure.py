@@ -181,6 +181,12 @@ def test_pairs_share_a_lane_where_they_overlap(overlapped):
     assert least == pytest.approx(lane / 2 if overlapped else lane, abs=0.01)
 
 
+def test_the_chart_of_what_is_held_has_a_scale():
+    """Its top in words, of the same scale for all panels."""
+    for one, said in ((panel("1f1b", 4, 8), "4 held"), (panel("gpipe", 4, 8), "8 held")):
+        assert f">{said}</text>" in schedule_scene([one], "t")["common"]
+
+
 def test_strips_in_bytes_weigh_what_is_held():
     for name in ("shifted_critical_path", "zb_v", "interleaved_1f1b"):
         plain = panel(name, 4, 8)

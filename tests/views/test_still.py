@@ -1,7 +1,9 @@
 """The picture that stands for a view: CSS alone shows it, or the widget."""
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
+from tpviz.views.figures.svg import document, image, scrolled, text
 from tpviz.views.widgets.base import View
 from tpviz.views.widgets.still import STYLE
 
@@ -21,6 +23,23 @@ KNOBS = f"<div class='tpv-lives'>knobs{DEAD}</div>"
 def test_one_of_picture_and_widget_is_seen(tab, output, widget, shown):
     """A page that cannot load the widget's code has an error in its place: the picture stays."""
     assert seen(tab, output, f"<style>{STYLE}</style>its picture", widget) == [shown]
+
+
+@pytest.mark.browser
+def test_a_picture_that_scrolls_does_so_by_keys(tab):
+    """Where the column is narrower than its text allows; axe-core finds nothing serious."""
+    svg = document(900, 90, [text(10, 40, "a picture")], "a picture")
+    tab.set_viewport_size({"width": 500, "height": 400})
+    tab.set_content(
+        f"<html lang='en'><title>t</title><main>{image(svg, 'a picture')}{scrolled(svg)}</main>"
+    )
+    for place in range(2):
+        tab.keyboard.press("Tab")
+        frame = tab.locator("[tabindex]").nth(place)
+        assert frame.evaluate("node => node === document.activeElement")
+        assert frame.evaluate("node => node.scrollWidth > node.clientWidth")
+    found = Axe().run(tab).response["violations"]
+    assert [v["id"] for v in found if v["impact"] in ("serious", "critical")] == []
 
 
 @pytest.mark.browser

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from .lanes import MESSAGE, axis_below, box, ring, timed
-from .schedule_words import SchedulePanel, awaited, halves, peak, say, spans
+from .schedule_words import SchedulePanel, awaited, halves, much, peak, say, spans
 from .svg import VIEW, shape, text
 from .tokens import INKS
 
@@ -150,7 +150,8 @@ class Lanes:
         if (first := self.rows[0]).ran:
             yield text(LEFT - 10, first.y + first.lane + first.ran, "run", "muted", anchor="end")
         y = self.layout.charts[self.number]
-        yield text(LEFT - 10, y - 15, "held by", "muted", anchor="end")
+        top = y - max(15, self.layout.held - 18)  # of the chart's scale
+        yield text(LEFT - 10, top, self._chart()[-1], "muted", anchor="end")
         yield text(LEFT - 10, y, f"rank {self.panel.fullest}", "muted", anchor="end")
 
     def pieces(self, rank: int) -> Iterator[tuple[str, float, float, int, int]]:
@@ -245,23 +246,29 @@ class Lanes:
             f"<path d='{arrows}' fill='none' class='s-fg' stroke-width='2.4'/></g>"
         )
 
+    def _chart(self):
+        """(what the fullest rank holds, what a run counted of it, the chart's top, it in words)."""
+        panel, most = self.panel, self.layout.most
+        ran = panel.measured.held[panel.fullest] if panel.measured and panel.measured.held else ()
+        if not ran:
+            return panel.strips[panel.fullest], ran, most * panel.unit, much(panel, most, " held")
+        strip = panel.held[panel.fullest]
+        top = max(peak(strip), *(count for _, count in ran))
+        return strip, ran, top, f"{top / panel.each:g} held"
+
     def _held(self):
         """What the fullest rank holds over time: whole microbatches, checkpoints above them; where
         a run counted them, in microbatches, with the run's as a line."""
-        panel, sizes, base = self.panel, self.layout, self.layout.charts[self.number]
-        ran = panel.measured.held[panel.fullest] if panel.measured and panel.measured.held else ()
-        strip, top = panel.strips[panel.fullest], sizes.most * panel.unit
-        if ran:
-            strip = panel.held[panel.fullest]
-            top = max(peak(strip), *(count for _, count in ran))
+        sizes, (strip, ran, top, _) = self.layout, self._chart()
+        base = sizes.charts[self.number]
         high, last = (sizes.held - 6) / top, self.timeline.makespan
         paths = {"whole": "", "checkpoints": ""}
         for (start, full, kept), (stop, *_) in zip(strip, [*strip[1:], (last, 0, 0)]):
             wide, low = (stop - start) * sizes.scale, base
-            for what, much in (("whole", full), ("checkpoints", kept)):
-                low -= much * high
-                if much and wide > 0:
-                    paths[what] += box(self.x(start), round(low, 2), wide, round(much * high, 2))
+            for what, share in (("whole", full), ("checkpoints", kept)):
+                low -= share * high
+                if share and wide > 0:
+                    paths[what] += box(self.x(start), round(low, 2), wide, round(share * high, 2))
         end = self.x(last)
         line = f"M{LEFT},{base:g}" + "".join(
             f"H{self.x(t):.1f}V{base - n * high:.2f}" for t, n in ran

@@ -327,15 +327,15 @@ def figures(
     for number, panel in enumerate(panels):
         line = panel.timeline
         row = [panel.name, say(line.makespan, unit), share(line.bubble, line.makespan)]
-        row += [f"{_much(panel)}, rank {panel.fullest}"]
+        most = peak(panel.strips[panel.fullest]) / panel.unit
+        row += [f"{much(panel, most)}, rank {panel.fullest}"]
         rows.append([*row, *(cells[number] for cells in more.values())])
     return rows
 
 
-def _much(panel):
-    """What the fullest rank holds, in bytes or microbatches of all its layers."""
-    most = peak(panel.strips[panel.fullest]) / panel.unit
-    return amount(most) if panel.sizes else f"{most:g}"
+def much(panel: SchedulePanel, most: float, unit: str = "") -> str:
+    """What is held, in bytes if known, else in microbatches of all of a rank's layers."""
+    return amount(most) if panel.sizes else f"{most:g}{unit}"
 
 
 def _formula(panel, unit):

@@ -104,11 +104,12 @@ def image(svg: str, words: str, least: float = 0) -> str:
 
     It keeps its ids to itself, and JupyterLab shows it in notebooks that it does not trust, unlike
     an ``<svg>``. ``svg`` is of the theme "auto", and follows the page's; its width is that of
-    `fitted`.
+    `fitted`. Where it keeps its own width, its frame scrolls, also by keys.
     """
     data = b64encode(svg.encode()).decode()
+    keys = "" if least == 1 else " tabindex='0' role='group' aria-label='picture'"
     return (
-        f"<div style='overflow-x:auto'><style>{_IMAGE}</style><img class='tpv-image'"
+        f"<div style='overflow-x:auto'{keys}><style>{_IMAGE}</style><img class='tpv-image'"
         f" alt='{clean(escape(words, quote=True))}' style='{_width(svg, least)}'"
         f" src='data:image/svg+xml;base64,{data}'></div>"
     )
@@ -151,8 +152,9 @@ def _width(svg, least):
 
 def scrolled(html: str) -> str:
     """A picture or a table in its size, so that its text stays legible; it scrolls where its column
-    is narrow."""
-    return f"<div style='overflow-x:auto'>{html}</div>"
+    is narrow, also by keys."""
+    frame = "style='overflow-x:auto' tabindex='0' role='group' aria-label='picture or table'"
+    return f"<div {frame}>{html}</div>"
 
 
 def clean(markup: str) -> str:

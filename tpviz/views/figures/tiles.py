@@ -90,7 +90,7 @@ def tiles_scene(panels: Sequence[TilesPanel], title: str) -> dict[str, Any]:
         "legend": keyed((s.ink, s.pattern, s.legend) for s in STATES if s.legend),
         "table": rows,
         "under": table_html(rows),
-        "facts": [["speedup", f"{speedup(panels):.3f}"]] if len(panels) == 2 else [],
+        "facts": [[f"speedup over {p.name}", f"{speedup(panels):.3f}"] for p in panels[1:]],
         "words": said(panels, tables),
         "stops": [round(layout.x(time), 2) for time in times],
         "captions": [f"at {seconds(t)} of {seconds(layout.duration)}" for t in times],

@@ -43,10 +43,10 @@ INKS = {
     "wait": Ink("waiting", "#767B86", "#8F96A3", "hatch"),
     "idle": Ink("idle", "#80848E", "#727987", "sparse"),
     "exposed": Ink("exposed communication", "#CC2538", "#FF6977", "hatch"),
-    "parameters": Ink("parameters", "#40308C", "#7561DB"),
-    "gradients": Ink("gradients", "#614EB0", "#8F7CF0", "back"),
-    "optimizer_state": Ink("optimizer state", "#7D6ACB", "#AB98FF", "dots"),
-    "activations": Ink("activations", "#9783DA", "#C7B5FF", "lines"),
+    "parameters": Ink("parameters", "#381B77", "#845BCB"),
+    "gradients": Ink("gradients", "#6363D4", "#BCA9F9", "back"),
+    "optimizer_state": Ink("optimizer state", "#5D38A3", "#9681F5", "dots"),
+    "activations": Ink("activations", "#A581DB", "#DED3F9", "lines"),
 }
 
 PATTERNS = {

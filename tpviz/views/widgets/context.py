@@ -111,10 +111,12 @@ class ContextView(Framed):
         of a program that `tpviz.record` saw, on as many ranks; None takes them away.
 
         Raises ``ValueError`` where the trace is of another strategy, workload or number of ranks,
-        or has no such attention.
+        or has no such attention, and where no sequence is cut.
         """
         s, w = self.strategy, self.workload
         if trace is not None:
+            if s.sequence is None:
+                raise ValueError("cp=1 cuts no sequence: use cp=2 or more")
             told = {"world_size": len(trace.ranks), **trace.meta}
             shown = {"strategy": repr(s), "workload": repr(w), "world_size": s.world_size}
             for name, mine in shown.items():
