@@ -34,7 +34,7 @@ EXPERTS = {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2}
 ADVISED = [
     ("Falcon", FALCON, 2, 4),
     ("Phi3", GROUPED, 0, 4),
-    ("Mixtral", EXPERTS, 0, 2),
+    ("GraniteMoe", EXPERTS, 0, 2),
     ("GPTNeoX", {}, 2, 4),
     ("Phi", {}, 2, 4),
     ("Mistral", GROUPED, 2, 4),

@@ -119,7 +119,47 @@ def average(parameters: Sequence[torch.Tensor], group: "dist.ProcessGroup") -> N
 PLANE = ("y", "x")
 
 
-class Grid:
+class Shares:
+    """This rank's share of a batch that is cut along ``axes``, outer first. groups : by axis."""
+
+    def __init__(self, groups: "RankGroups", axes: tuple[str, ...]):
+        self.groups, self.axes = groups, axes
+
+    @property
+    def shares(self) -> int:
+        """Number of shares that the batch is split into."""
+        return prod(self.groups.get_group(axis).size() for axis in self.axes)
+
+    @property
+    def share(self) -> int:
+        """Which of them this rank's is; ranks of one plane have the same (not in easy mode)."""
+        number = 0
+        for axis in self.axes:
+            group = self.groups.get_group(axis)
+            number = number * group.size() + group.rank()
+        return number
+
+    def rows(self, batch: Any) -> Any:
+        """As `rows_of`, of this rank's share."""
+        return rows_of(batch, self.share, self.shares, " * ".join(self.axes))
+
+    def places(self, tensor: torch.Tensor) -> torch.Tensor:
+        """For each element of this share's, its number among those of all shares."""
+        first = self.share * tensor.numel() if tensor.dim() else 0
+        return torch.arange(first, first + tensor.numel()).view_as(tensor)
+
+    def joined(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensors of all shares joined: concatenated rows, or the mean of scalars."""
+        for axis in reversed(self.axes):
+            group = self.groups.get_group(axis)
+            if group.size() > 1:
+                parts, work = gather_first(tensor.detach().reshape(1, *tensor.shape), group)
+                work.wait()
+                tensor = parts.flatten(0, 1) if tensor.dim() else parts.mean()
+        return tensor
+
+
+class Grid(Shares):
     """Shares of the batch, and gradients that are complete after backward.
 
     groups : by axis, of x, y, z and data. depth : what supplies the weights of split layers. quiet
@@ -129,8 +169,7 @@ class Grid:
     def __init__(
         self, strategy: "AxoNN", mesh: "DeviceMesh", groups: "RankGroups", easy: bool = False
     ):
-        self.groups = groups
-        self.axes = ("data", "z", *PLANE) if easy else ("data", "z")
+        super().__init__(groups, ("data", "z", *PLANE) if easy else ("data", "z"))
         self.quiet = False
         shares = prod(groups.get_group(axis).size() for axis in self.axes[1:])
         self.hidden = "oar" in strategy.overlap
@@ -194,39 +233,6 @@ class Grid:
                 average(whole, self.groups.get_group(axis))
             average(learn, self.groups.get_group("data"))
         self.depth.begin()  # the next step takes the order of this one
-
-    @property
-    def shares(self) -> int:
-        """Number of shares that the batch is split into."""
-        return prod(self.groups.get_group(axis).size() for axis in self.axes)
-
-    @property
-    def share(self) -> int:
-        """Which of them this rank's is; ranks of one plane have the same (not in easy mode)."""
-        number = 0
-        for axis in self.axes:
-            group = self.groups.get_group(axis)
-            number = number * group.size() + group.rank()
-        return number
-
-    def rows(self, batch: Any) -> Any:
-        """As `rows_of`, of this rank's share."""
-        return rows_of(batch, self.share, self.shares, " * ".join(self.axes))
-
-    def places(self, tensor: torch.Tensor) -> torch.Tensor:
-        """For each element of this share's, its number among those of all shares."""
-        first = self.share * tensor.numel() if tensor.dim() else 0
-        return torch.arange(first, first + tensor.numel()).view_as(tensor)
-
-    def joined(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensors of all shares joined: concatenated rows, or the mean of scalars."""
-        for axis in reversed(self.axes):
-            group = self.groups.get_group(axis)
-            if group.size() > 1:
-                parts, work = gather_first(tensor.detach().reshape(1, *tensor.shape), group)
-                work.wait()
-                tensor = parts.flatten(0, 1) if tensor.dim() else parts.mean()
-        return tensor
 
 
 def rows_of(batch: Any, share: int, shares: int, name: str) -> Any:

@@ -15,12 +15,14 @@ from tpviz.ranks.launch import in_torchrun
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.context.strategy import Context
-from tpviz.schemes.grid.layout import Layout
+from tpviz.schemes.experts.strategy import Experts
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.schemes.zero.strategy import DataParallel
 
 from .easy import EasyLinear
+from .experts import ExpertPlan, ExpertShares, cut
+from .factors import factors_of, layout_of, refuse_sparse
 from .grid import Grid
 from .layers import Entrance, RankGroups, SplitLinear
 from .parallelized import Parallelized
@@ -62,7 +64,7 @@ def parallelize(
 @overload
 def parallelize(
     model: nn.Module,
-    strategy: "ATP | Megatron | AxoNN | Context | DataParallel",
+    strategy: "ATP | Megatron | AxoNN | Context | Experts | DataParallel",
     example_inputs: Any = None,
     rules: "Pair | dict[str, Any] | Sequence[Pair | dict[str, Any]] | None" = None,
     *,
@@ -109,6 +111,13 @@ def parallelize(
     what ``example_inputs`` show: give the longest sequences, and all inputs, of the training.
     ``DistributedDataParallel`` is not to go around it.
 
+    With `tpviz.Experts`, alone or as ``Megatron(tp=2) * Experts(ep=2) * DataParallel(dp=2)``,
+    modules that hold experts as parameters (experts, ...) keep a rank's, and rows go to the ranks
+    that have their experts (`tpviz.modules.experts`); the model's router chooses as it did. Every
+    index of (dp, ep) is given its own rows, `Parallelized.rows`; its loss is the mean over them.
+    Gradients after backward are the mean over dp and ep, of experts' over dp. Over tp experts stay
+    whole, and each rank sends its part of the tokens.
+
     Split layers have first derivatives only: a second one (``create_graph=True``) raises.
 
     Parameters
@@ -116,10 +125,10 @@ def parallelize(
     model : any ``nn.Module``; inside a rank it is split in place.
     strategy : `tpviz.Merak`, or `tpviz.ATP`, `tpviz.Megatron` or `tpviz.AxoNN`, without ``sp``, and
         without those knobs of AxoNN that need our own step (``gather``, ``recompute``,
-        ``accumulation``, ``tune``, ``clip``); or a product with `tpviz.Context`.
+        ``accumulation``, ``tune``, ``clip``); or a product with `tpviz.Context` or `tpviz.Experts`.
     example_inputs : a tensor, a tuple of arguments or a dict of named ones. With them
         ``torch.export`` shows which layers belong together, and on the ranks the outputs before and
-        after are compared (in evaluation mode). Context needs them.
+        after are compared (in evaluation mode). Context and Experts need them.
     rules : `tpviz.modules.Pair` objects or dicts, looked at first.
     broadcast : send the first rank's parameters and buffers to all; else ranks that differ raise.
     mesh : a ``DeviceMesh`` that has the strategy's axes, and others around them; by default the
@@ -159,9 +168,12 @@ def parallelize(
         raise ValueError(
             f"{', '.join(pipeline)} are about pipelines: use tpviz.Merak(...), not {strategy.short}"
         )
-    inner, context, dp = sequences_of(strategy)
+    inner, around, dp = factors_of(strategy)
     layout, inputs = layout_of(inner), inputs_of(example_inputs)
-    sequences = SequencePlan(context, dp, model, inputs) if context else None
+    shared = None
+    if around:
+        planned = SequencePlan if isinstance(around, Context) else ExpertPlan.of
+        shared = planned(around, dp, model, inputs)  # pyright: ignore[reportArgumentType]
     if rules and easy:
         raise ValueError(
             "rules say which layers are pairs; easy=True splits each by itself: use one of the two"
@@ -176,17 +188,17 @@ def parallelize(
             agree(model, groups, broadcast)
         grid = Grid(strategy, mesh, groups, easy) if isinstance(strategy, AxoNN) else None
     z = getattr(strategy, "z", 1)
-    shared = partial(from_first, groups=groups) if groups and numbers else lambda make: make()
-    looked = (inputs, z, shared)
+    once = partial(from_first, groups=groups) if groups and numbers else lambda make: make()
+    looked = (inputs, z, once)
     if easy:
         plan = Singles(model, layout, *looked)
-    elif isinstance(inner, Context):
+    elif isinstance(inner, (Context, Experts)):
         plan = WholePlan()
     else:
         plan = PairPlan(model, layout, rules, *looked, advise=groups is None)
-    if sequences:
-        sequences.settle(model, plan.pairs)
-    report = _report(model, strategy, layout, plan, easy, equal_rows, sequences)
+    if shared:
+        shared = shared.settle(model, plan.pairs, groups)
+    report = _report(model, strategy, layout, plan, easy, equal_rows, shared)
     if not groups or not mesh:
         return Parallelized(model, report)
     before = outputs_of(model, inputs) if inputs and numbers else None
@@ -195,14 +207,17 @@ def parallelize(
         _replace(model, {part.path: made(part, whole) for part, whole in _parts(model, plan)})
     else:
         _split(model, plan, groups, grid)
-    if before is not None and not context:  # before the hooks of the first forward are there
+    if before is not None and not shared:  # before the hooks of the first forward are there
         compare(before, outputs_of(model, inputs))
-    if context and sequences:
-        grid = Sequences(context, dp, mesh, sequences)
+    if isinstance(shared, SequencePlan):
+        grid = Sequences(mesh, shared)
+    elif shared:
+        cut(model, shared.stacks, groups, layout.inside * (layout.i > 1))
+        grid = ExpertShares(shared, mesh, groups)
     split = Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
-    if before is not None and context:
+    if before is not None and shared:
         after = outputs_of(model, inputs_of(split.rows(example_inputs)))
-        compare(before, split.joined(after), parts=True)
+        compare(before, split.joined(after), shared.wrong)
     if before is not None:
         same = "outputs for example_inputs are those of the whole model, up to rounding"
         split.report = replace(split.report, notes=(*report.notes, same))
@@ -275,6 +290,9 @@ def _parts(model, plan):
 def _report(model, strategy, layout, plan, easy, equal, totals):
     parts = _parts(model, plan)
     split = sum(p.numel() for _, layer in parts for p in layer.parameters())
+    held = sum(part.held for part, _ in parts)
+    if isinstance(totals, ExpertPlan):
+        split, held = split + totals.numbers * totals.experts.ep, held + totals.numbers
     whole = sum(p.numel() for p in model.parameters())
     if isinstance(strategy, AxoNN):
         totals = Totals.of(model, strategy, [part for part, _ in parts], easy, equal)
@@ -287,7 +305,7 @@ def _report(model, strategy, layout, plan, easy, equal, totals):
         plan.left,
         (*plan.notes, *_notes(model, totals)),
         split,
-        sum(part.held for part, _ in parts),
+        held,
         whole - split,
         totals=totals,
     )
@@ -359,12 +377,10 @@ def outputs_of(
     return [t for t in outputs if t.is_floating_point()]
 
 
-def compare(
-    before: Iterable[torch.Tensor], after: Iterable[torch.Tensor], parts: bool = False
-) -> None:
-    """Raise ``ValueError`` where an output changed by more than rounding explains. parts : whether
-    sequences were cut."""
-    wrong = f"{WRONG_PARTS if parts else WRONG_RULE}; the model is no longer usable"
+def compare(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor], wrong: str = "") -> None:
+    """Raise ``ValueError`` where an output changed by more than rounding explains. wrong : the
+    likely cause, if it is no rule."""
+    wrong = f"{wrong or WRONG_RULE}; the model is no longer usable"
     before, after = list(before), list(after)
     if len(before) != len(after):
         raise ValueError(f"{len(after)} outputs after the split, {len(before)} before: {wrong}")
@@ -384,104 +400,3 @@ def compare(
 
 
 WRONG_RULE = "a rule does not say how this model uses its layers"
-WRONG_PARTS = (
-    "tokens meet outside of attention, or their positions are counted inside of the model: take "
-    "them as an input, (1, seq) or position_ids, which model.rows cuts"
-)
-
-
-# -- what is taken of a strategy: its layout on the plane, and which knobs are refused -------------
-REFUSED = {
-    "gather": "a model that is not ours is not made of blocks, each weight is gathered by itself",
-    "recompute": "recompute with the model's own means (torch.utils.checkpoint, for which Hugging "
-    "Face's have a switch): it repeats collectives, too",
-    "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",
-    "zero": "optimizer states of a model that is not ours are its optimizer's "
-    "(torch.distributed.optim.ZeroRedundancyOptimizer shards them)",
-    "tune": "products of a model that is not ours are not timed",
-    "clip": "call model.clip_grad_norm_(most) after backward",
-}
-"""Knobs that belong to a step of our own program, and what does it instead."""
-
-
-def layout_of(strategy: "Strategy") -> Layout:
-    """The `Layout` of a strategy that can split models it does not know.
-
-    Raises ``ValueError`` for any other, and for knobs that ask for a model of our own.
-    """
-    if isinstance(strategy, Context):
-        return strategy.layout
-    if hasattr(strategy, "inner"):
-        raise ValueError(_around(strategy))
-    if not isinstance(strategy, (ATP, Megatron, AxoNN)):
-        raise ValueError(
-            "parallelize works with ATP(...), Megatron(...) and AxoNN(...), and with Context(...) "
-            f"around the first two, not {strategy!r}"
-        )
-    _refuse_knobs(strategy)
-    if strategy.layout.sp:
-        raise ValueError(
-            f"sp=True is not possible here: between pairs a foreign model needs the "
-            f"whole sequence: use sp=False, not {strategy.short}"
-        )
-    if strategy.layout.pipelined:
-        raise ValueError(
-            "chunking='pipelined' needs the operations between the two layers: use "
-            "chunking='batch' or 'tokens'"
-        )
-    return strategy.layout
-
-
-def _refuse_knobs(strategy):
-    for name, instead in REFUSED.items():
-        knob = type(strategy).__dataclass_fields__.get(name)
-        if knob and (value := getattr(strategy, name)) != knob.default:
-            raise ValueError(
-                f"{name}={value!r} is not possible here: {instead}; use {name}={knob.default!r}"
-            )
-
-
-def sequences_of(strategy: "Strategy") -> "tuple[Strategy, Context | None, int]":
-    """(what splits layers, the `Context` around it or None, dp) of a strategy; a Context without
-    such a factor splits none, and stands in its place.
-
-    Raises ``ValueError`` for products of a Context that are not possible, and for their knobs.
-    """
-    data = strategy if isinstance(strategy, DataParallel) else None
-    context = data.inner if data else strategy
-    if not isinstance(context, Context):
-        return strategy, None, 1
-    for factor in filter(None, (data, context)):
-        _refuse_knobs(factor)
-    inner = context.inner or context
-    if isinstance(inner, AxoNN):
-        raise ValueError(
-            f"{strategy.short}: AxoNN shares the batch itself: use Megatron(...) or ATP(...) in a "
-            "Context here"
-        )
-    return inner, context if context.sequence else None, data.dp if data else 1
-
-
-def refuse_sparse(model: nn.Module) -> None:
-    """Raise ``ValueError`` for layers with sparse gradients, which cannot be averaged."""
-    for path, module in model.named_modules():
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
-            raise ValueError(
-                f"{path or 'the model'} has sparse gradients, which AxoNN's means "
-                "over shares cannot take: use sparse=False"
-            )
-
-
-def _around(strategy):
-    if isinstance(getattr(strategy, "inside", None), Context):
-        return (
-            f"{strategy.short}: stages of a model that is not ours take whole sequences: use "
-            "Context without Pipeline, or Merak without Context"
-        )
-    inner = strategy.inner.short if strategy.inner else "ATP(mesh=(2, 1))"
-    return (
-        f"{strategy.short}: parallelize splits layers only; for data parallelism around them "
-        f"use a mesh with an axis more, parallelize(model, {inner}, mesh=mesh), and wrap the "
-        "result: torch.nn.parallel.DistributedDataParallel(result, "
-        "process_group=mesh.get_group('dp'))"
-    )

@@ -12,10 +12,12 @@ from torch.utils._pytree import tree_map
 from tpviz.schemes.axonn.clip import norm_of, shrink
 from tpviz.schemes.gpt.program import gather
 
+from .experts import CutExperts
 from .layers import HeldLinear
 from .watch import ReadElsewhere
 
 if TYPE_CHECKING:
+    from .experts import ExpertShares
     from .grid import Grid
     from .layers import RankGroups
     from .report import ModuleReport
@@ -31,9 +33,10 @@ class Parallelized(nn.Module):
 
     module : the model itself, split in place; report : the `ModuleReport`; grid : with
     `tpviz.AxoNN` this rank's `tpviz.modules.grid.Grid`, with `tpviz.Context` its
-    `tpviz.modules.sequences.Sequences`. Parameters of split layers have their old
-    names and a rank's shapes (with AxoNN weights are flat shards): make optimizers after
-    `parallelize`, and choose weight decay by name, not by the number of dims.
+    `tpviz.modules.sequences.Sequences`, with `tpviz.Experts` its
+    `tpviz.modules.experts.ExpertShares`. Parameters of what is split have their old names and a
+    rank's shapes (with AxoNN weights are flat shards): make optimizers after `parallelize`, and
+    choose weight decay by name, not by the number of dims.
     """
 
     def __init__(
@@ -41,14 +44,15 @@ class Parallelized(nn.Module):
         module: nn.Module,
         report: "ModuleReport",
         groups: "RankGroups | None" = None,
-        grid: "Grid | Sequences | None" = None,
+        grid: "Grid | Sequences | ExpertShares | None" = None,
         seen: bool = True,
     ):
         super().__init__()
         self.module, self.report, self._groups, self.grid = module, report, groups, grid
         self._seen = seen  # whether a forward has shown who reads the layers' parameters
         if grid:
-            grid.attach(module, [held.weight for held in self._held().values()])
+            held = self._held().values()
+            grid.attach(module, [h.weight for h in held if isinstance(h, HeldLinear)])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs, whole, of the rows given: the same on every rank of a plane."""
@@ -126,7 +130,7 @@ class Parallelized(nn.Module):
             id(getattr(held, name)): {axis for _, axis in held.part.splits(name)}
             | ({"z"} if held.pieces and name == "weight" else set())
             for held in self._held().values()
-            for name in ("weight", "bias")
+            for name in held._parameters
         }
         copies = [
             prod(group.size() for axis, group in axes.items() if axis not in cut.get(id(p), ()))
@@ -158,24 +162,24 @@ class Parallelized(nn.Module):
         return held_in(self.module)
 
 
-def held_in(module: nn.Module) -> dict[str, HeldLinear]:
-    """{path: `HeldLinear`} of all split layers in ``module``."""
+def held_in(module: nn.Module) -> dict[str, Any]:
+    """{path: `HeldLinear` or `CutExperts`} of all that is split in ``module``."""
     return {
         path: part
         for path, part in module.named_modules(remove_duplicate=False)
-        if isinstance(part, HeldLinear)
+        if isinstance(part, (HeldLinear, CutExperts))
     }
 
 
 def whole_of(
-    tensors: Mapping[str, torch.Tensor], held: Mapping[str, HeldLinear], groups: "RankGroups | None"
+    tensors: Mapping[str, torch.Tensor], held: Mapping[str, Any], groups: "RankGroups | None"
 ) -> dict[str, torch.Tensor]:
-    """{name: whole tensor} of {name: this rank's}; those of the layers ``held`` are split.
+    """{name: whole tensor} of {name: this rank's}; those of the modules ``held`` are split.
     Collective."""
     found = {}
     for name, tensor in tensors.items():
         path, _, kind = name.rpartition(".")
-        if path not in held or kind not in ("weight", "bias"):
+        if path not in held or kind not in held[path]._parameters:
             found[name] = tensor
             continue
         part = held[path].part

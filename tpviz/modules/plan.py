@@ -23,7 +23,7 @@ from .structure import (
     owners,
     widths,
 )
-from .suggest import sequences_too, suggested
+from .suggest import experts_too, sequences_too, suggested
 from .watch import read_elsewhere
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class PairPlan:
         advice = f"{code} would split more: each was tried, part by part, in one process"
         self.notes += [advice] * bool(rules)
         if not self.pairs:
-            more = [advice] * bool(rules) + sequences_too(self) * advise
+            more = [advice] * bool(rules) + (sequences_too(self) + experts_too(self)) * advise
             raise ValueError("; ".join([_nothing(model, "split", self.left), *more]))
 
     # -- where pairs come from ---------------------------------------------------------------------

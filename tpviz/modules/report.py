@@ -14,6 +14,7 @@ from tpviz.core.tables import html_table, table, text_table
 from tpviz.core.trace import Ledger
 from tpviz.schemes.grid.layout import Layout
 
+from .experts import ExpertPlan
 from .sent import LayerCall
 from .sequences import SequencePlan
 
@@ -31,7 +32,7 @@ class ModuleReport:
     of parameters in layers that are split; held : of these, what one rank holds; replicated : of
     all other layers, which every rank has whole. divided : whether the module is split, or this is
     a plan only. totals : of AxoNN, `tpviz.modules.sent.Totals`; of Context, its
-    `tpviz.modules.sequences.SequencePlan`.
+    `tpviz.modules.sequences.SequencePlan`; of Experts, its `tpviz.modules.experts.ExpertPlan`.
     """
 
     model: str
@@ -44,13 +45,19 @@ class ModuleReport:
     held: int
     replicated: int
     divided: bool = False
-    totals: "Totals | SequencePlan | None" = None
+    totals: "Totals | SequencePlan | ExpertPlan | None" = None
 
     @property
     def attention_table(self) -> list[list[str]]:
         """A list of rows of strings, header first: one row for each attention over cp, with what a
         rank sends for each of its tokens; empty where sequences are whole."""
         return self.totals.to_table() if isinstance(self.totals, SequencePlan) else []
+
+    @property
+    def experts_table(self) -> list[list[str]]:
+        """A list of rows of strings, header first: one row for each call of experts over ep, with
+        the rows that a rank sends and gets, forward; empty where there are none."""
+        return self.totals.to_table() if isinstance(self.totals, ExpertPlan) else []
 
     def to_table(self) -> list[list[str]]:
         """A list of rows of strings, header first: one row for each layer of a pair."""
@@ -120,6 +127,11 @@ class ModuleReport:
                 f"{_times(path, count)}, attention of {heads} heads, {keys} of keys: {own} tokens; "
                 f"for each it sends, forward, {sent[0]}; backward {sent[1]}."
             )
+        for count, (path, number, own, k, sent, got) in _alike(self.experts_table[1:], 0):
+            lines.append(
+                f"{_times(path, count)}, {number} experts, {own} of them on each rank, {k} for "
+                f"each token: forward a rank sends {sent} rows and gets {got}."
+            )
         for count, row in _alike(self.left_table()[1:], 0):
             lines.append(f"{_times(row[0], count)} stays whole: {row[3]}.")
         return "\n".join([*lines, *(f"Note: {note}." for note in self.notes)])
@@ -135,9 +147,9 @@ class ModuleReport:
         pairs = [[_times(row[1], n), *row[2:]] for n, row in _alike(rows, 1)]
         left_header, *left = self.left_table()
         left = [[_times(row[0], n), *row[1:]] for n, row in _alike(left, 0)]
-        seen, *attention = self.attention_table or [[]]
-        attention = [[_times(row[0], n), *row[1:]] for n, row in _alike(attention, 0)]
-        tables = (header[1:], pairs), (seen, attention), (left_header, left)
+        seen, *other = self.attention_table or self.experts_table or [[]]
+        other = [[_times(row[0], n), *row[1:]] for n, row in _alike(other, 0)]
+        tables = (header[1:], pairs), (seen, other), (left_header, left)
         some = [[first, *rows] for first, rows in tables if rows]
         return heading, some
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -211,10 +211,9 @@ class Sequences:
     given.
     """
 
-    def __init__(self, context: "Context", dp: int, mesh: "DeviceMesh", plan: "SequencePlan"):
-        assert context.sequence
-        self.cut, self.mesh, self.quiet, self.plan = context.sequence, mesh, False, plan
-        self.axes = ("dp",) * (dp > 1) + self.cut.axes
+    def __init__(self, mesh: "DeviceMesh", plan: "SequencePlan"):
+        self.cut, self.mesh, self.quiet, self.plan = plan.cut, mesh, False, plan
+        self.axes = ("dp",) * (plan.dp > 1) + self.cut.axes
         self.sizes = {axis: mesh.get_group(axis).size() for axis in self.axes}
         self.replicas = group_along(mesh, plan.replicas.axis)
         self.attention = attention(self.cut, mesh)
@@ -380,6 +379,10 @@ class SequencePlan:
     """
 
     easy = False
+    wrong = (
+        "tokens meet outside of attention, or their positions are counted inside of the model: "
+        "take them as an input, (1, seq) or position_ids, which model.rows cuts"
+    )
 
     def __init__(
         self,
@@ -416,9 +419,9 @@ class SequencePlan:
                     "that go through the whole model are cut"
                 )
 
-    def settle(self, model: nn.Module, pairs: "Iterable[Planned]") -> None:
-        """Take the layers that are split into account. Raises ``ValueError`` where heads do not
-        divide."""
+    def settle(self, model: nn.Module, pairs: "Iterable[Planned]", groups: Any = None) -> Self:
+        """This, with the layers that are split taken into account. Raises ``ValueError`` where
+        heads do not divide."""
         local = {}
         for part in (part for pair in pairs for part in pair.layers):
             self.parts[part.path.rpartition(".")[0]] = part.parts
@@ -431,6 +434,7 @@ class SequencePlan:
             parts = self.parts.get(call.path, 1)
             over = axis if parts == 1 else f"{axis}*tp"
             divides("heads of keys", call.keys, over, ranks * parts, within=call.heads)
+        return self
 
     @property
     def shares(self) -> int:

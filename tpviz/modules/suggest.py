@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from itertools import product
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from .experts import stacks_of
 from .rules import Pair
 from .sequences import attention_of
 from .structure import commonpath, reached, set_number, widths
@@ -68,6 +70,17 @@ def sequences_too(plan: "PairPlan") -> list[str]:
         n for n in range(1, plan.at.i * plan.at.s + 1) if n == 1 or calls[0].seq % (2 * n) == 0
     )
     return [f"its sequences can be cut, since attention is causal: tv.Context(cp={cp})"] * (cp > 1)
+
+
+def experts_too(plan: "PairPlan") -> list[str]:
+    """In words, the `tpviz.Experts` of at most as many ranks that spreads the model's experts where
+    none of its layers are split; empty where there are none, or nobody knows how they are called.
+    """
+    counts = [stack.experts for stack in stacks_of(plan.model)]
+    if not counts or plan.inputs is None:
+        return []
+    ep = max(n for n in range(1, plan.at.i * plan.at.s + 1) if gcd(*counts) % n == 0)
+    return [f"its experts can be spread: tv.Experts(ep={ep})"] * (ep > 1)
 
 
 def _first_that_works(plan, group):

@@ -4,8 +4,8 @@ tv.verify_parallel(make_model, tv.ATP(mesh=(2, 2)), example_inputs)
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ from tpviz.verbs.equality import (
     unwaited_lines,
 )
 
+from .experts import ExpertCall, ExpertPlan, choices_in
 from .module import inputs_of, parallelize
 from .partition.leaves import tensors_of
 from .report import ModuleReport
@@ -199,7 +200,7 @@ def _verify_here(make_model, strategy, example_inputs, steps, loss, how, mesh, d
     )
     split, found = way.split, {way.compared: 0.0}
     optimizers = [torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (whole, nudged, split)]
-    with record() as recorder:
+    with record() as recorder, way.watching(whole):
         for step in range(steps):
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -286,6 +287,10 @@ class _Way:
             for call in calls
         ]
 
+    def watching(self, module):
+        """While inside, what one process does at every step is noted."""
+        return nullcontext()
+
 
 class _Layers(_Way):
     """How a `Parallelized` and one process make a step."""
@@ -299,11 +304,21 @@ class _Layers(_Way):
         self.given, self.rows, self.loss = inputs_of(inputs), inputs_of(split.rows(inputs)), loss
         self.others: set[str] = set()
         self.pairs, self.shares = split.report.pairs, split.shares
+        self.chosen: list[list[ExpertCall]] = []
+
+    @contextmanager
+    def watching(self, module):
+        """Of every step the experts that one process chooses, by which rows go."""
+        plan = self.split.report.totals
+        with choices_in(module, plan.stacks if isinstance(plan, ExpertPlan) else ()) as self.chosen:
+            yield
 
     def ledger(self, step):
         """What this rank is to send in a step, by formula."""
-        grid = self.split.grid
-        return self.split.report.ledger_of(self.calls, 8) + (
+        grid, report = self.split.grid, self.split.report
+        if isinstance(report.totals, ExpertPlan):
+            report = replace(report, totals=report.totals.after(self.chosen[step]))
+        return report.ledger_of(self.calls, 8) + (
             grid.first_ledger() if grid and step == 0 else Ledger.of([])
         )
 
