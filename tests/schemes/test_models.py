@@ -13,6 +13,7 @@ from tiny import TINY, assert_equal, captured
 import tpviz as tv
 from tpviz.schemes.gpt.model import Heads, rotary_turns, swiglu, turned
 from tpviz.schemes.operators import SplitNorm
+from tpviz.schemes.ownership import local_shapes, num_local
 
 PUBLISHED = {
     ("gpt3", "175B"): 174_604_259_328,
@@ -117,16 +118,20 @@ def test_every_preset_makes_a_workload(family):
 WHOLE = tv.Megatron(tp=4, sp=True), tv.ATP(mesh=(2, 2)), tv.AxoNN(x=4, z=2), tv.T3(tp=4)
 
 
-DENSE = [name for name, made in tv.models.presets().items() if not made().experts]
-
-
-@pytest.mark.parametrize("family, strategy", [*zip(DENSE, cycle(WHOLE))])
+@pytest.mark.parametrize("family, strategy", [*zip(tv.models.presets(), cycle(WHOLE))])
 def test_at_full_width_predicted_is_simulated(family, strategy):
     w = tv.models.presets()[family](layers=1, batch=4, seq=1024, vocab=512)
+    strategy = tv.Megatron(tp=4, sp=True) if w.experts else strategy
     program, box = captured(strategy, w), tv.clusters.nvswitch()
     assert program.ledger(0) == strategy.ledger(w)
     simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
     assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:2], ids=lambda s: s.short)
+def test_heads_of_another_size_are_counted_on_a_rank(strategy):
+    w = replace(TINY, head_dim=6)
+    assert strategy.memory(w)["parameters"] == num_local(local_shapes(strategy, w)) * w.itemsize
 
 
 @pytest.mark.parametrize("kind", KINDS)

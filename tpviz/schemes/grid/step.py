@@ -64,7 +64,7 @@ def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
 def num_local_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters of a rank."""
     mlp = 0 if w.experts else w.hidden * (w.up_features + w.mlp_width)
-    matrices = w.layers * (w.hidden * (w.qkv_features + w.hidden) + mlp)
+    matrices = w.layers * (w.hidden * (w.qkv_features + w.query_features) + mlp)
     matrices += (2 - w.tied) * w.vocab * w.hidden
     biases = w.qkv_features // (at.s if at.a3 else 1) + w.up_features * (not w.experts)
     own = matrices // (at.i * at.s) + w.layers * w.bias * (biases // at.i)
