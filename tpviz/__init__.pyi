@@ -69,6 +69,7 @@ from .verbs.simulate import simulate as simulate
 from .verbs.slow_motion import in_slow_motion as in_slow_motion
 from .verbs.verify import verify as verify
 from .views.collectives.observe import microscope as microscope
+from .views.expert_loads import expert_loads as expert_loads
 from .views.matrix import communication_matrix as communication_matrix
 from .views.widgets import BlocksView as BlocksView
 from .views.widgets import ContextView as ContextView

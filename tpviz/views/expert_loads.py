@@ -1,0 +1,116 @@
+"""Rows that each rank computed for its experts, step by step, from the bytes of a trace.
+
+Of a rank's forward all-to-alls of rows one sends its tokens' and the other sends results back, as
+many as came: what it computes is what it chose, less what it sent, and what came (derived).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tpviz.core.checks import whole_number
+from tpviz.core.show import Tabled, figure_of
+from tpviz.core.trace.members import members_list
+from tpviz.schemes.experts.step import ROWS
+
+if TYPE_CHECKING:
+    from tpviz.core.trace import Trace
+    from tpviz.core.workload import GPT
+
+CANNOT = "A trace cannot tell which expert of a rank had them, nor from which rank they came."
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ExpertLoads(Tabled):
+    """steps, layers, ranks : their names, in order. rows : (steps, layers, ranks), of all
+    microbatches; 0 where a rank has not the layer. groups : the ranks that share each one's
+    experts. badge : where the trace comes from."""
+
+    steps: tuple[int, ...]
+    layers: tuple[str, ...]
+    ranks: tuple[int, ...]
+    rows: np.ndarray
+    groups: tuple[tuple[int, ...], ...]
+    badge: str
+
+    @property
+    def times(self) -> np.ndarray:
+        """Rows of all layers over the mean of the rank's group, (steps, ranks); 1 is even."""
+        of_all = self.rows.sum(1)
+        return np.stack(
+            [
+                of_all[:, at] / of_all[:, np.isin(self.ranks, group)].mean(1)
+                for at, group in enumerate(self.groups)
+            ],
+            1,
+        )
+
+    @property
+    def busiest(self) -> list[int]:
+        """The rank of each step with most times the mean."""
+        return [self.ranks[at] for at in self.times.argmax(1)]
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first: a rank of a step each."""
+        table, times = [["step", "rank", "rows", "times the mean"]], self.times
+        for at, step in enumerate(self.steps):
+            for place, rank in enumerate(self.ranks):
+                rows = self.rows[at, :, place].sum()
+                table.append([str(step), str(rank), str(rows), f"{times[at, place]:.2f}"])
+        return table
+
+    def describe(self) -> str:
+        """The busiest rank of each step, and what a trace cannot tell."""
+        steps = zip(self.steps, self.busiest, self.times.max(1))
+        told = ", ".join(f"step {step} rank {rank}, {most:.2f} times" for step, rank, most in steps)
+        return f"Rows of experts by rank ({self.badge}). Most, of the mean: {told}. {CANNOT}"
+
+    def to_svg(self, theme: str = "auto") -> str:
+        """Bars by rank, a line a step, as one SVG; the last steps and busiest ranks of many."""
+        return figure_of(self).loads_svg(self, theme)
+
+    def __repr__(self):
+        return f"<ExpertLoads of {len(self.ranks)} ranks, {len(self.steps)} steps ({self.badge})>"
+
+
+def expert_loads(trace: "Trace", workload: "GPT", etp: int = 1) -> ExpertLoads:
+    """The loads of every rank in a trace of `tpviz.run`, `tpviz.simulate`, or of a program that
+    `tpviz.record` saw on all ranks.
+
+    workload : as the program had it. etp : ranks that share one expert, as of `tpviz.Experts`.
+    Raises ``ValueError`` where the trace has no all-to-alls of rows in pairs, lacks ranks, or is of
+    another workload; and under a capacity, whose buffers are equally large however full.
+    """
+    w, etp = workload, whole_number("etp", etp)
+    if w.capacity:
+        raise ValueError(
+            f"capacity={w.capacity} sends buffers of one size, of which a trace cannot tell how "
+            "full they are: tv.ExpertsView shows what a tv.Routing drops"
+        )
+    c = trace.whole().select(name=ROWS, phase="forward")
+    ranks, missing = trace.ranks, trace.meta.get("world_size", len(trace.ranks))
+    if not len(c) or len(ranks) != missing:
+        raise ValueError(
+            f"the trace has {len(c)} all-to-alls of rows, and {len(ranks)} ranks of {missing}: "
+            "run with tv.Experts(ep=2), and merge the traces of all ranks"
+        )
+    order = np.lexsort((c["start"], c["layer"], c["rank"], c["step"]))
+    there, back = order[::2], order[1::2]
+    names = "step", "rank", "layer"
+    if len(order) % 2 or any((c[name][there] != c[name][back]).any() for name in names):
+        raise ValueError("all-to-alls of rows are not in pairs, there and back: is the trace cut?")
+    (steps, step), (ranks, rank), (layers, layer) = (
+        np.unique(c[name][there], return_inverse=True) for name in names
+    )
+    _, of, count = np.unique(step * len(layers) + layer, return_inverse=True, return_counts=True)
+    chosen = w.batch * w.seq * w.top_k * etp / count[of]
+    loads = chosen + (c["bytes"][back] - c["bytes"][there]) / (w.hidden * w.itemsize)
+    if (loads % 1).any() or (loads < 0).any():
+        raise ValueError(f"{w.short} with etp={etp} has other rows than the trace: give its own")
+    rows = np.zeros((len(steps), len(layers), len(ranks)), dtype=np.int64)
+    np.add.at(rows, (step, layer, rank), loads.astype(np.int64))
+    members = dict(zip(c["rank"].tolist(), c["members"].tolist()))
+    groups = tuple(tuple(members_list(members[one])) for one in ranks.tolist())
+    named = (tuple(each.tolist()) for each in (steps, layers, ranks))
+    return ExpertLoads(*named, rows, groups, trace.badge)
