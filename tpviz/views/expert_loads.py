@@ -112,5 +112,5 @@ def expert_loads(trace: "Trace", workload: "GPT", etp: int = 1) -> ExpertLoads:
     np.add.at(rows, (step, layer, rank), loads.astype(np.int64))
     members = dict(zip(c["rank"].tolist(), c["members"].tolist()))
     groups = tuple(tuple(members_list(members[one])) for one in ranks.tolist())
-    named = (tuple(each.tolist()) for each in (steps, layers, ranks))
-    return ExpertLoads(*named, rows, groups, trace.badge)
+    named = [tuple(each.tolist()) for each in (steps, layers, ranks)]
+    return ExpertLoads(named[0], named[1], named[2], rows, groups, trace.badge)
