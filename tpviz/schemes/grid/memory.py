@@ -19,6 +19,7 @@ more, in the order in which the sequence is scattered; so it is where documents'
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.cost import Memory
+from tpviz.schemes.experts.memory import experts_backward, experts_kept
 from tpviz.schemes.gpt.memory import (
     attention_kept,
     core_kept,
@@ -58,6 +59,9 @@ def activations(at: "Layout", w: "GPT", recompute: str = "none") -> int:
     wide_rows = T * ((5 if w.gated else 2) if at.pipelined else 1)
     enters = stream + w.tied * head_weight + (wide_rows + H // at.s) * F * item
     enters += (whole if n > 1 else 0) + again * (recompute == "full")
+    if w.experts:
+        enters = stream + w.tied * head_weight + experts_backward(at, w) + (whole if n > 1 else 0)
+        enters += again * (recompute == "full")
     return kept + max(end + loss, end + head, enters)
 
 
@@ -78,6 +82,7 @@ def block_kept(at: "Layout", w: "GPT") -> int:
     core = T * attention_kept(w) // heads + (
         T * Q // at.i if at.a3 else T * Q // heads if n > 1 or joined(w) else 0
     )
-    mlp = T * (w.up_features if at.pipelined else mlp_kept(w)) // at.i
+    mlp = 0 if w.experts else T * (w.up_features if at.pipelined else mlp_kept(w)) // at.i
     rows = (1 if at.l1 else statistics(w)) * 2 * T // n + T * w.heads // heads
-    return (norms + core + mlp) * item + rows * wide
+    experts = experts_kept(at, w) if w.experts else 0
+    return (norms + core + mlp) * item + rows * wide + experts

@@ -1,0 +1,39 @@
+"""Memory of experts by formula against tracked allocations: states exactly, activations within 12
+%, where loads are those that the formula takes."""
+
+from dataclasses import replace
+
+import pytest
+from tiny import EXACT, named, peaks
+
+import tpviz as tv
+
+W = tv.GPT(
+    layers=3,
+    hidden=64,
+    heads=4,
+    seq=32,
+    batch=8,
+    vocab=512,
+    tied=False,
+    experts=8,
+    routing=tv.Routing(),
+)
+GATED = replace(W, gated=True, norm="rms", bias=False, moe_ffn=96, shared_experts=1)
+TP, SP, WHOLE = tv.Megatron(tp=2), tv.Megatron(tp=2, sp=True), tv.Experts(ep=1, etp=2)
+CASES = [
+    (tv.Experts(ep=2), W),
+    (tv.Experts(ep=2), replace(W, batch=16, moe_ffn=64)),
+    (tv.Experts(ep=2, recompute="full"), W),
+    (SP * WHOLE, W),
+    (TP * tv.Experts(ep=1), W),
+    (TP * WHOLE, GATED),
+    (tv.Experts(ep=2) * tv.DataParallel(dp=2, zero=1), W),
+]
+
+
+@pytest.mark.parametrize("strategy, w", CASES, ids=named)
+def test_equals_what_is_tracked(strategy, w):
+    found, tracked = strategy.memory(w), peaks(strategy, w, CASES)
+    assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
+    assert found["activations"] == pytest.approx(tracked["activations"], rel=0.12)
