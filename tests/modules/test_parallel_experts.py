@@ -163,6 +163,12 @@ def test_a_plan_says_where_experts_and_rows_go():
     assert report.held == report.split // 2 and report.split > experts
 
 
+def test_over_tp_alone_experts_stay_whole():
+    rows = tv.parallelize(mixtral(), tv.Megatron(tp=2), tokens()).report.left_table()
+    assert [row[1] for row in rows if "tv.Experts(ep=...)" in row[-1]] == ["MixtralExperts"] * 2
+    check(mixtral, tokens(), tv.Megatron(tp=2), world=2)
+
+
 CANNOT = [
     (mixtral, ALONE[0], None, "without example_inputs: give a batch"),
     (mixtral, tv.Experts(ep=3), tokens(6), "experts=4 .* ep=3: use ep=2 or 4"),

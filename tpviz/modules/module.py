@@ -21,7 +21,7 @@ from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.schemes.zero.strategy import DataParallel
 
 from .easy import EasyLinear
-from .experts import ExpertPlan, ExpertShares, cut
+from .experts import ExpertPlan, ExpertShares, cut, stacks_of
 from .factors import factors_of, layout_of, refuse_sparse
 from .grid import Grid
 from .layers import Entrance, RankGroups, SplitLinear
@@ -293,6 +293,9 @@ def _report(model, strategy, layout, plan, easy, equal, totals):
     held = sum(part.held for part, _ in parts)
     if isinstance(totals, ExpertPlan):
         split, held = split + totals.numbers * totals.experts.ep, held + totals.numbers
+    stacks = () if isinstance(totals, ExpertPlan) else stacks_of(model)
+    why = "experts are whole on every rank: tv.Experts(ep=...) spreads them"
+    whole_too = {s.path: (type(model.get_submodule(s.path)).__name__, (), why) for s in stacks}
     whole = sum(p.numel() for p in model.parameters())
     if isinstance(strategy, AxoNN):
         totals = Totals.of(model, strategy, [part for part, _ in parts], easy, equal)
@@ -302,7 +305,7 @@ def _report(model, strategy, layout, plan, easy, equal, totals):
         f"{strategy.short} on {axes}",
         layout,
         tuple(plan.pairs),
-        plan.left,
+        plan.left | whole_too,
         (*plan.notes, *_notes(model, totals)),
         split,
         held,
