@@ -98,6 +98,12 @@ MUTATIONS = [
         "tests/schemes/test_data.py",
     ),
     Mutation(
+        "schemes/zero/exchange.py",
+        'self.reshard or phase != "backward"',
+        "True",
+        "tests/schemes/test_data.py",
+    ),
+    Mutation(
         "schemes/zero/flat_param.py",
         "if self.zero >= 2:",
         "if self.zero > 2:",

@@ -25,6 +25,9 @@ def test_knobs_that_cannot_be(make, message):
 def test_their_names_say_how_they_are_set():
     assert peers.DTensorTP(tp=2).short == "DTensorTP(tp=2)"
     assert peers.FSDP2().short == "FSDP2(dp=4)" and peers.FSDP2().world_size == 4
+    hybrid = peers.FSDP2(8, shard=4, reshard_after_forward=2)
+    assert hybrid.axes == {"replicate": 2, "shard": 4}
+    assert hybrid.short == "FSDP2(dp=8, shard=4, reshard_after_forward=2)"
     assert peers.DDP(dp=2, bucket_mb=1).short == "DDP(dp=2, bucket_mb=1.0)"
 
 
@@ -45,3 +48,15 @@ def test_one_pool_runs_them_in_any_order():
     ]
     assert ledgers[0] == ledgers[1] == ledgers[4] and ledgers[2] == ledgers[3]
     assert ledgers[0].total()[0] == 4 and ledgers[2].total()[0] == 5
+
+
+@pytest.mark.parametrize(
+    "knobs", [{}, {"shard": 2}, *({"reshard_after_forward": n} for n in (False, 2))]
+)
+def test_ours_sends_what_fsdp2_does(knobs):
+    """As many collectives of each kind, of as many bytes; axes and phases have other names."""
+    w = tv.GPT(layers=3, hidden=16, heads=4, seq=8, batch=4, tied=False)
+    theirs = tv.run(peers.FSDP2(**knobs), w, steps=1, memory=False, progress=False).ledger()
+    ours = tv.DataParallel(zero=3, **knobs).ledger(w)
+    sent = [sorted((r.collective, *r[3:]) for r in ledger) for ledger in (ours, theirs)]
+    assert sent[0] == sent[1]

@@ -120,6 +120,8 @@ def draw(rnd, context=False, experts=False):
             factors += [tv.DataParallel(dp=dp, **states)] if dp > 1 else []
         else:
             knobs = {"accumulation": rnd.choice((1, 2)), "recompute": rnd.choice(RECOMPUTE)}
+            if zero == 3 and dp == 4 and not states["shard"]:
+                knobs["reshard_after_forward"] = rnd.choice((True, False, 2))
             factors += [tv.DataParallel(dp=dp, bucket_mb=0.002, **states, **knobs)]
         rnd.shuffle(factors)
         try:

@@ -2,6 +2,7 @@
 exact ledgers."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -47,7 +48,20 @@ HYBRID = [  # states shared in groups of ranks, alone and in products
     ),
     ((tv.Megatron(tp=2) * replace(data(4, 1), shard=2)).with_order("shard-tp-replicate"), TINY),
 ]
-ALL = ALONE + AROUND + HYBRID
+D = partial(tv.DataParallel, zero=3)
+KEPT = [  # parameters that stay after forward, all or a part
+    *((D(4, reshard_after_forward=kept), (TINY, UNTIED)[kept > 0]) for kept in (False, 2)),
+    (D(4, reshard_after_forward=False, accumulation=2, recompute="full"), UNTIED),
+    (D(4, reshard_after_forward=2, accumulation=2, recompute="selective"), TINY),
+    (D(8, reshard_after_forward=4), TINY),
+    (D(8, shard=4, reshard_after_forward=2), TINY),
+    (D(4, shard=2, reshard_after_forward=False), TINY),
+    (tv.Megatron(tp=2, sp=True) * D(4, reshard_after_forward=2), UNTIED),
+    (tv.Context(cp=2) * D(4, reshard_after_forward=2), TINY),
+    (tv.ATP(mesh=(1, 2)) * D(4, reshard_after_forward=False), TINY),
+    ((tv.Megatron(tp=2) * D(4, reshard_after_forward=2)).with_order("dp-tp"), TINY),
+]
+ALL = ALONE + AROUND + HYBRID + KEPT
 
 
 @pytest.mark.parametrize("strategy, workload", ALL, ids=named)
@@ -55,8 +69,8 @@ def test_equals_one_process(strategy, workload):
     assert_equal(strategy, workload, among=ALL)
 
 
-@pytest.mark.parametrize("strategy, w", HYBRID, ids=named)
-def test_hybrid_program_is_that_of_the_formulas(strategy, w):
+@pytest.mark.parametrize("strategy, w", HYBRID + KEPT, ids=named)
+def test_program_is_that_of_the_formulas(strategy, w):
     program, box = tv.capture(strategy, w), tv.clusters.nvlink_pairs(4).scale_model(hidden=64)
     for rank in range(strategy.world_size):
         assert program.ledger(rank) == strategy.ledger_of(w, rank)
@@ -79,6 +93,31 @@ def test_hybrid_ledger_by_hand():
         assert hybrid.axes == {"replicate": 8 // n, "shard": n}
 
 
+def test_what_stays_after_forward_is_not_gathered_again():
+    w = tv.GPT(layers=3, hidden=64, heads=4, seq=32, batch=8, vocab=256)
+    blocks = 3 * (12 * 64 * 64 + 13 * 64) * 4
+    usual, whole, half = (D(8, reshard_after_forward=kept).ledger(w) for kept in (True, False, 2))
+    backward = [row for row in usual if row.phase == "backward"]
+    assert [row for row in usual if row not in backward] == list(whole)
+    assert half.total(axis="reshard") == (3, blocks, blocks / 2) and backward[0].count == 3
+    assert half.total(axis="shard*reshard") == whole.total()
+    # with hybrid sharding the parts lie inside of a group
+    hybrid = D(8, shard=4, reshard_after_forward=2)
+    assert hybrid.axes == {"replicate": 2, "shard": 2, "reshard": 2}
+    assert hybrid.ledger(w).total(axis="reshard") == (3, blocks, blocks / 2)
+
+
+def test_what_stays_after_forward_by_hand():
+    """Of six equal blocks: whole ones at once two, or all; halves of those before the second."""
+    w = tv.GPT(layers=6, hidden=16, heads=4, seq=8, batch=8, vocab=32)
+    block, root = (12 * 256 + 13 * 16) * 4, (32 * 16 + 8 * 16 + 2 * 16) * 4
+    rest = (6 * block + root) / 8 + root
+    found = {n: D(8, reshard_after_forward=n).memory(w) for n in (True, False, 2, 4)}
+    whole = {n: (m["parameters"] - rest) / block for n, m in found.items()}
+    assert whole == {True: 2, False: 6, 2: 2 + 5 / 2, 4: 2 + 5 / 4}
+    assert len({m["gradients"] for m in found.values()}) == 1
+
+
 def test_a_group_of_all_ranks_is_the_usual_one():
     assert tv.DataParallel(dp=4, zero=3, shard=4) == tv.DataParallel(dp=4, zero=3)
     hybrid = tv.DataParallel(dp=4, zero=1, shard=2)
@@ -96,6 +135,21 @@ def test_a_group_of_all_ranks_is_the_usual_one():
         ({"shard": 2, "zero": 0}, "shard=2 with zero=0 has no states to share: use zero=1, 2 or 3"),
         ({"shard": 1}, "shard=1 leaves all states whole, as zero=0 does: use zero=0 and shard=0"),
         ({"shard": 2.0}, "shard must be a whole number, not 2.0"),
+        (
+            {"reshard_after_forward": False, "zero": 2},
+            "reshard_after_forward=False with zero=2, where parameters stay whole: use zero=3",
+        ),
+        (
+            {"reshard_after_forward": 3},
+            "dp=8 does not split evenly over reshard_after_forward=3: "
+            "use reshard_after_forward=2 or 4, or dp=6 or 9",
+        ),
+        (
+            {"reshard_after_forward": 4, "shard": 4},
+            "reshard_after_forward=4 is shard=4, all that share states: use True or 2",
+        ),
+        ({"reshard_after_forward": 1}, "reshard_after_forward=1 is too small"),
+        ({"reshard_after_forward": "no"}, "reshard_after_forward must be a whole number, not 'no'"),
     ],
 )
 def test_knobs_that_clash(knobs, message):

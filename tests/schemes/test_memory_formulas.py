@@ -50,6 +50,7 @@ STRATEGIES = [
         for zero, sp in ((1, True), (2, False), (3, True))
     ],
     *[tv.DataParallel(dp=4, zero=zero, shard=2, bucket_mb=0.3) for zero in (1, 2, 3)],
+    *[tv.DataParallel(dp=4, zero=3, reshard_after_forward=kept) for kept in (False, 2)],
     *[
         tv.ATP(mesh=mesh, order=order, **options)
         for mesh, order, options in (

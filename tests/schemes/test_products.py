@@ -110,6 +110,10 @@ def test_what_does_not_multiply_says_which_factors_and_why(make, message):
             "use gather='after'",
         ),
         (
+            lambda: tv.Pipeline(pp=2) * tv.DataParallel(zero=3, reshard_after_forward=False),
+            "each pass of a stage gathers parameters; use reshard_after_forward=True",
+        ),
+        (
             lambda: tv.AxoNN(x=1, z=2) * tv.Pipeline(pp=2) * tv.DataParallel(dp=2, zero=1),
             "shards over z already: use zero=0, or z=1",
         ),

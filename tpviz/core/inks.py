@@ -14,7 +14,7 @@ MEMORY_KINDS = {
     "activations": "activations",
 }
 """Column of ``trace.meta["memory"]`` -> key of INKS, bottom of the stack first."""
-_ALIKE = "tp x", "dp data shard replicate", "pp y", "z cp ep", "world"
+_ALIKE = "tp x", "dp data shard replicate reshard", "pp y", "z cp ep", "world"
 _USUAL = {name: number for number, names in enumerate(_ALIKE) for name in names.split()}
 AXIS_INKS = [f"axis{i}" for i in range(5)]
 MORE = ["copy", "optimizer", "other"]  # of a sixth axis and further ones

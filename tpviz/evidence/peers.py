@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core.checks import divides
-from tpviz.schemes.knobs import knob
+from tpviz.schemes.knobs import knob, knob_of
 from tpviz.schemes.strategy import Strategy
+from tpviz.schemes.zero.strategy import DataParallel
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +66,7 @@ class Peer(Strategy):
 
 
 class _BatchPeer(Peer):
-    """A peer whose ranks share the batch along their one axis, ``dp``."""
+    """A peer whose ranks all share the batch."""
 
     dp: int
 
@@ -80,7 +81,7 @@ class _BatchPeer(Peer):
         return replace(workload, batch=workload.batch // self.dp)
 
     def part(self, batch: "Sequence[torch.Tensor]", mesh: "DeviceMesh") -> "Sequence[torch.Tensor]":
-        return [rows.chunk(mesh.size())[mesh.get_local_rank()] for rows in batch]
+        return [rows.chunk(mesh.size())[mesh.get_rank()] for rows in batch]
 
 
 def _one_kind_a_call(program, **options):
@@ -126,16 +127,23 @@ class DTensorTP(Peer):
 
 @dataclass(frozen=True)
 class FSDP2(_BatchPeer):
-    """`torch.distributed.fsdp.fully_shard` on every block and on the root."""
+    """`torch.distributed.fsdp.fully_shard` on every block and on the root; with ``shard`` over a
+    mesh of two axes, PyTorch's HSDP. Knobs as those of `tpviz.DataParallel`."""
 
     dp: int = knob(4, help="ranks that share the batch", low=1)
+    shard: int = knob(0, help="ranks that share states; 0: all", low=0)
+    reshard_after_forward: bool | int = knob_of(DataParallel, "reshard_after_forward")
+
+    @property
+    def axes(self) -> dict[str, int]:
+        return DataParallel(self.dp, zero=3, shard=self.shard).axes
 
     def wrap(self, module: "ReferenceGPT", mesh: "DeviceMesh") -> "nn.Module":
         """The module with parameters sharded."""
         from torch.distributed.fsdp import fully_shard
 
         for block in module.blocks:
-            fully_shard(block, mesh=mesh)
+            fully_shard(block, mesh=mesh, reshard_after_forward=self.reshard_after_forward)
         return fully_shard(module, mesh=mesh)  # pyright: ignore[reportReturnType]
 
 

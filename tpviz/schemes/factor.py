@@ -58,7 +58,7 @@ class Factor:
             f"{f.name}={'own' if len(str(value).splitlines()) > 1 else repr(value)}"
             for f in fields(self)
             if f.metadata
-            if (value := getattr(self, f.name)) != f.default or f.name in axes
+            if (value := getattr(self, f.name)) != f.default or (value and f.name in axes)
         ]
         return f"{type(self).__name__}({', '.join(words)})"
 
@@ -127,8 +127,8 @@ class Factor:
         return replace(self, placement=order)  # pyright: ignore[reportCallIssue]
 
 
-OF_DATA = "replicate", "shard"
-"""The axes of data parallelism whose states are shared out inside groups of replicas."""
+OF_DATA = "replicate", "shard", "reshard"
+"""The axes of data parallelism where it has several, outer first."""
 
 
 def placed(axes: "dict[str, int]", order: str) -> "dict[str, int]":

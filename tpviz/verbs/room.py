@@ -205,7 +205,7 @@ def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
         zero = 0 if s.z == 1 else 2 if s.keep else 3
         return _flat(plain, w.with_batch(w.batch // s.accumulation), s.z * s.data, zero, s.z)
     if isinstance(s, DataParallel):
-        inner = s.inner or Megatron(tp=1, recompute=s.recompute)
+        inner = s.reshard_after_forward is True and (s.inner or Megatron(1, recompute=s.recompute))
         dp, zero, shards = s.dp, s.zero, s.shard or s.dp
     else:
         inner, dp, zero, shards = s, 1, 0, 1

@@ -137,6 +137,11 @@ class Pipeline(Staged):
                 f"{self.data.short} in a pipeline: gradients are summed by stages, not in buckets; "
                 f"use bucket_mb={DataParallel.bucket_mb}"
             )
+        if self.data is not None and self.data.reshard_after_forward is not True:
+            raise ValueError(
+                f"{self.data.short} in a pipeline: each pass of a stage gathers parameters; use "
+                "reshard_after_forward=True"
+            )
         object.__setattr__(self, "inner", inside_of_replicas(self.inner))
         super().__post_init__()
 

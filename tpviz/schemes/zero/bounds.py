@@ -54,12 +54,13 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
 
     @cache
     def moved():
-        """(P, seconds of a reduce-scatter of P at least, of a gather, of an all-reduce, of one of
-        shares across groups)."""
+        """(P, seconds of a reduce-scatter of P at least, of a gather, of an all-reduce, of a gather
+        for backward, of an all-reduce of shares across groups)."""
         size = inner_memory(s, local)["parameters"]
         moves = [(s.replicas.axis, kind, size) for kind in ("reduce_scatter", "all_gather")]
         moves.append(s.summing(size))
         shares = (s.across.axis, "all_reduce", size // s.replicas.ranks)
+        moves.append(("reshard" if s.kept > 1 else s.replicas.axis, "all_gather", size))
         moves.append(shares if s.shard else (s.replicas.axis, "all_reduce", 0))
         return size, *(bytes_seconds(cluster, mesh, *move) for move in moves)
 
@@ -67,13 +68,16 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
         zero, recompute = choice.get("zero", s.zero), choice.get("recompute", s.recompute)
         try:
             forward, backward, rest, clock = inside(recompute, zero >= 2)
-            size, scatter, gather, reduce, across = moved()
+            size, scatter, gather, reduce, again, across = moved()
         except (ValueError, NotImplementedError):
             return 0.0
         ranks = s.inner.world_size if s.inner else 1  # share a matrix, at most
-        blocks = gather * w.layers * w.block_matrices * w.itemsize / (ranks * size)
+        blocks = again * w.layers * w.block_matrices * w.itemsize / (ranks * size)
+        if not choice.get("reshard_after_forward", s.reshard_after_forward):
+            blocks = 0.0
         f, b = forward.serial, backward.serial
-        reduced = scatter + blocks * (zero == 3) if zero else reduce
+        blocks *= zero == 3
+        reduced = max(blocks, scatter) if s.kept > 1 else scatter + blocks if zero else reduce
         first = max(f, gather * (zero == 3))
         before = (s.accumulation - 1) * (first + max(b, reduced) if zero > 1 else f + b)
         last = first + max(b, reduced, across)

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 class BucketExchange:
     """The collectives of a rank's buckets. sets : of buckets, in the order in which they are
-    reduced; ``late`` ones have no hooks. zero : the stage of ZeRO."""
+    reduced; ``late`` ones have no hooks. zero : the stage of ZeRO. reshard : whether parameters are
+    freed after forward, and gathered again."""
 
-    def __init__(self, sets: "Sequence[Sequence[FlatBucket]]", zero: int):
-        self.sets, self.zero = sets, zero
+    def __init__(
+        self, sets: "Sequence[Sequence[FlatBucket]]", zero: int, reshard: bool | int = True
+    ):
+        self.sets, self.zero, self.reshard = sets, zero, reshard
         self.buckets = list(chain.from_iterable(sets))
         self.launched, self.held, self.last, self.phase, self.todo = 0, False, False, "", []
         self.of_unit: dict[str, list[FlatBucket]] = {}
@@ -88,7 +91,8 @@ class BucketExchange:
     # -- parameters, at stage 3 --------------------------------------------------------------------
     def begin(self, phase: str, units: Sequence[str]) -> None:
         """Begin a pass through these ``units`` in this order; stage 3 gathers the first one."""
-        self.phase, self.todo = phase, gathered(units, phase) if self.zero == 3 else []
+        needed = self.zero == 3 and (self.reshard or phase != "backward")
+        self.phase, self.todo = phase, gathered(units, phase) if needed else []
         if self.todo:
             self.gather(self.todo[0])
 
@@ -109,13 +113,12 @@ class BucketExchange:
         """A unit's parameters are needed now, and the next one's soon."""
         for bucket in self.of_unit.get(unit, ()):
             bucket.ready(self.phase)
-        after = self.todo.index(unit) + 1
-        if after < len(self.todo):
-            self.gather(self.todo[after])
+        for after in self.todo[self.todo.index(unit) + 1 :][:1] if self.todo else ():
+            self.gather(after)
 
     def _leave(self, unit, out: "Tensor"):
-        for bucket in self.of_unit.get(unit, ()):
-            bucket.free()
+        for bucket in self.of_unit.get(unit, ()) if self.reshard else ():
+            bucket.reshard()
         if out.requires_grad and gathered([unit], "backward"):
             self = proxy(self)  # a graph that is kept, as by `watch`, must not keep the program
             out.register_hook(lambda grad: self.enter(unit))

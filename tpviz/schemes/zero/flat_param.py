@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class FlatBucket:
     """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
     0). start_sum : `DataParallel.start_sum`, which stage 0 needs. across : the ranks that have the
-    same share, if there are any."""
+    same share, if there are any. near : those over which parameters are gathered again after
+    forward, if these are fewer."""
 
     def __init__(
         self,
@@ -38,10 +39,12 @@ class FlatBucket:
         zero: int,
         start_sum: Callable[..., dist.Work] | None = None,
         across: dist.ProcessGroup | None = None,
+        near: dist.ProcessGroup | None = None,
     ):
         self.late, self.unit, self.numel = bucket.late, bucket.unit, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
         self.group, self.zero, self.start_sum, self.across = group, zero, start_sum, across
+        self.near, self.part, self.resharded = near, None, False
         self.names = [name for name, _, _ in bucket.parts]
         self.slots = {
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
@@ -63,6 +66,10 @@ class FlatBucket:
         share = own_of(self.whole, self.group)
         self.shard = torch.nn.Parameter(share.clone() if self.zero == 3 else share)
         self.shard.grad = torch.zeros_like(self.shard)
+        if self.near:
+            part = own_of(self.whole, self.near).clone()
+            self.part = torch.nn.Parameter(part, requires_grad=False)
+            _hold(self.part, False)
         if self.zero == 3:
             self.free()
 
@@ -74,9 +81,10 @@ class FlatBucket:
     def gather(self, phase: str) -> None:
         """Start the all-gather of the parameters from every rank's shard."""
         if self.zero == 3:
-            self.whole.untyped_storage().resize_(self.whole.numel() * self.whole.element_size())  # pyright: ignore[reportOptionalMemberAccess]
+            _hold(self.whole)
+        share, group = (self.part, self.near) if self.resharded else (self.shard, self.group)
         with label(phase=phase):
-            _, self.gathering = gather_first(self.shard.detach(), self.group, self.whole)  # pyright: ignore[reportOptionalMemberAccess]
+            _, self.gathering = gather_first(share.detach(), group, self.whole)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
 
     def ready(self, phase: str) -> None:
         """Wait until the parameters are whole."""
@@ -84,10 +92,21 @@ class FlatBucket:
             with label(phase=phase):
                 self.gathering.wait()
             self.gathering = None
+            if self.resharded:
+                _hold(self.part, False)
+                self.resharded = False
+
+    def reshard(self) -> None:
+        """Free the full parameters after forward, but for a part that is gathered for backward."""
+        if self.near:
+            _hold(self.part)
+            self.part.data.copy_(own_of(self.whole, self.near))  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
+            self.resharded = True
+        self.free()
 
     def free(self) -> None:
         """Free the memory of the full parameters; their views are valid again after `gather`."""
-        self.whole.untyped_storage().resize_(0)  # pyright: ignore[reportOptionalMemberAccess]
+        _hold(self.whole, False)
 
     # -- gradients --------------------------------------------------------------------------------
     def add_up(self) -> None:
@@ -178,6 +197,11 @@ class FlatBucket:
             name: whole[slot].view(p.shape)
             for name, (p, slot) in zip(self.names, self.slots.items(), strict=True)
         }
+
+
+def _hold(tensor, whole=True):
+    """Allocate a tensor's memory again, or free it; its views stay."""
+    tensor.untyped_storage().resize_(tensor.numel() * tensor.element_size() * whole)
 
 
 def gather_updated(buckets: Sequence[FlatBucket]) -> None:

@@ -9,13 +9,15 @@ stage  parameters                            gradients
 2      all                                   the shares, and the buckets that fill or are in flight
 3      the shares, the root, two blocks      the same, with blocks and the root as buckets
 
+At stage 3, of blocks that are not freed after forward, or not wholly, all that stays is added.
+
 Gradients that are complete only after the inner strategy's synchronisation also exist outside
 their bucket until then.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.cost import Memory
@@ -43,7 +45,9 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
         order = ready_order(inner_parts(strategy.inside, local))
         in_flight = _in_flight(buckets, order, strategy.accumulation > 1)
     if zero:
-        found.update(flat_states(sizes, zero, dp, _in_use(buckets) * item, in_flight * item))
+        kept = strategy.kept if strategy.reshard_after_forward else 0
+        in_use = _in_use(buckets, kept) if zero == 3 else 0
+        found.update(flat_states(sizes, zero, dp, in_use * item, in_flight * item))
     if zero < 2:
         found["gradients"] += sum(n for b in buckets if b.late for _, _, n in b.parts) * item
     return found
@@ -83,11 +87,18 @@ def _inner_memory_of(inside, local):
     return inside.memory(local)
 
 
-def _in_use(buckets):
-    """Elements of the root and of two neighbouring blocks, whole at once at stage 3."""
-    blocks = [b.numel for b in buckets if b.block >= 0]
-    two = max(map(sum, pairwise(blocks)), default=sum(blocks))
-    return two + sum(b.numel for b in buckets if b.block < 0)
+def _in_use(buckets, kept):
+    """Elements of the root and of two neighbouring blocks, whole at once at stage 3, and of what
+    stays after forward of the first of them and those before: 1/kept, if that is above 1. kept : 0
+    where all blocks stay whole."""
+    blocks = [b.numel for b in reversed(buckets) if b.block >= 0]
+    root = sum(b.numel for b in buckets if b.block < 0)
+    if not (kept and blocks):
+        return root + sum(blocks)
+    stays = [n // kept * (kept > 1) for n in blocks]
+    until = list(accumulate(stays))
+    two = [sum(pair) + stay for pair, stay in zip(pairwise(blocks), until)]
+    return root + max(*two, blocks[-1] + until[-1])
 
 
 def _in_flight(buckets, order, again):

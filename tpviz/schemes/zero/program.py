@@ -43,14 +43,16 @@ class DataParallelProgram(Program):
         self.rows = [(0, axis) for axis in reversed(strategy.data_axes)]
         axis, copies = strategy.across
         across = mesh.get_group(axis) if copies > 1 else None
+        near = mesh.get_group("reshard") if strategy.kept > 1 else None
         self.buckets = [
-            FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum, across)
+            FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum, across, near)
             for b in strategy.buckets(workload)
         ]
         shards = [b.shard for b in self.buckets]
         self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer  # pyright: ignore[reportArgumentType]
         inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
-        self.exchange = BucketExchange([[bucket] for bucket in self.buckets], self.zero)
+        sets, reshard = [[bucket] for bucket in self.buckets], strategy.reshard_after_forward
+        self.exchange = BucketExchange(sets, self.zero, reshard)
         for unit in self.units if self.zero == 3 else ():
             block = self.module.get_submodule(unit)
             self.exchange.hook_forward(unit, block, block)

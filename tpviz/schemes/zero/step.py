@@ -8,6 +8,8 @@ the update: 2 P in two halves, on a ring the same traffic as ZeRO 0 (Rajbhandari
 1910.02054, section 7).
 ZeRO 3: every bucket is gathered before forward, the blocks' again before backward, gradients
 reduce-scattered: the 1.5 x of the paper's section 7.2.2 (a little less: the root is gathered once).
+Blocks that stay whole after forward are gathered once too, those of which 1/n stays then over n
+ranks.
 
 The collectives of the group run one after another. Bucket k is complete at ready_k, and reducing it
 takes t_k.
@@ -69,10 +71,17 @@ class ExchangeParts:
     """What `exchange.BucketExchange` does, as data: ``parts`` grows by what is issued and awaited.
 
     gathers : {unit: the collectives that gather it}, of those that stage 3 gathers one ahead.
+    again : the same in backward, where these are others.
     """
 
-    def __init__(self, zero: int, gathers: Mapping[str, Sequence[Collective]]):
+    def __init__(
+        self,
+        zero: int,
+        gathers: Mapping[str, Sequence[Collective]],
+        again: Mapping[str, Sequence[Collective]] | None = None,
+    ):
         self.zero, self.gathers = zero, gathers
+        self.again = gathers if again is None else again
         self.parts, self.made = list[Part](), Operations()
         self.last, self.todo, self.asked = None, [], {}
         self.then, self.added = (), None
@@ -85,7 +94,8 @@ class ExchangeParts:
 
     def begin(self, phase: str, units: Sequence[str]) -> None:
         """Begin a pass through these ``units`` in this order; stage 3 gathers the first one."""
-        self.todo = gathered(units, phase) if self.zero == 3 else []
+        self.now = self.again if phase == "backward" else self.gathers
+        self.todo = gathered(units, phase) if self.zero == 3 and self.now else []
         if self.todo:
             self._gather(self.todo[0])
 
@@ -97,7 +107,7 @@ class ExchangeParts:
                 self._gather(after)
 
     def _gather(self, unit):
-        for move in self.gathers.get(unit, ()):  # none where all gradients are late
+        for move in self.now.get(unit, ()):  # none where all gradients are late
             self.asked[unit] = self.made.issue(move)
 
     def reduce(
@@ -137,7 +147,10 @@ class _Step(ExchangeParts):
         self.units = [f"blocks.{number}" for number in range(workload.layers)]
         self.all = [Collective(axis, "all_gather", size) for size in sizes]
         of_blocks = {b.unit: [move] for b, move in zip(self.buckets, self.all)}
-        super().__init__(strategy.zero, of_blocks)
+        again = of_blocks if strategy.reshard_after_forward else {}
+        if strategy.kept > 1:
+            again = {u: [move._replace(axis="reshard")] for u, (move,) in of_blocks.items()}
+        super().__init__(strategy.zero, of_blocks, again)
         self.missing = [1 if bucket.late else len(bucket.parts) for bucket in self.buckets]
         self.of = {
             name: k for k, b in enumerate(self.buckets) if not b.late for name, _, _ in b.parts

@@ -12,9 +12,10 @@ a time.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.core.checks import divides, divisors
+from tpviz.core.checks import divides, divisors, one_of, whole_number
 from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel"]
 
 
+def bool_or_ranks(name: str, value: Any, choices: tuple[Any, ...]) -> bool | int:
+    """``value`` if it is a bool, or a number of ranks from 2 on, else ``ValueError``."""
+    try:
+        return one_of(name, value, choices)
+    except ValueError:
+        return whole_number(name, value, 2)
+
+
 @register
 class DataParallel(Strategy):
     """Splits the batch over ``dp`` ranks, which average their gradients. Each holds a replica of
@@ -57,6 +66,11 @@ class DataParallel(Strategy):
     ``shard`` is hybrid sharding (PyTorch's HSDP): stages 1 to 3 share states over this many ranks,
     which are neighbours, and dp/shard groups have the same shares. Gradients are reduce-scattered
     inside a group, and a rank's share is all-reduced across groups during the last microbatch.
+
+    ``reshard_after_forward`` is FSDP2's, at stage 3: what a rank keeps of a block's parameters from
+    its forward to its backward. True: its share. False: all, and backward gathers nothing. n: 1/n,
+    and backward gathers over n neighbours, as hpZ of ZeRO++ does (Wang et al. 2023, arXiv
+    2306.10209).
     """
 
     dp: int = knob(4, help="ranks that share the batch", low=1, high=65536)
@@ -79,6 +93,12 @@ class DataParallel(Strategy):
         help="ranks that share states under ZeRO, copied over dp/shard groups (HSDP); 0: all dp",
         low=0,
         high=65536,
+    )
+    reshard_after_forward: bool | int = knob(
+        True,
+        help="a rank keeps its share of a block after forward, all of it (False), or 1/n (FSDP2)",
+        choices=(True, False),
+        own=bool_or_ranks,
     )
     placement: str = ""
 
@@ -122,6 +142,22 @@ class DataParallel(Strategy):
             divides("dp", self.dp, "shard", self.shard)
         if self.shard == self.dp:
             object.__setattr__(self, "shard", 0)
+        self._check_reshard()
+
+    def _check_reshard(self):
+        kept = f"reshard_after_forward={self.reshard_after_forward}"
+        if self.reshard_after_forward is not True and self.zero != 3:
+            raise ValueError(
+                f"{kept} with zero={self.zero}, where parameters stay whole: use zero=3, or "
+                "reshard_after_forward=True"
+            )
+        if self.kept == 1:
+            return
+        name, ranks = ("shard", self.shard) if self.shard else ("dp", self.dp)
+        divides(name, ranks, "reshard_after_forward", self.kept)
+        if self.kept == ranks:
+            instead = " or ".join(["True", *map(str, divisors(ranks)[1:-1])])
+            raise ValueError(f"{kept} is {name}={ranks}, all that share states: use {instead}")
 
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a strategy inside. Around AxoNN it becomes AxoNN's own axis ``data``."""
@@ -149,7 +185,13 @@ class DataParallel(Strategy):
 
     def sharing(self, inside: Any) -> Replicas:
         """`replicas` around the strategy ``inside``."""
-        return Replicas.of(self.shard or self.dp, inside, ("shard",) if self.shard else ("dp",))
+        axes = tuple(axis for axis in self.data_axes if axis != "replicate")
+        return Replicas.of(self.shard or self.dp, inside, axes)
+
+    @property
+    def kept(self) -> int:
+        """n of ``reshard_after_forward=n``; 1 where that is True or False."""
+        return int(self.reshard_after_forward) or 1
 
     @property
     def across(self) -> Replicas:
@@ -159,7 +201,18 @@ class DataParallel(Strategy):
     @property
     def data_axes(self) -> dict[str, int]:
         """{axis: ranks} that share the batch, outer first."""
-        return dict([self.across, ("shard", self.shard)]) if self.shard else {"dp": self.dp}
+        if not self.shard and self.kept == 1:
+            return {"dp": self.dp}
+        ranks, n = self.shard or self.dp, self.kept
+        sizes = {"replicate": self.dp // ranks, "shard": ranks // n, "reshard": n}
+        return {axis: size for axis, size in sizes.items() if size > 1}
+
+    def knobs_of(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        """The knobs by which `data_axes` have other ``sizes``."""
+        own = {axis: sizes[axis] for axis in self.data_axes}
+        shard, n = own.get("shard", 0), own.get("reshard", 1)
+        kept = {} if self.kept == 1 else {"reshard_after_forward": n if n > 1 < shard else True}
+        return {"dp": prod(own.values()), "shard": shard * n if shard * n > 1 else 0, **kept}
 
     @property
     def alike(self) -> bool | tuple[str, ...]:
@@ -234,9 +287,11 @@ class DataParallel(Strategy):
         """All ZeRO stages; those with buckets also with PyTorch's 25 MB; and hybrid sharding."""
         if not cls.allows("dp", world_size):
             return
-        for shard in divisors(world_size)[1:-1]:
+        for ranks in divisors(world_size)[1:-1]:
             for zero in (1, 2, 3):
-                yield cls(dp=world_size, zero=zero, shard=shard)
+                yield cls(dp=world_size, zero=zero, shard=ranks)
+            yield cls(dp=world_size, zero=3, reshard_after_forward=ranks)
+        yield cls(dp=world_size, zero=3, reshard_after_forward=False)
         for zero in (0, 1, 2, 3) if world_size > 1 else (0,):
             yield cls(dp=world_size, zero=zero)
             if zero < 3 and world_size > 1:
@@ -247,15 +302,18 @@ class DataParallel(Strategy):
         """States over all ranks or over fewer: all other knobs are varied by `choices`."""
         if cls.allows("dp", world_size):
             yield cls(dp=world_size)
-            for shard in divisors(world_size)[1:-1]:
-                yield cls(dp=world_size, zero=1, shard=shard)
+            for ranks in divisors(world_size)[1:-1]:
+                yield cls(dp=world_size, zero=1, shard=ranks)
+                yield cls(dp=world_size, zero=3, reshard_after_forward=ranks)
 
     def choices(self, workload: "GPT") -> list[dict[str, Any]]:
         """Recomputation, all stages, and those with buckets also with PyTorch's 25 MB."""
         several = self.replicas.ranks > 1
-        zeros = (0, 1, 2, 3)[bool(self.shard) : 4 if several else 1]
+        zeros = (0, 1, 2, 3)[bool(self.shard) : 4 if several else 1] if self.kept == 1 else (3,)
         stages = [{"zero": zero} for zero in zeros]
         large = [{"zero": zero, "bucket_mb": 25.0} for zero in zeros if zero < 3 and several]
+        if self.kept == 1 and several:
+            stages.append({"zero": 3, "reshard_after_forward": False})
         again = (self.inner.choices if self.inner else super().choices)(workload)
         return [{**stage, **more} for more in again for stage in (*stages, *large)]
 

@@ -193,4 +193,4 @@ def kind_of(axes: dict[str, int]) -> str:
     """The kind of a plan, by the axes of its mesh that have more than one rank."""
     many = {name for name, size in axes.items() if size > 1}
     found = [kind for kind, axis in (("context", "cp"), ("pipeline", "pp")) if axis in many]
-    return [*found, "tensor" if many - {"dp", "replicate", "shard", "data", "z"} else "data"][0]
+    return [*found, "tensor" if many & {"tp", "d1", "d2", "x", "y"} else "data"][0]

@@ -76,9 +76,7 @@ class Fitting:
                     self._choices[f.name] = values
         knobs = {name: values for name, values in self._choices.items() if name not in sizes}
         menus = {name: values for name, values in knobs.items() if isinstance(values[0], str)}
-        least = {
-            name: min(values, key=_size) for name, values in knobs.items() if name not in menus
-        }
+        least = {n: v[0] is True or min(v, key=_size) for n, v in knobs.items() if n not in menus}
         usual = {name: self.values[name] for name in menus}
         self._least = [{"heads": workload.kv_heads or 1, **least, **usual}]
         self._least += [{**self._least[0], n: v} for n, values in menus.items() for v in values]

@@ -85,16 +85,16 @@ def _resized(strategy: Strategy, sizes: Mapping[str, int]) -> Strategy:
     """The strategy with so many ranks of each axis, and as many microbatches for each rank of a
     pipeline as before, up to `PASSES`, and stages of a rank, up to `CHUNKS`."""
     own = {axis: sizes[axis] for axis in strategy.axes}
-    changes: dict[str, Any] = {"dp": own["replicate"] * own["shard"]} if "shard" in own else {}
+    changes: dict[str, Any] = {}
     for f in fields(strategy):
         value = getattr(strategy, f.name)
         if f.name in own:
-            changes[f.name] = own[f.name] * (f.name != "shard" or own[f.name] > 1)
+            changes[f.name] = own[f.name]
         elif value == tuple(strategy.axes.values()):  # the shape of a mesh
             changes[f.name] = tuple(own.values())
         elif f.name == "accumulation":
             changes[f.name] = min(PASSES, value)
-    made = replace(strategy, **changes)
+    made = replace(strategy, **(changes | getattr(strategy, "knobs_of", lambda _: {})(own)))
     if "pp" in own and hasattr(strategy, "microbatches"):
         each = strategy.microbatches / strategy.axes["pp"]  # pyright: ignore[reportAttributeAccessIssue]
         count = own["pp"] * max(1, min(PASSES, round(each)))
