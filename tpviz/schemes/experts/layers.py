@@ -163,7 +163,7 @@ class ExpertMLP(nn.Module):
         if numbers is None:
             y = self._through(rows, chosen)
         else:
-            y = self._taken(rows, chosen, self._slots(experts, numbers))
+            y = self._taken(rows, *self._slots(experts, numbers))
         y = (y.view(*experts.shape, -1) * weights.unsqueeze(-1).to(y.dtype)).sum(-2)
         if self.shared_up is not None and self.shared_down is not None:
             y = y + self.shared_down(self.activation(self.shared_up(x)))
@@ -208,10 +208,9 @@ class ExpertMLP(nn.Module):
         behind = self.w.experts * len(batch) * taken
         return found.masked_fill(numbers >= taken, behind).flatten(), behind
 
-    def _taken(self, x, experts, slots):
+    def _taken(self, x, slots, behind):
         """As `_through`, in buffers of equal size: rows that are not taken come back as zeros."""
-        (slots, behind), n = slots, self.cut.ep
-        each = len(slots) // len(x)
+        n, each = self.cut.ep, len(slots) // len(x)
         rows = F.pad(x.repeat_interleave(each, 0), (0, 0, 0, 1))
         source = slots.new_full((behind + 1,), len(slots))
         source[slots] = torch.arange(len(slots), device=slots.device)
