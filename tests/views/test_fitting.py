@@ -1,6 +1,7 @@
 """Knobs that bind each other: whatever is moved, all fit, and what was moved keeps its value."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ LLAMA = tv.GPT(heads=8, kv_heads=4, ffn=96, gated=True, norm="rms", rotary=True,
 
 def fitting(name, workload):
     cls = strategies()[name]
+    workload = replace(workload, experts=8) if name == "Experts" else workload
     alone = name == "DataParallel" or cls.shares_batch
     return Fitting(workload, cls(), None if alone else tv.DataParallel(dp=1), ranks=8)
 

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from .strategy import Strategy, registered
 
-SCHEMES = ("atp", "axonn", "zero", "megatron", "merak", "t3", "context", "pipeline")
+SCHEMES = ("atp", "axonn", "zero", "megatron", "merak", "t3", "context", "experts", "pipeline")
 """In the order in which `strategies` lists them."""
 
 
