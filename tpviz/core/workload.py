@@ -331,7 +331,7 @@ class GPT:
         """As `block_matrices`, of those that a token meets."""
         return self._matrices(self.top_k)
 
-    def _matrices(self, experts):
+    def _matrices(self, experts: int) -> int:
         mlps = experts + self.shared_experts if self.experts else 1
         mlp = mlps * (self.up_features + self.mlp_width)
         attention = self.qkv_features + self.query_features

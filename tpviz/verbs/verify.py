@@ -126,7 +126,13 @@ def _formulas(strategy: "Strategy", workload: "GPT") -> "list[Ledger] | None":
         return None
 
 
-def _given(strategy, workload, formulas, chosen, steps):
+def _given(
+    strategy: "Strategy",
+    workload: "GPT",
+    formulas: "list[Ledger]",
+    chosen: Any,
+    steps: int,
+) -> "list[list[Ledger]]":
     """Each rank's ledgers by formula, step by step, after the choices of one process's router."""
     if chosen is None:
         return [[formula] * steps for formula in formulas]

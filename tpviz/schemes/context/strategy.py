@@ -212,7 +212,11 @@ class Context(Around):
                     if pp == 1:
                         yield replace(data, inner=made, placement=placement)
                     if Pipeline.allows("pp", pp):
-                        knobs = {"pp": pp, "microbatches": 1, "placement": placement}
+                        knobs: dict[str, Any] = {
+                            "pp": pp,
+                            "microbatches": 1,
+                            "placement": placement,
+                        }
                         yield Pipeline(**knobs, inner=made, data=data)
 
     @classmethod
