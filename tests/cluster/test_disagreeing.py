@@ -79,7 +79,7 @@ def test_legal_differences_are_simulated():
         scheme(lambda rank: calls.legal(), calls.SIZE), W, tv.clusters.nvswitch_nodes(1)
     )
     assert trace.badge == "simulated" and trace.ranks == [0, 1, 2]
-    assert trace.ledger().total(collective="all_to_all")[0] == 1
+    assert trace.ledger().total(collective="all_to_all_v")[0] == 1
 
 
 def test_ranks_that_stand_for_others_are_compared_in_their_places():

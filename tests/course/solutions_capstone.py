@@ -8,7 +8,7 @@ import torch.distributed as dist
 import tpviz as tv
 from tpviz.evidence import layouts
 
-BEST = tv.Merak(pp=2, dp=4, microbatches=8, schedule="zb_v", recompute="none", zero=1)
+BEST = tv.DataParallel(dp=8, zero=1, accumulation=2, shard=4)
 
 
 # --- capstone_levels ---

@@ -11,8 +11,8 @@ from tpviz.course.zoo import ZOOS, Diagnosis
 EXERCISES = [task for task in vars(bugs).values() if isinstance(task, Diagnosis)]
 
 
-def test_there_are_five():
-    names = ["atp_bugs", "axonn_bugs", "merak_bugs", "t3_bugs", "context_bugs"]
+def test_there_are_six():
+    names = ["atp_bugs", "axonn_bugs", "merak_bugs", "t3_bugs", "context_bugs", "experts_bugs"]
     assert sorted(task.name for task in EXERCISES) == sorted(names)
 
 

@@ -24,10 +24,16 @@ RING_SHIFT = "ring_shift"
 
 
 class Kernel(NamedTuple):
-    """The work of one kernel: floating-point operations, and bytes that it reads and writes."""
+    """The work of one kernel: floating-point operations, bytes that it reads and writes, and the
+    dtype at whose rate it computes; "": the workload's."""
 
     flops: int
     bytes: int
+    dtype: str = ""
+
+    def __repr__(self):
+        own = f", dtype={self.dtype!r}" if self.dtype else ""
+        return f"Kernel(flops={self.flops}, bytes={self.bytes}{own})"
 
 
 class Collective(NamedTuple):

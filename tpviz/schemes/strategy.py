@@ -135,12 +135,12 @@ class Strategy(Searched):
 
     def ledger(self, workload: "GPT") -> "Ledger":
         """The `Ledger` of one step of rank 0, by formula; raises as `check` and `step`."""
-        return self.ledger_of(workload, 0)
+        self.check(workload)
+        return _ledger(self, workload if workload.place else seen_by(self, workload, 0))
 
     def ledger_of(self, workload: "GPT", rank: int) -> "Ledger":
-        """The `Ledger` of one step of a rank; raises as `check` and `step`."""
-        self.check(workload)
-        return _ledger(self, seen_by(self, workload, rank))
+        """The `Ledger` of one step of a rank; schemes whose ranks differ override it."""
+        return self.ledger(seen_by(self, workload, rank))
 
     def cost(
         self, workload: "GPT", cluster: "Cluster", mesh: "Mesh | None" = None

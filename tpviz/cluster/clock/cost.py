@@ -78,7 +78,8 @@ def rates(
         whole = sent(parent_axis[move.axis], *move[1:])
         return whole._replace(axis=move.axis)
 
-    return lambda kernel: device.time(kernel.flops, kernel.bytes, dtype), moved
+    own = lambda kernel: device.time(kernel.flops, kernel.bytes, kernel.dtype or dtype)
+    return own, moved
 
 
 class Segment(NamedTuple):

@@ -43,6 +43,8 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     least = own if "ep" in dict(w.place) else int(for_ranks.min())  # of all ranks one sends most
     tokens = w.batch * w.seq // cut.parts
     item, h, parts, wide = w.itemsize, w.hidden, cut.etp, max(w.itemsize, 4)
+    dtype = "float32" if item < 4 else ""
+    score = lambda *sizes: gemm(*sizes, wide)._replace(dtype=dtype)
     ups, downs = (h, w.up_features // parts), (w.mlp_width // parts, h)
     there = rows(cut, int(sent.sum()) - least, h * item)
     back = rows(cut, sum(loads) - own, h * item)
@@ -58,7 +60,7 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     shared = (tokens, (h, n * ups[1]), (n * downs[0], h)) if n else None
     forward = [
         *before,
-        gemm(tokens, h, w.experts, wide),
+        score(tokens, h, w.experts),
         *numbers,
         *there,
         *[gemm(load, *layer, item) for load in loads for layer in (ups, downs)],
@@ -82,8 +84,8 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     ]
     to_up = [
         *back,
-        gemm(tokens, w.experts, h, wide),
-        gemm(w.experts, tokens, h, wide),
+        score(tokens, w.experts, h),
+        score(w.experts, tokens, h),
         *before_back,
     ]
     return forward, forward, to_down, to_up

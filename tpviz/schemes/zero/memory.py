@@ -98,7 +98,7 @@ def _in_use(buckets, kept):
     stays = [n // kept * (kept > 1) for n in blocks]
     until = list(accumulate(stays))
     two = [sum(pair) + stay for pair, stay in zip(pairwise(blocks), until)]
-    return root + max(*two, blocks[-1] + until[-1])
+    return root + max([*two, blocks[-1] + until[-1]])
 
 
 def _in_flight(buckets, order, again):
