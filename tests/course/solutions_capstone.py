@@ -211,7 +211,7 @@ WRONG = {
     "capstone_cluster": [
         (cluster_in_ms, "(?s)predicted: 0 of 10. You have .* recomputed it is .* in ms.*in MB"),
         (cluster_of_text, "(?s)exposed: .* finite.*simulated: .* not a str.*run: .* not a float"),
-        (cluster_payloads, "(?s)in per cent.*dp: you have .* payload.*'tp': nothing is sent"),
+        (cluster_payloads, "(?s)in per cent.*shard: you have .* payload.*'tp': nothing is sent"),
         (
             cluster_without_looking,
             "(?s)residual: 0 of 10. .*Each run has its own residual: read it",
