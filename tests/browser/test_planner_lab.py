@@ -52,8 +52,13 @@ def take(page, box, picture):
     plans.select_option(index=1)
     page.page.wait_for_function(DRAWN_ANEW, arg=[picture.element_handle(), old])
     scheme, _, sizes = second.split(" | ")[3].partition("(")
-    first, size = sizes.split(",")[0].split("=")
-    box.locator("b", has_text=f"{scheme} {first} {size}").first.wait_for()
+    knobs = dict(knob.split("=") for knob in sizes.partition(")")[0].split(", "))
+    words = (
+        f"shard {knobs['shard']}"
+        if "shard" in knobs
+        else f"{scheme} {' '.join(*[*knobs.items()][:1])}"
+    )
+    box.locator("b", has_text=words).first.wait_for()
 
 
 def small(box):

@@ -111,8 +111,8 @@ def gathered_context():
     return _attend(attention)
 
 
-# q, k, v and the output, forward and backward; each is a rank's local tensor.
-@program({("world", "all_to_all"): (8, 8 * LOCAL)})
+# q, k, v and the output, forward and backward; each is a rank's local tensor, less its own part.
+@program({("world", "all_to_all_v"): (8, 8 * LOCAL * (RANKS - 1) // RANKS)})
 def ulysses():
     """DeepSpeed-Ulysses: from a part of the sequence to a part of the heads and back."""
 

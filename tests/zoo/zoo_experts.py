@@ -30,9 +30,9 @@ TOKENS, ROW = sum(CHOSEN), WIDTH * ITEM
 
 
 def _moved(rank):
-    """Dispatch, and backward of combine, send all of a rank's tokens; combine, and backward of
-    dispatch, what its expert has of every rank."""
-    return 2 * TOKENS * ROW + 2 * RANKS * CHOSEN[rank] * ROW
+    """Dispatch, and backward of combine, send a rank's tokens for others; combine, and backward of
+    dispatch, what its expert has of other ranks."""
+    return 2 * (TOKENS - CHOSEN[rank]) * ROW + 2 * (RANKS - 1) * CHOSEN[rank] * ROW
 
 
 def _expert():
@@ -47,7 +47,8 @@ def _tokens():
 def _uneven(rank):
     """The counts (int64) go first; the router's weight and bias are reduced in the end."""
     return {
-        ("world", "all_to_all"): (5, _moved(rank) + RANKS * 8),
+        ("world", "all_to_all"): (1, RANKS * 8),
+        ("world", "all_to_all_v"): (4, _moved(rank)),
         ("world", "all_reduce"): (2, (WIDTH * RANKS + RANKS) * ITEM),
     }
 
@@ -78,7 +79,7 @@ def experts_uneven():
     return step, lambda: gradients(expert, router)
 
 
-@program(lambda rank: {("ep", "all_to_all"): (4, _moved(rank))})
+@program(lambda rank: {("ep", "all_to_all_v"): (4, _moved(rank))})
 def experts_functional():
     """The same exchange by functional collectives with autograd, on a mesh."""
     mesh = dist.device_mesh.init_device_mesh("cpu", (RANKS,), mesh_dim_names=("ep",))

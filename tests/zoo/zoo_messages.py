@@ -215,7 +215,7 @@ def subgroups():
         ("world", "all_reduce"): (2, 3 * TENSOR),
         ("world", "all_gather"): (2, 3 * RANKS * TENSOR),
         ("world", "reduce_scatter"): (2, 3 * TENSOR),
-        ("world", "all_to_all"): (2, 2 * TENSOR),
+        ("world", "all_to_all_v"): (2, TENSOR * (RANKS - 1) // RANKS + TENSOR),  # what others get
         ("world", "broadcast"): (1, TENSOR),
     },
     emulated_tolerance=1e-12,

@@ -247,10 +247,11 @@ class TracedGroup(dist.ProcessGroup):
         kind: tuple[str, Callable[..., int]],
         tensors: torch.Tensor | Sequence[torch.Tensor],
         how: Any,
+        sizes: Sequence[int] = (),
     ) -> TracedWork | None:
         """Report a collective that bypasses this group, as functional ones on fake tensors do; how:
-        its reduction or its root."""
-        return self._forward("allreduce", *kind, ([tensors],), {}, how)
+        its reduction or its root. sizes : of an all-to-all's parts, where they are given."""
+        return self._forward("allreduce", *kind, ([tensors], tensors, (), sizes), {}, how)
 
     def _call(self, method, args, kwargs):
         if pacer and can_scatter(method, args):

@@ -59,7 +59,8 @@ class Fakes(QuickFakes):
             group = dist.distributed_c10d._resolve_process_group(  # pyright: ignore[reportPrivateImportUsage]
                 next(a for a in reversed(args) if isinstance(a, str))  # pyright: ignore[reportArgumentType]
             )
-            work = group.follow_silently(kind, args[0], args[1])  # pyright: ignore[reportAttributeAccessIssue]
+            sizes = args[2] if kind[0] == "all_to_all" else ()
+            work = group.follow_silently(kind, args[0], args[1], sizes)  # pyright: ignore[reportAttributeAccessIssue]
             for tensor in result if isinstance(result, (list, tuple)) else [result]:
                 tensor._tpviz_work = work  # pyright: ignore[reportAttributeAccessIssue]
         return result
