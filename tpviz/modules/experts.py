@@ -19,7 +19,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from tpviz.core.checks import divides
@@ -28,7 +27,7 @@ from tpviz.core.mesh import group_along
 from tpviz.core.tables import listed
 from tpviz.core.trace import Ledger
 from tpviz.schemes.collectives import Alone, own_of
-from tpviz.schemes.experts.layers import Reorder, SendRows, Spread, inverse_of
+from tpviz.schemes.experts.layers import numbers_of_rows, there_and_back
 from tpviz.schemes.experts.step import ROWS
 from tpviz.schemes.grid.operators import Cut, Gather
 
@@ -168,19 +167,12 @@ class CutExperts:
         return Gather.apply(self._of_own(x, own_of(index, self.inside, 0), weights), self.inside, 0)
 
     def _of_own(self, x, index, weights):
-        order = index.flatten().argsort(stable=True)
-        inverse = inverse_of(order)
-        counts = torch.bincount(index.flatten(), minlength=self.stack.experts)
-        known = counts
-        if self.ep.size() > 1:
-            known = torch.empty_like(counts)
-            dist.all_to_all_single(known, counts, group=self.ep)
-        ranks = self.ep.size()
+        ranks, chosen = self.ep.size(), index.flatten()
+        counts, known = numbers_of_rows(chosen, self.stack.experts, self.ep)
         send, receive = (n.view(ranks, -1).sum(1).tolist() for n in (counts, known))
-        rows = SendRows.apply(Spread.apply(x, order, inverse), send, receive, self.ep)
         own = torch.arange(len(counts) // ranks, device=x.device).repeat(ranks)
-        y = self._computed(rows, own.repeat_interleave(known), weights)
-        y = Reorder.apply(SendRows.apply(y, receive, send, self.ep), inverse, order)
+        computed = lambda rows: self._computed(rows, own.repeat_interleave(known), weights)
+        y = there_and_back(x, chosen, send, receive, self.ep, computed)
         return (y.view(*index.shape, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
 
     def _computed(self, rows, index, weights):

@@ -21,7 +21,7 @@ from tpviz.core.step import Collective, Part, Step
 from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.around import Around
-from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
+from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.ownership import num_local
@@ -95,12 +95,6 @@ class Context(Around):
         return inner and replace(self, inner=inner)  # pyright: ignore[reportArgumentType]
 
     # -- the factor inside, on a part of the sequences ---------------------------------------------
-    @property
-    def within(self) -> TensorParallel:
-        """The tensor parallelism inside, with this one's accumulation and recomputation;
-        `WholeBlocks` if there is none."""
-        return _within(self)
-
     @property
     def sequence(self) -> SequenceCut | None:  # pyright: ignore[reportIncompatibleVariableOverride]
         """How sequences are cut; None where they are not."""
@@ -267,14 +261,6 @@ def apart(strategy: Strategy) -> tuple[Strategy, Context | None]:
 @lru_cache(maxsize=256)  # a search asks a million times, for few
 def _cut(cp: int, kind: str, ulysses: int) -> SequenceCut:
     return SequenceCut(cp, kind, ulysses)
-
-
-@lru_cache(maxsize=256)
-def _within(context: Context) -> TensorParallel:
-    knobs = {"accumulation": context.accumulation, "recompute": context.recompute}
-    if context.inner is None:
-        return WholeBlocks(**knobs)  # pyright: ignore[reportArgumentType]
-    return replace(context.inner, **knobs)  # pyright: ignore[reportArgumentType]
 
 
 @lru_cache(maxsize=1024)

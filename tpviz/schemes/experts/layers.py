@@ -8,7 +8,7 @@ Shapes: B batch, S sequence, T tokens that a rank chooses for, k experts of each
 ranks of ep; R rows that a rank computes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,34 @@ def inverse_of(order: Tensor) -> Tensor:
     inverse = torch.empty_like(order)
     inverse[order] = torch.arange(len(order), device=order.device)
     return inverse
+
+
+def numbers_of_rows(experts: Tensor, number: int, group: Group) -> tuple[Tensor, Tensor]:
+    """(how many of the choices (T k) are of each expert; those of every rank for each of this
+    rank's experts, rank after rank), both (experts,)."""
+    counts = experts.new_zeros(number).scatter_add_(0, experts, torch.ones_like(experts))
+    if group.size() == 1:
+        return counts, counts
+    known = torch.empty_like(counts)
+    dist.all_to_all_single(known, counts, group=group)
+    return counts, known
+
+
+def there_and_back(
+    x: Tensor,
+    experts: Tensor,
+    send: Sequence[int],
+    receive: Sequence[int],
+    group: Group,
+    computed: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """(T, H) and the experts of each token (T k) -> their results (T k, H), token by token. send,
+    receive : rows for and from each rank. computed : what the ranks do with rows that they get."""
+    order = experts.argsort(stable=True)
+    inverse = inverse_of(order)
+    rows = SendRows.apply(Spread.apply(x, order, inverse), send, receive, group)
+    y = SendRows.apply(computed(rows), receive, send, group)  # pyright: ignore[reportArgumentType]
+    return Reorder.apply(y, inverse, order)  # pyright: ignore[reportReturnType]
 
 
 class Same(torch.autograd.Function):
@@ -186,17 +214,12 @@ class ExpertMLP(nn.Module):
 
     def _through(self, x, experts):
         """(T, H) and the experts of each token (T k) -> their results (T k, H), token by token."""
-        order = experts.argsort(stable=True)
-        inverse = inverse_of(order)
         send, received = self._numbers(experts)
-        receive = [sum(of_rank) for of_rank in received]
         sorting = by_expert(received).to(x.device)
-        rows = SendRows.apply(Spread.apply(x, order, inverse), send, receive, self.group)
-        loads = [sum(of_expert) for of_expert in zip(*received)]
-        back = inverse_of(sorting)
-        y = self._computed(Reorder.apply(rows, sorting, back), loads)
-        y = SendRows.apply(Reorder.apply(y, back, sorting), receive, send, self.group)
-        return Reorder.apply(y, inverse, order)
+        back, loads = inverse_of(sorting), [sum(of_expert) for of_expert in zip(*received)]
+        own = lambda rows: self._computed(Reorder.apply(rows, sorting, back), loads)
+        computed = lambda rows: Reorder.apply(own(rows), back, sorting)
+        return there_and_back(x, experts, send, list(map(sum, received)), self.group, computed)
 
     def _slots(self, experts, numbers):
         """(of each choice its place in a buffer (experts, batch, taken), where that ends), which is
@@ -239,14 +262,7 @@ class ExpertMLP(nn.Module):
 
     def _numbers(self, experts):
         """(rows for each rank of ep, [[rows from a rank for each of this one's experts]])."""
-        n = self.cut.ep
-        counts = experts.new_zeros(self.w.experts).scatter_add_(
-            0, experts, experts.new_ones(len(experts))
-        )
-        known = counts
-        if n > 1:
-            known = torch.empty_like(counts)
-            dist.all_to_all_single(known, counts, group=self.group)
+        n, (counts, known) = self.cut.ep, numbers_of_rows(experts, self.w.experts, self.group)
         if isinstance(experts, FakeTensor):  # it has no numbers: those that formulas take
             sent = self.cut.sent(self.w).reshape(n, -1)
             return sent.sum(1).tolist(), [sent[self.group.rank()].tolist()] * n

@@ -28,7 +28,7 @@ ROWS = "all_to_all_v"
 
 
 def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
-    """Operations of (the MLP; that of a recomputation; backward through its experts; to its input).
+    """Operations of (the MLP, also of a recomputation; backward through its experts; to its input).
 
     Where ``place`` does not say of which rank of ep, those of one that has most rows to compute,
     and rows sent as by one that sends most, for which all others wait. at : the
@@ -44,7 +44,7 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     tokens = w.batch * w.seq // cut.parts
     item, h, parts, wide = w.itemsize, w.hidden, cut.etp, max(w.itemsize, 4)
     dtype = "float32" if item < 4 else ""
-    score = lambda *sizes: gemm(*sizes, wide)._replace(dtype=dtype)
+    score = lambda m, k, n: gemm(m, k, n, wide)._replace(dtype=dtype)
     ups, downs = (h, w.up_features // parts), (w.mlp_width // parts, h)
     there = rows(cut, int(sent.sum()) - least, h * item)
     back = rows(cut, sum(loads) - own, h * item)
@@ -88,7 +88,7 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
         score(w.experts, tokens, h),
         *before_back,
     ]
-    return forward, forward, to_down, to_up
+    return forward, to_down, to_up
 
 
 def rows(cut: ExpertCut, number: int, size: int) -> list[Collective]:

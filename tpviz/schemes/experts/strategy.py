@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 from tpviz.core.checks import divides
 from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
+from tpviz.schemes.gpt.step import SHARED
 from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GPT", "Experts"]
 OF_EXPERTS = ("mlp.up.weight", "mlp.down.weight")
-SHARED = ("mlp.shared_up.weight", "mlp.shared_down.weight")
 
 
 @register
@@ -91,10 +91,6 @@ class Experts(Around):
         if self.inner is None and isinstance(other, TensorParallel):
             return None if isinstance(other, Around) else replace(self, inner=other)
         return None
-
-    @property
-    def within(self) -> TensorParallel:
-        return _within(self)
 
     @property
     def cut(self) -> ExpertCut:
@@ -179,14 +175,6 @@ class Experts(Around):
         """All ranks on ep."""
         if workload.experts and cls.allows("ep", world_size):
             yield cls(ep=world_size)
-
-
-@lru_cache(maxsize=256)
-def _within(experts: Experts) -> TensorParallel:
-    knobs = {"accumulation": experts.accumulation, "recompute": experts.recompute}
-    if experts.inner is None:
-        return WholeBlocks(**knobs)  # pyright: ignore[reportArgumentType]
-    return replace(experts.inner, **knobs)  # pyright: ignore[reportArgumentType]
 
 
 @lru_cache(maxsize=1024)

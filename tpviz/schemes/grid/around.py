@@ -1,12 +1,14 @@
 """A factor around a tensor parallelism that leaves most to it."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core.step import Part
 
 from .layout import Layout
-from .tensor import TensorParallel
+from .tensor import TensorParallel, WholeBlocks
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -21,13 +23,13 @@ if TYPE_CHECKING:
 class Around(TensorParallel):
     """What it does not say itself, `within` says."""
 
-    if TYPE_CHECKING:
+    inner: TensorParallel | None
 
-        @property
-        def within(self) -> TensorParallel:
-            """The tensor parallelism inside, with this one's accumulation and recomputation;
-            `tensor.WholeBlocks` if there is none."""
-            ...
+    @property
+    def within(self) -> TensorParallel:
+        """The tensor parallelism inside, with this one's accumulation and recomputation;
+        `tensor.WholeBlocks` if there is none."""
+        return _within(self)
 
     @property
     def layout(self) -> Layout:
@@ -96,3 +98,9 @@ class Around(TensorParallel):
 
     def held(self, workload: "GPT", rank: int = 0) -> "Held":
         return self.within.held(self.part(workload))
+
+
+@lru_cache(maxsize=256)
+def _within(around: Around) -> TensorParallel:
+    inner: Any = around.inner or WholeBlocks()
+    return replace(inner, accumulation=around.accumulation, recompute=around.recompute)

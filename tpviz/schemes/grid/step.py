@@ -100,8 +100,9 @@ class _Pieces:
         up, down, head = (self.h, w.up_features), (self.f, self.h), (self.h, w.vocab)
         norm, head_back = self.statistics(), self.first_back(*head)  # of what waits the first
         if w.experts:
-            experts = import_module("tpviz.schemes.experts.step").pieces(self, w)
-            mlp, mlp_unsummed, down_back, up_back = experts
+            experts = import_module("tpviz.schemes.experts.step")
+            mlp, down_back, up_back = experts.pieces(self, w)
+            mlp_unsummed = mlp
         else:
             mlp, mlp_unsummed = self.mlp(up, down), self.mlp(up, down, False)
             down_back, up_back = self.second_back(*down), self.first_back(*up)
