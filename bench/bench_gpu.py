@@ -221,7 +221,7 @@ def main() -> None:
         "attention": attentions(),
         "streams": [found for size in STREAMS for found in streams(*size)],
     }
-    rows = [row(f"launch: {r['what']}", 1e6 * r["seconds"], "us") for r in tables["launches"]]
+    rows = [row(f"launch: {r['what']}", 1e6 * r["seconds"], "µs") for r in tables["launches"]]
     rows += [row(f"step: {r['workload']}", 1e3 * r["seconds"], "ms") for r in tables["steps"]]
     rows += [
         row(

@@ -54,7 +54,7 @@ def simulations():
             rates.append(1e6 * (time.perf_counter() - start) / len(trace))
         words = "with" if contention else "without"
         what = f"simulate, {len(trace)} events, {words} contention: microseconds an event"
-        yield row(what, median(rates), "us", 5.0, rates)
+        yield row(what, median(rates), "µs", 5.0, rates)
 
 
 def moves():

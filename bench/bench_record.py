@@ -77,9 +77,9 @@ def each():
 def main():
     per_event = tv.launch(each, world_size=1)[0]
     rows = [
-        row("one kernel", 1e6 * per_event["kernel"], "us"),
+        row("one kernel", 1e6 * per_event["kernel"], "µs"),
         row(
-            "one blocking collective (issue, wait: two events)", 1e6 * per_event["collective"], "us"
+            "one blocking collective (issue, wait: two events)", 1e6 * per_event["collective"], "µs"
         ),
     ]
     kept = {}

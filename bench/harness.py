@@ -135,7 +135,7 @@ def timing(
     what: str, samples: Sequence[float], unit: str = "ms", bound: float | None = None
 ) -> dict[str, Any]:
     """A `row` of the median of ``samples`` (seconds), in ms, us or s."""
-    scale = {"s": 1, "ms": 1e3, "us": 1e6}[unit]
+    scale = {"s": 1, "ms": 1e3, "µs": 1e6}[unit]
     scaled = [s * scale for s in samples]
     return row(what, median(scaled), unit, bound, scaled)
 

@@ -4,7 +4,7 @@
     python bench/paired.py ../before [rounds, 3] [start record ...]
 
 Prints, of each figure that both have, here over there: the median of the rounds' ratios, least and
-most; exits with 1 where a time (ms, us, s) is more than 3 % longer in every round. Both run with
+most; exits with 1 where a time (ms, µs, s) is more than 3 % longer in every round. Both run with
 this interpreter, and with their own code.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 HERE = Path(__file__).resolve().parents[1]
-SLOWER, TIMES = 1.03, ("s", "ms", "us")
+SLOWER, TIMES = 1.03, ("s", "ms", "µs")
 
 
 def figures(root: Path, name: str) -> dict[str, tuple[float, str]]:

@@ -27,7 +27,7 @@ the files of this folder. [One more](t3-h200-torch-2.11.json) is `bench/bench_t3
 *Calibrated* is the device that `tv.calibrate` fits; the steps marked * are what it times, all
 others are foreseen. How it fits was chosen on the H200; the H100 came after.
 *Profiles* are those of published runs, fitted to other people's GPUs and frozen before this was
-measured; they take a launch of 10 us (FSDP, assumed) and 83 us (nanotron, fitted). *Constant
+measured; they take a launch of 10 µs (FSDP, assumed) and 83 µs (nanotron, fitted). *Constant
 share*: one share of the peak, the median of the steps marked *. *Ideal device*: datasheet rates.
 """
 OF_A_GPU = """

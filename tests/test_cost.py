@@ -222,7 +222,7 @@ def test_memory_and_units():
     assert [show_seconds(s) for s in (0, 2e-9, 0.00045, 0.0123, 1.2)] == [
         "0 s",
         "2 ns",
-        "450 us",
+        "450 µs",
         "12.3 ms",
         "1.2 s",
     ]

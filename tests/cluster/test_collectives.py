@@ -78,16 +78,16 @@ def test_an_all_reduce_is_a_scatter_and_a_gather_on_a_ring(payload, size):
 
 
 def test_the_fastest_of_nccl_is_chosen_by_size():
-    """8 ranks, 10 us a hop, 1 GB/s: a tree for few bytes, a ring for many."""
+    """8 ranks, 10 µs a hop, 1 GB/s: a tree for few bytes, a ring for many."""
 
     def chosen(payload, collective="all_reduce"):
         return choose("auto", collective, payload, 8, 10e-6, 1e9)
 
-    # 50 kB: tree 60 + 100 = 160 us; ring 140 + 87.5 = 227.5; doubling, which it has not, 180
+    # 50 kB: tree 60 + 100 = 160 µs; ring 140 + 87.5 = 227.5; doubling, which it has not, 180
     assert chosen(50_000) == (6, 100_000.0)
-    # 1 kB: tree 62 us, ring 142; doubling would be 33
+    # 1 kB: tree 62 µs, ring 142; doubling would be 33
     assert chosen(1000) == (6, 2000.0)
-    # 1 MB: ring 140 + 1750 = 1890 us; tree 2060, doubling 3030
+    # 1 MB: ring 140 + 1750 = 1890 µs; tree 2060, doubling 3030
     assert chosen(1_000_000) == (14, 1_750_000.0)
     assert chosen(800, "all_gather") == chosen(800, "reduce_scatter") == (7, 700.0)  # rings alone
 

@@ -117,12 +117,12 @@ def test_words():
     assert matrix.badge == "derived and measured"
     assert matrix.to_table()[0] == ["mesh", "d1", "hop", "source", "d2", "hop", "source"]
     assert matrix.to_table()[1:3] == [
-        ["(8, 1)", "32 GB/s", "10 us", "measured", "-", "-", "-"],
-        ["(4, 2)", "17 GB/s", "10 us", "derived", "211 GB/s", "10 us", "derived"],
+        ["(8, 1)", "32 GB/s", "10 µs", "measured", "-", "-", "-"],
+        ["(4, 2)", "17 GB/s", "10 µs", "derived", "211 GB/s", "10 µs", "derived"],
     ]
     said = matrix.describe((4, 2))
-    assert "PCIe: 4 units, 17 GB/s between two ranks, 34 GB/s out of one unit, 10 us a hop." in said
-    assert "On mesh (4, 2) d1 gets 17 GB/s, 10 us a hop, derived; d2 gets 211 GB/s" in said
+    assert "PCIe: 4 units, 17 GB/s between two ranks, 34 GB/s out of one unit, 10 µs a hop." in said
+    assert "On mesh (4, 2) d1 gets 17 GB/s, 10 µs a hop, derived; d2 gets 211 GB/s" in said
     assert "(8, 1)" not in said and "On mesh (8, 1) d1 gets 32 GB/s" in matrix.describe()
     assert "Source: ColossalAI's profiler" in said
     assert tv.communication_matrix(PAIRS).badge == "derived"

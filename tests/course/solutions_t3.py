@@ -254,8 +254,8 @@ WRONG = {
         (policy_new, "'communication first', which is not a policy: one of 'round_robin'"),
     ],
     "t3_tile": [
-        (tile_chunks, r"0.1 us a message: \('chunk', 0\) takes .* Smaller tiles are faster"),
-        (tile_small, r"10 us a message: \('tile', 8\) takes .* Larger tiles are faster"),
+        (tile_chunks, r"0.1 µs a message: \('chunk', 0\) takes .* Smaller tiles are faster"),
+        (tile_small, r"10 µs a message: \('tile', 8\) takes .* Larger tiles are faster"),
         (tile_of_seven, r"\('tile', 7\), which is not a mode with its tile: one of"),
     ],
 }

@@ -125,7 +125,7 @@ def test_what_was_launched_before_the_profile_is_in_no_step(tmp_path):
 
 
 def _behind(period=100, steps=3):
-    """A host that is done with each step in 10 us, and a GPU that takes ``period``."""
+    """A host that is done with each step in 10 µs, and a GPU that takes ``period``."""
     events = []
     for n in range(steps):
         events += [

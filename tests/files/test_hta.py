@@ -30,7 +30,7 @@ def _by_hta(folder):
 
 
 def _by_hand():
-    """150 us of communication, 50 of them covered; a wait, a step and badly named operators too."""
+    """150 µs of communication, 50 of them covered; a wait, a step and badly named operators too."""
     us = 1e-6
     return Trace.from_events(
         [

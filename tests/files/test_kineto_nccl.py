@@ -108,7 +108,7 @@ def test_nccl_computations_copies_phases_and_steps(tmp_path):
         ("Memcpy HtoD", -1, -1)  # no call of this profile asked for it
     ]
     assert trace.meta["device"] == "NVIDIA H200"
-    # 105 us of communication; 150-160 and 345-360 lie under kernels
+    # 105 µs of communication; 150-160 and 345-360 lie under kernels
     assert trace.overlap(0) == pytest.approx(25 / 105)
 
 
@@ -210,7 +210,7 @@ def test_ranks_are_put_on_one_clock(tmp_path):
     kernel = OLD[0]
     args = collective_args("allreduce", (1, 1), "Float", "1", [0, 1])
     write_profile(tmp_path, 0, [complete("kernel", kernel, 500.25, 10, stream=20, **args)])
-    # a base 3 us later and times 1 us earlier: 2 us after rank 0 on the common clock
+    # a base 3 µs later and times 1 µs earlier: 2 µs after rank 0 on the common clock
     write_profile(
         tmp_path,
         1,

@@ -195,7 +195,7 @@ def test_what_it_says_of_itself():
         "residual",
     ]
     assert len(found.to_table()) == 1 + 3 * 3 * 4 + 4
-    assert "Groups of 2, 2 apart: 200 us a hop and 1 GB/s" in found.describe()
+    assert "Groups of 2, 2 apart: 200 µs a hop and 1 GB/s" in found.describe()
     assert "GEMMs float32 2.5 GFLOP/s" in found.describe()
 
 

@@ -60,7 +60,7 @@ def test_digits_tell_steps_apart():
     rows = tv.search(W, BOX, tv.Megatron, simulate=False).rows
     near = [replace(rows[0], simulated=s) for s in (293.12e-6, 293.14e-6, 1e-3)]
     found = Search(W, BOX, tuple(near), (), {})
-    assert [row[2] for row in found.to_table()[1:]] == ["293.12 us", "293.14 us", "1 ms"]
+    assert [row[2] for row in found.to_table()[1:]] == ["293.12 µs", "293.14 µs", "1 ms"]
 
 
 def test_the_chart_has_the_first_plans(found):

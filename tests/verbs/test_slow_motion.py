@@ -34,11 +34,11 @@ def test_slow_motion_serves_the_event_and_the_step_up_to_its_bound(event, step):
 def test_slow_motion_says_what_decided():
     assert auto_slow_motion("mm", 1e-5, 3e-3) == (
         1000,
-        ("1,000 x: mm, the shortest event that matters (10 us at full speed), lasts 10 ms"),
+        ("1,000 x: mm, the shortest event that matters (10 µs at full speed), lasts 10 ms"),
     )
     assert "a step lasts 1.5 s" in auto_slow_motion("mm", 1e-3, 2e-3).words
     capped = auto_slow_motion("mm", 1e-6, 1.0)
-    assert (capped.factor, "lasts only 4 us" in capped.words) == (4, True)
+    assert (capped.factor, "lasts only 4 µs" in capped.words) == (4, True)
 
 
 def test_the_shortest_event_leaves_out_what_does_not_matter():

@@ -105,7 +105,7 @@ def test_what_holds_an_axis_back(cluster, axes, axis, held):
 def test_a_scale_model_says_what_its_numbers_stand_for():
     scene = cluster_scene(clusters.torus().scale_model(hidden=10, slow_motion=100))
     assert scene["torus"][0]["words"] == (
-        "x: ring of 4, 100 MB/s (for 100 GB/s) each way, 100 us a hop (for 1 us)"
+        "x: ring of 4, 100 MB/s (for 100 GB/s) each way, 100 µs a hop (for 1 µs)"
     )
     assert "bfloat16 12.3 GFLOP/s (for 123 TFLOP/s)" in scene["captions"][0]
     assert "memory 344 MB (for 34.4 GB)" in scene["captions"][0]
@@ -237,12 +237,12 @@ def test_table_and_words():
     assert to_table(scene) == [
         ["axis", "ranks", "bandwidth", "latency", "limited by"],
         ["pp", "1", "-", "-", "one rank: nothing is sent"],
-        ["dp", "4", "17 GB/s", "10 us", "PCIe: 2 groups share 34 GB/s"],
-        ["tp", "2", "211 GB/s", "10 us", "NVLink: 211 GB/s, shared with no other group"],
+        ["dp", "4", "17 GB/s", "10 µs", "PCIe: 2 groups share 34 GB/s"],
+        ["tp", "2", "211 GB/s", "10 µs", "NVLink: 211 GB/s, shared with no other group"],
     ]
     said = describe(scene)
     assert "NVLink-pair PCIe box: 8 devices." in said
-    assert "dp (4) gets 17 GB/s, 10 us a hop; PCIe: 2 groups share 34 GB/s." in said
+    assert "dp (4) gets 17 GB/s, 10 µs a hop; PCIe: 2 groups share 34 GB/s." in said
     assert "pp (1) gets" not in said
     assert to_table(cluster_scene(clusters.torus()))[0] == ["links"]
     assert "through 4 NICs" in describe(cluster_scene(clusters.perlmutter()))

@@ -64,7 +64,7 @@ def test_a_run_adds_the_measured_step_of_its_plan(view):
     view._inner.controls["tp"].value = 2
     step = view.outcome.measured.step_time / view.pins.plans[0].prediction.cluster.slow_motion
     told = table(view)["step, emulated"]
-    assert told[0].endswith(" us") and float(told[0].split()[0]) == pytest.approx(
+    assert told[0].endswith(" µs") and float(told[0].split()[0]) == pytest.approx(
         1e6 * step, rel=0.01
     )
     assert told[1:] == ["", ""]

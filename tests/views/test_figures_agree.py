@@ -20,7 +20,7 @@ from tpviz.views.figures.page import page
 from tpviz.views.figures.timeline import describe, timeline_scene
 from tpviz.views.widgets.results import exposed_share
 
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 AXES = st.sampled_from([{"tp": 2}, {"dp": 2, "tp": 2}, {"tp": 3}])
 PACE = st.lists(st.floats(0.05, 20), min_size=1, max_size=8)
 

@@ -85,8 +85,8 @@ def test_hops_are_those_of_the_groups():
 
 def test_axes_say_what_they_get_and_from_where():
     d1, d2 = matrix_scene(PAIRS, (2, 4))["axes"]
-    assert d1["words"] == "d1: 4 groups of 2 ranks, 4 apart: 17 GB/s, 10 us a hop, derived"
-    assert d2["words"] == "d2: 2 groups of 4 ranks, neighbours: 32 GB/s, 10 us a hop, measured"
+    assert d1["words"] == "d1: 4 groups of 2 ranks, 4 apart: 17 GB/s, 10 µs a hop, derived"
+    assert d2["words"] == "d2: 2 groups of 4 ranks, neighbours: 32 GB/s, 10 µs a hop, measured"
     assert (d1["bandwidth"], d2["bandwidth"]) == PAIRS.of((2, 4))
     assert matrix_scene(PAIRS, (8, 1))["axes"][1]["words"] == "d2: one rank, nothing is sent"
 

@@ -73,7 +73,7 @@ def nvlink_pairs(pairs: int = 4, rings: str = "multi") -> Cluster:
     NVLink 211 GB/s and PCIe 17 GB/s between two GPUs: measured, docstrings of ColossalAI's
     AlphaBetaProfiler. Out of a pair 34 GB/s: derived, each GPU its own PCIe link. Rings of several
     pairs 32 GB/s with ``rings="multi"``: measured, traces of ATP's authors on such a box (30 to
-    36); "single" holds them to one link. 10 us a hop: derived from 19 to 23 us measured for an
+    36); "single" holds them to one link. 10 µs a hop: derived from 19 to 23 µs measured for an
     all-reduce of two ranks, which is two hops.
     """
     one_of("rings", rings, ("multi", "single"))
@@ -93,7 +93,7 @@ def nvlink_pairs(pairs: int = 4, rings: str = "multi") -> Cluster:
 def nvswitch(gpus: int = 8) -> Cluster:
     """One node of H100s around an NVSwitch.
 
-    450 GB/s out of a GPU: nominal (NVLink 4, 900 GB/s both ways). 3.4 us a hop: a constant of
+    450 GB/s out of a GPU: nominal (NVLink 4, 900 GB/s both ways). 3.4 µs a hop: a constant of
     NCCL's tuner for rings over NVLink (its simple protocol).
     """
     return _cluster("NVSwitch node", H100_SXM, [_NVSWITCH(gpus)], source="vendor nominal")
@@ -102,7 +102,7 @@ def nvswitch(gpus: int = 8) -> Cluster:
 def nvswitch_nodes(nodes: int = 2, gpus: int = 8, nics: int = 8) -> Cluster:
     """Several such nodes behind ``nics`` NICs of 400 Gbit/s each: fewer NICs, more to share.
 
-    50 GB/s a NIC: nominal (ConnectX-7). 9.6 us a hop: a constant of NCCL's tuner for rings over a
+    50 GB/s a NIC: nominal (ConnectX-7). 9.6 µs a hop: a constant of NCCL's tuner for rings over a
     network (its simple protocol).
     """
     nics = whole_number("nics of level 'network'", nics)
@@ -177,7 +177,7 @@ def torus(x: int = 4, y: int = 2) -> Cluster:
     """TPU v3 chips on a 2D torus, neighbours along x numbered first.
 
     100 GB/s a link and direction: derived from 6.4 TB/s nominal bisection of a 32 x 32 pod, which
-    cuts 64 links. 1 us a hop: assumed.
+    cuts 64 links. 1 µs a hop: assumed.
     """
     sides = {"x": whole_number("x", x), "y": whole_number("y", y)}
     parts = tuple(Dimension(name, n, 100e9, 1e-6) for name, n in sides.items() if n > 1)

@@ -127,8 +127,8 @@ class Device:
             "memory efficiency": percent(self.memory_efficiency),
             "attention efficiency": percent(self.attention_efficiency),
             "memory traffic not hidden": self.unhidden and f"{100 * self.unhidden:.3g} %",
-            "kernel start-up": self.startup and f"{1e6 * self.startup:.3g} us",
-            "kernel launch": self.launch and f"{1e6 * self.launch:.3g} us",
+            "kernel start-up": self.startup and f"{1e6 * self.startup:.3g} µs",
+            "kernel launch": self.launch and f"{1e6 * self.launch:.3g} µs",
             "memory-bound kernels": self.pointwise != "free" and self.pointwise,
             "attention": self.attention != "flash" and self.attention,
         }

@@ -18,7 +18,7 @@ from math import ceil, floor, log10
 from types import MappingProxyType
 from typing import Any
 
-UNITS = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 LINES = {
     "predicted": ("forward", "dot", "circle-open"),
     "with contention": ("axis2", "dashdot", "x"),

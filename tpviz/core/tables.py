@@ -70,8 +70,8 @@ def grouped(cell: str) -> str:
 
 
 def show_seconds(value: float, digits: int = 3) -> str:
-    """12.3 ms, 450 us, 1.2 s."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+    """12.3 ms, 450 µs, 1.2 s."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if abs(value) >= scale * 0.9995:
             return f"{value / scale:.{digits}g} {unit}"
     return f"{value / 1e-9:.{digits}g} ns" if value else "0 s"
@@ -97,7 +97,7 @@ def show_apart(values: Iterable[float]) -> list[str]:
     """`show_seconds` of each value, with enough digits (up to 7) to tell different values apart.
 
     >>> show_apart([293.1e-6, 293.4e-6, 1e-3])
-    ['293.1 us', '293.4 us', '1 ms']
+    ['293.1 µs', '293.4 µs', '1 ms']
     """
     values = list(values)
     told: list[str] = []

@@ -321,7 +321,7 @@ def _draw_chunk_count(rng):
         box = clusters.nvswitch(8)
         level = replace(box.levels[0], p2p=2e11, group=2e11, latency=hop)
         values = replace(box, levels=(level,)), replace(base, hidden=hidden), (4, 2)
-        asked.append(Asked(values, f"hidden={hidden} with {1e6 * hop:.3g} us a hop"))
+        asked.append(Asked(values, f"hidden={hidden} with {1e6 * hop:.3g} µs a hop"))
     return [asked[k] for k in rng.permutation(len(asked)).tolist()]
 
 

@@ -74,7 +74,7 @@ def _ran(answers):
 def _draw_tile(rng):
     for hop in HOPS:
         cluster = ring(hop, 1e8 * int(rng.integers(95, 106)))
-        yield Asked((cluster, workload()), f"{1e6 * hop:g} us a message")
+        yield Asked((cluster, workload()), f"{1e6 * hop:g} µs a message")
 
 
 def _tile_wrong(question, got):

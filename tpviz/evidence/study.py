@@ -324,9 +324,9 @@ def study(
     >>> variants = {"whole": tv.ATP(mesh=(2, 2)), "chunks": tv.ATP(mesh=(2, 2), chunks=2)}
     >>> made = tv.study(variants, tv.GPT(), tv.clusters.nvswitch(4), sources="predicted")
     >>> made
-    <Study of 2 variants on NVSwitch node: whole fastest, 203 us a step, predicted>
+    <Study of 2 variants on NVSwitch node: whole fastest, 203 µs a step, predicted>
     >>> made.to_table()[2]
-    ['chunks', 'predicted', '250 us', '-19.0 %', '249 us', '98.8 us', '151 us']
+    ['chunks', 'predicted', '250 µs', '-19.0 %', '249 µs', '98.8 µs', '151 µs']
     >>> made.show(kind="exposed")  # doctest: +SKIP
 
     Raises ``ValueError`` before anything is simulated or run: on a source that is none of these, on

@@ -194,7 +194,7 @@ _text = lru_cache(BATCH)(json.dumps)
 
 
 def _rooms(trace, rows, start, end):
-    """Nanoseconds an issue slice may last: up to 1 us, and well before the rank's next issue, or
+    """Nanoseconds an issue slice may last: up to 1 µs, and well before the rank's next issue, or
     start or end on the compute lane, to nest."""
     issue, room = start[rows], np.full(len(rows), 2000.0)
     ends = np.isin(trace["kind"], ["compute", "wait"])

@@ -160,7 +160,7 @@ def whole_microseconds(trace: "Trace", rank: int) -> tuple[list[int], list[float
 
     The times are cut at every start and end. In order, each interval gets the whole number of
     microseconds nearest to its length plus what rounding still owes its state, so each of the four
-    states is right to 0.5 us in all, order is kept, and no time moves by more than 2 us. HTA wants
+    states is right to 0.5 µs in all, order is kept, and no time moves by more than 2 µs. HTA wants
     whole *starts* only, so two ends then take up what is still owed: fractions, as the traces of
     short kernels need them.
     """

@@ -36,7 +36,7 @@ def attach(path: str | os.PathLike[str], rank: int) -> None:
 
 
 def write(text: str) -> None:
-    """Say what this rank is doing now; no effect in a process without a board (about 1 us)."""
+    """Say what this rank is doing now; no effect in a process without a board (about 1 µs)."""
     if _slot is None:
         return
     data = _TIME.pack(perf_counter()) + text.encode()[:_ROOM] + b"\0"

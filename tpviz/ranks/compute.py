@@ -1,6 +1,6 @@
 """Seeing compute: the kernels that do the arithmetic, in forward and backward, with their FLOPs.
 
-A `TorchDispatchMode` sees all operators but costs about 8 us each, 25 % of a small step, most of it
+A `TorchDispatchMode` sees all operators but costs about 8 µs each, 25 % of a small step, most of it
 spent on views. So by default only the operators that carry the FLOPs, and the optimizer's
 (`KERNELS`), are intercepted, by registering a Python kernel for them while recording: at
 BackendSelect, the dispatch key that all operators pass last before their device's kernel. Autograd

@@ -33,7 +33,7 @@ class QuickFakes(FakeTensorMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # under this mode nothing is compiled, and each skip takes 3 us
+        return False  # under this mode nothing is compiled, and each skip takes 3 µs
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -22,7 +22,7 @@ from tpviz.core.checks import one_of
 from .settings import MODES, Settings, ring_of, sizes
 
 PATIENCE = 1 << 26
-"""Polls of a tile's counter after which a mover gives up: about a minute (0.5 to 1 us each,
+"""Polls of a tile's counter after which a mover gives up: about a minute (0.5 to 1 µs each,
 estimated)."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 

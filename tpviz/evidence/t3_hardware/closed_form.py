@@ -4,9 +4,9 @@ Symbols are those of `tpviz.schemes.t3.paper`.
 
 >>> from tpviz.evidence.t3_hardware import Gemm
 >>> found = sublayer_times(Gemm(8192, 4256, 2128), 8)
->>> print(f"{1e6 * found.gemm:.0f} {1e6 * found.rs:.0f} {1e6 * found.ag:.0f} us, ideal "
+>>> print(f"{1e6 * found.gemm:.0f} {1e6 * found.rs:.0f} {1e6 * found.ag:.0f} µs, ideal "
 ...       f"{found.sequential / found.ideal:.3f}x")
-1294 439 410 us, ideal 1.257x
+1294 439 410 µs, ideal 1.257x
 """
 
 from math import ceil

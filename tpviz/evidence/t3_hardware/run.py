@@ -2,7 +2,7 @@
 
 >>> done = simulate(Gemm(512, 512, 256), 4, Machine(cus=4))
 >>> done
-<Played t3_mca of 512x512x256 on 4 GPUs (mirror): 30.1 us, simulated>
+<Played t3_mca of 512x512x256 on 4 GPUs (mirror): 30.1 µs, simulated>
 """
 
 from collections.abc import Sequence

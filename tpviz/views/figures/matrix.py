@@ -7,7 +7,7 @@ ring is marked: d1 an open disc, d2 a full one.
 >>> from tpviz import clusters, communication_matrix
 >>> scene = matrix_scene(communication_matrix(clusters.nvlink_pairs()), (4, 2))
 >>> scene["axes"][0]["words"]
-'d1: 2 groups of 4 ranks, 2 apart: 17 GB/s, 10 us a hop, derived'
+'d1: 2 groups of 4 ranks, 2 apart: 17 GB/s, 10 µs a hop, derived'
 """
 
 from textwrap import wrap

@@ -102,7 +102,7 @@ def tiles_scene(panels: Sequence[TilesPanel], title: str) -> dict[str, Any]:
 
 
 def heading(panel: TilesPanel) -> str:
-    """ "T3-MCA: 700 us"."""
+    """ "T3-MCA: 700 µs"."""
     return f"{panel.name}: {seconds(panel.run.seconds)}"
 
 

@@ -21,7 +21,7 @@ function scaled(value, units, digits = 3) {
   const [unit, scale] = units.find(([, s]) => Math.abs(value) >= s * 0.9995) ?? units.at(-1);
   return `${+(value / scale).toPrecision(digits)} ${unit}`;
 }
-export const seconds = (t, digits) => t ? scaled(t, [["s", 1], ["ms", 1e-3], ["us", 1e-6], ["ns", 1e-9]], digits) : "0 s";
+export const seconds = (t, digits) => t ? scaled(t, [["s", 1], ["ms", 1e-3], ["µs", 1e-6], ["ns", 1e-9]], digits) : "0 s";
 export const amount = (v, unit) => scaled(v, [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3], ["", 1]]) + unit;
 
 /** About `count` round numbers between low and high. */
