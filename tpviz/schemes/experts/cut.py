@@ -33,12 +33,14 @@ NO_ROUTING = Routing()
 
 
 class ExpertCut(NamedTuple):
-    """Experts over ``ep`` ranks, each over ``etp`` of the ``tp`` ranks of an axis ``inside``."""
+    """Experts over ``ep`` ranks, each over ``etp`` of the ``tp`` ranks of an axis ``inside``.
+    overlap : whether shared experts are computed while rows travel."""
 
     ep: int = 1
     etp: int = 1
     tp: int = 1
     inside: str = ""
+    overlap: bool = False
 
     @property
     def parts(self) -> int:

@@ -24,9 +24,10 @@ from tpviz.schemes.collectives import Alone, Group, gather_first, own_of, scatte
 from tpviz.schemes.gpt.experts import Balance, Router, Stack
 from tpviz.schemes.gpt.model import activation
 from tpviz.schemes.grid.operators import Cut, Gather
-from tpviz.schemes.operators import Exchange, Reduce, ReduceScatter
+from tpviz.schemes.operators import Reduce, ReduceScatter
 
 from .cut import ExpertCut, cut_of, parts_over
+from .travel import by_numbers, equally, travel
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -34,31 +35,6 @@ if TYPE_CHECKING:
 
 
 # -- rows between ranks ----------------------------------------------------------------------------
-class SendRows(torch.autograd.Function):
-    """All-to-all of rows (sum of ``send``, H) -> (sum of ``receive``, H), ordered by rank;
-    gradients go back. send, receive : rows for and from each rank."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, send: Sequence[int], receive: Sequence[int], group: Group
-    ) -> Tensor:
-        ctx.way = receive, send, group
-        return _sent(rows, send, receive, group)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _sent(grad, *ctx.way), None, None, None
-
-
-def _sent(rows, send, receive, group):
-    if group.size() == 1:
-        return rows.view_as(rows)
-    out = rows.new_empty((sum(receive), *rows.shape[1:]))
-    dist.all_to_all_single(out, rows.contiguous(), list(receive), list(send), group=group)
-    return out
-
-
 class Reorder(torch.autograd.Function):
     """rows[order], a permutation; its gradient is the inverse one's, without any sum."""
 
@@ -112,13 +88,16 @@ def there_and_back(
     receive: Sequence[int],
     group: Group,
     computed: Callable[[Tensor], Tensor],
+    under: Sequence[Callable[[], None] | None] = (None, None),
 ) -> Tensor:
     """(T, H) and the experts of each token (T k) -> their results (T k, H), token by token. send,
-    receive : rows for and from each rank. computed : what the ranks do with rows that they get."""
+    receive : rows for and from each rank. computed : what the ranks do with rows that they get.
+    under : what they compute besides while rows go there, and while they come back."""
     order = experts.argsort(stable=True)
     inverse = inverse_of(order)
-    rows = SendRows.apply(Spread.apply(x, order, inverse), send, receive, group)
-    y = SendRows.apply(computed(rows), receive, send, group)  # pyright: ignore[reportArgumentType]
+    sent: Any = Spread.apply(x, order, inverse)
+    rows = travel(sent, by_numbers(send, receive, group), group, under[0])
+    y = travel(computed(rows), by_numbers(receive, send, group), group, under[1])
     return Reorder.apply(y, inverse, order)  # pyright: ignore[reportReturnType]
 
 
@@ -188,14 +167,14 @@ class ExpertMLP(nn.Module):
         scores = self.router.scores(x)
         experts, weights, numbers = self.router.choose(scores, at)
         rows, chosen = x.flatten(0, 1), experts.flatten()
+        shared = SharedExperts(self, x) if self.shared_up else None
+        under = (shared.first, shared.second) if shared and self.cut.overlap else (None, None)
         if numbers is None:
-            y = self._through(rows, chosen)
+            y = self._through(rows, chosen, under)
         else:
-            y = self._taken(rows, *self._slots(experts, numbers))
+            y = self._taken(rows, *self._slots(experts, numbers), under)
         y = (y.view(*experts.shape, -1) * weights.unsqueeze(-1).to(y.dtype)).sum(-2)
-        if self.shared_up is not None and self.shared_down is not None:
-            y = y + self.shared_down(self.activation(self.shared_up(x)))
-        y = self._after(y)
+        y = self._after(y + shared.result() if shared else y)
         if not self.balance:
             return y
         of = scores.movedim(at, 1), experts.movedim(at, 1)
@@ -212,14 +191,15 @@ class ExpertMLP(nn.Module):
             return (ReduceScatter if self.sp else Reduce).apply(y, self.inside)
         return Gather.apply(y, self.inside, 1) if self.cut.parts > 1 and not self.sp else y
 
-    def _through(self, x, experts):
+    def _through(self, x, experts, under):
         """(T, H) and the experts of each token (T k) -> their results (T k, H), token by token."""
         send, received = self._numbers(experts)
         sorting = by_expert(received).to(x.device)
         back, loads = inverse_of(sorting), [sum(of_expert) for of_expert in zip(*received)]
         own = lambda rows: self._computed(Reorder.apply(rows, sorting, back), loads)
         computed = lambda rows: Reorder.apply(own(rows), back, sorting)
-        return there_and_back(x, experts, send, list(map(sum, received)), self.group, computed)
+        receive = list(map(sum, received))
+        return there_and_back(x, experts, send, receive, self.group, computed, under)
 
     def _slots(self, experts, numbers):
         """(of each choice its place in a buffer (experts, batch, taken), where that ends), which is
@@ -231,20 +211,18 @@ class ExpertMLP(nn.Module):
         behind = self.w.experts * len(batch) * taken
         return found.masked_fill(numbers >= taken, behind).flatten(), behind
 
-    def _taken(self, x, slots, behind):
+    def _taken(self, x, slots, behind, under):
         """As `_through`, in buffers of equal size: rows that are not taken come back as zeros."""
         n, each = self.cut.ep, len(slots) // len(x)
         rows = F.pad(x.repeat_interleave(each, 0), (0, 0, 0, 1))
         source = slots.new_full((behind + 1,), len(slots))
         source[slots] = torch.arange(len(slots), device=slots.device)
-        sent = rows[source[:-1]]
-        if n > 1:
-            sent = Exchange.apply(sent.unflatten(0, (n, -1)), self.group).flatten(0, 1)
-        own = self.w.experts // n
+        way, own = equally(self.group), self.w.experts // n
+        sent = travel(rows[source[:-1]], way, self.group, under[0])
         parts = sent.view(n, own, -1, x.shape[-1]).transpose(0, 1)
         y = self._computed(parts.flatten(0, 2), [parts.shape[1] * parts.shape[2]] * own)
         y = y.view(own, n, -1, x.shape[-1]).transpose(0, 1).flatten(1, 2)
-        y = (Exchange.apply(y, self.group) if n > 1 else y).flatten(0, 1)
+        y = travel(y.flatten(0, 1), way, self.group, under[1])
         return F.pad(y, (0, 0, 0, 1))[slots]
 
     def _add_up(self, counts):
@@ -267,6 +245,28 @@ class ExpertMLP(nn.Module):
             sent = self.cut.sent(self.w).reshape(n, -1)
             return sent.sum(1).tolist(), [sent[self.group.rank()].tolist()] * n
         return counts.view(n, -1).sum(1).tolist(), known.view(n, -1).tolist()
+
+
+class SharedExperts:
+    """The shared experts of a module on x, layer by layer, whenever they are asked for."""
+
+    def __init__(self, of: ExpertMLP, x: Tensor):
+        self.of, self.x, self.inner, self.y = of, x, None, None
+
+    def first(self) -> None:
+        """The first layer and the activation."""
+        self.inner = self.of.activation(self.of.shared_up(self.x))  # pyright: ignore[reportOptionalCall]
+
+    def second(self) -> None:
+        """The second layer."""
+        self.y, self.inner = self.of.shared_down(self.inner), None  # pyright: ignore[reportOptionalCall]
+
+    def result(self) -> Tensor:
+        """(..., H), computed now where nobody has asked for the layers before."""
+        if self.y is None:
+            self.first()
+            self.second()
+        return self.y  # pyright: ignore[reportReturnType]
 
 
 def by_expert(received: Sequence[Sequence[int]]) -> Tensor:

@@ -7,6 +7,9 @@ for one MLP, forward and in backward again:
     an all-to-all of as many rows as it has for experts of others, of at most T k H b bytes;
     one of as many rows as others have for its experts, back.
 
+Where `ExpertCut.overlap` says so, shared experts' first layer is computed while rows go there, and
+the second while they come back; backward likewise, the second first.
+
 Under tensor parallelism with ``etp`` = tp, what a pair of layers sends
 (`tpviz.schemes.grid.step`); with ``etp`` = 1 under sequence parallelism nothing, else an all-gather
 of the results, and one of the gradients of what was cut. The router's scores are in float32 at
@@ -15,7 +18,7 @@ least. The counts of a balance loss, B E numbers, are added up over ranks with p
 
 from typing import TYPE_CHECKING, Any
 
-from tpviz.core.step import Collective, Operation
+from tpviz.core.step import Collective, Issue, Kernel, Operation, Wait
 from tpviz.schemes.gpt.kernels import gemm
 
 from .cut import ExpertCut, cut_of, parts_over
@@ -57,24 +60,24 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     ]
     before, after, before_back, after_back = _around(at, cut)
     n = w.shared_experts
-    shared = (tokens, (h, n * ups[1]), (n * downs[0], h)) if n else None
+    both = lambda rows, k, n: (gemm(rows, n, k, item), gemm(n, rows, k, item))
+    first, second = [(h, n * ups[1]), (n * downs[0], h)] if n else [(), ()]
+    shared = [[gemm(tokens, *layer, item)] if n else [] for layer in (first, second)]
+    shared_back = [[*both(tokens, *layer)] if n else [] for layer in (first, second)]
+    over = cut.overlap and n
     forward = [
         *before,
         score(tokens, h, w.experts),
         *numbers,
-        *there,
+        *(under(there, shared[0]) if over else there),
         *[gemm(load, *layer, item) for load in loads for layer in (ups, downs)],
-        *back,
-        *([gemm(shared[0], *layer, item) for layer in shared[1:]] if shared else ()),
+        *(under(back, shared[1]) if over else [*back, *shared[0], *shared[1]]),
         *after,
         *counts,
     ]
-    both = lambda rows, k, n: (gemm(rows, n, k, item), gemm(n, rows, k, item))
     to_down = [
         *after_back,
-        *(both(shared[0], *shared[2]) if shared else ()),
-        *(both(shared[0], *shared[1]) if shared else ()),
-        *there,
+        *(under(there, shared_back[1]) if over else [*shared_back[1], *shared_back[0], *there]),
         *[
             kernel
             for load in reversed(loads)
@@ -83,12 +86,17 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
         ],
     ]
     to_up = [
-        *back,
+        *(under(back, shared_back[0]) if over else back),
         score(tokens, w.experts, h),
         score(w.experts, tokens, h),
         *before_back,
     ]
     return forward, to_down, to_up
+
+
+def under(moves: list[Collective], kernels: list[Kernel]) -> list[Operation]:
+    """The kernels while the collective, if there is one, is in flight."""
+    return [*map(Issue, moves), *kernels, *(Wait(move.axis) for move in moves)]
 
 
 def rows(cut: ExpertCut, number: int, size: int) -> list[Collective]:

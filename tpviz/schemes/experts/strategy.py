@@ -46,11 +46,19 @@ class Experts(Around):
     ``etp`` is how many ranks of the tensor parallelism inside share one expert. With 1 each has
     whole experts and chooses for its part of the tokens; with all of them each has a part of every
     expert, as of any other matrix.
+
+    ``overlap="shared"``: shared experts, which need no row of others, are computed while rows
+    travel, forward and backward, as in Megatron-LM and DeepSeek-V3. No number changes.
     """
 
     ep: int = knob(2, help="ranks that the experts are spread over", low=1, high=1024)
     etp: int = knob(
         1, help="ranks of the tensor parallelism inside that share an expert", low=1, high=64
+    )
+    overlap: str = knob(
+        "none",
+        help="what is computed while rows travel: shared experts, or nothing",
+        choices=("none", "shared"),
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
@@ -96,7 +104,7 @@ class Experts(Around):
     def cut(self) -> ExpertCut:
         """How experts are cut."""
         at = self.layout
-        return ExpertCut(self.ep, self.etp, at.i, at.inside)
+        return ExpertCut(self.ep, self.etp, at.i, at.inside, self.overlap == "shared")
 
     @property
     def axes(self) -> dict[str, int]:
@@ -113,6 +121,11 @@ class Experts(Around):
             raise ValueError(
                 f"{self.short} has no experts to spread: use a workload such as GPT(experts=8), or "
                 "DataParallel for a dense one"
+            )
+        if self.overlap == "shared" and not w.shared_experts:
+            raise ValueError(
+                "overlap='shared' with shared_experts=0 has nothing to compute while rows travel: "
+                "use overlap='none', or a workload such as GPT(shared_experts=1)"
             )
         self._check_parts()
         divides("experts", w.experts, "ep", self.ep)

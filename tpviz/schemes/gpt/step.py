@@ -44,11 +44,14 @@ PIECES = (*BLOCK, *ENDS, "core")
 
 
 SHARED = "mlp.shared_down.weight", "mlp.shared_up.weight"
-EXPERTS = {
-    "down_back": (*SHARED, "mlp.down.weight", "mlp.up.weight"),
-    "up_back": ("mlp.router.weight",),
-}
-"""As of `completes`, where a block has experts: these end together, and then the router."""
+
+
+def of_experts(w: "GPT") -> dict[str, tuple[str, ...]]:
+    """As of `completes`, where a block has experts: these end together, and then the router. Shared
+    ones come first, or where they are computed while rows travel."""
+    ends = {"down_back": ("mlp.down.weight", "mlp.up.weight"), "up_back": ("mlp.router.weight",)}
+    before, between = (SHARED[:1], SHARED[1:]) if w.cut and w.cut.overlap else (SHARED, ())
+    return {"down_back": before + ends["down_back"], "up_back": between + ends["up_back"]}
 
 
 class Kernels(NamedTuple):
@@ -142,7 +145,7 @@ def assemble(
     """
     of = {name: tuple(pieces.get(name, ())) for name in PIECES}
     last, block = w.layers - 1, w.block_shapes()
-    ready = {**ready, **(EXPERTS if w.experts else {})}
+    ready = {**ready, **(of_experts(w) if w.experts else {})}
     ready = {part: tuple(n for n in names if n in block) for part, names in ready.items()}
     parts = [
         Part("forward", "embed", of["embed"]),
