@@ -93,9 +93,15 @@ MUTATIONS = [
     ),
     Mutation(
         "schemes/zero/flat_param.py",
-        "if last and self.across:",
-        "if self.across:",
+        "self._others() if last else []",
+        "self._others()",
         "tests/schemes/test_data.py",
+    ),
+    Mutation(
+        "schemes/zero/few_bits.py",
+        "most = 2 ** (bits - 1) - 1\n    blocks",
+        "most = 2 ** (bits - 1)\n    blocks",
+        "tests/schemes/test_few_bits.py",
     ),
     Mutation(
         "schemes/zero/exchange.py",

@@ -234,9 +234,8 @@ def test_knobs_carry_what_a_widget_needs():
     from dataclasses import fields
 
     knobs = {f.name: f.metadata for f in fields(tv.DataParallel) if f.metadata}
-    assert [
-        *knobs
-    ] == "dp zero bucket_mb accumulation recompute shard reshard_after_forward".split()
+    words = "dp zero bucket_mb accumulation recompute shard reshard_after_forward gradients"
+    assert [*knobs] == words.split()
     assert knobs["zero"]["choices"] == (0, 1, 2, 3) and knobs["dp"]["low"] == 1
     assert all(k["help"] for k in knobs.values())
     assert issubclass(tv.DataParallel, Strategy) and knob(1, help="x").default == 1

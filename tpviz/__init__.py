@@ -48,6 +48,7 @@ _HOMES = {
     "tpviz.verbs.search": ["search"],
     "tpviz.verbs.run": ["run"],
     "tpviz.verbs.verify": ["verify"],
+    "tpviz.verbs.gradient_error": ["gradient_error"],
     "tpviz.verbs.compare": ["compare", "Comparison"],
     "tpviz.verbs.calibrate": ["Calibration", "calibrate"],
     "tpviz.verbs.capture": ["capture"],

@@ -60,6 +60,7 @@ from .verbs.calibrate import calibrate as calibrate
 from .verbs.capture import capture as capture
 from .verbs.compare import Comparison as Comparison
 from .verbs.compare import compare as compare
+from .verbs.gradient_error import gradient_error as gradient_error
 from .verbs.predict import Prediction as Prediction
 from .verbs.predict import predict as predict
 from .verbs.room import Training as Training

@@ -142,6 +142,11 @@ class Pipeline(Staged):
                 f"{self.data.short} in a pipeline: each pass of a stage gathers parameters; use "
                 "reshard_after_forward=True"
             )
+        if self.data is not None and self.data.gradients != "full":
+            raise ValueError(
+                f"{self.data.short} in a pipeline: what is sent in few bits are buckets, and a "
+                'pipeline has none; use gradients="full"'
+            )
         object.__setattr__(self, "inner", inside_of_replicas(self.inner))
         super().__post_init__()
 

@@ -50,19 +50,20 @@ def fill_buckets(
     limit: int,
     itemsize: int,
     partial: Iterable[str] = (),
+    padding: int = 1,
 ) -> list[Bucket]:
     """Buckets for parameters {name: shape of a rank's part}, in the order their gradients complete.
 
     ZeRO 0 to 2 walk the parameters backwards and close a bucket when the next one would exceed
     ``limit`` bytes (a larger parameter has a bucket of its own). ZeRO 3 makes one bucket per
     transformer block and one, the root, of everything else. ``partial`` parameters share a last,
-    late bucket.
+    late bucket. A buffer's size is a multiple of ``padding``, under ZeRO also of ``ranks``.
     """
     sizes, partial = {name: prod(shape) for name, shape in reversed(shapes.items())}, set(partial)
     late = [name for name in sizes if name in partial]
     rest = [name for name in sizes if name not in partial]
     groups = _by_block(rest) if zero == 3 else _by_size(rest, sizes, limit // itemsize)
-    padding = ranks if zero else 1
+    padding = max(padding, ranks if zero else 1)
     buckets = [_bucket(names, sizes, padding, block) for block, names in groups if names]
     return buckets + ([_bucket(late, sizes, padding, late=True)] if late else [])
 

@@ -61,13 +61,13 @@ class BucketExchange:
             parameter.register_post_accumulate_grad_hook(arrived)
 
     def launch(self) -> None:
-        """Reduce the full sets whose turn it is; from stage 2 on, and where shares are then added
-        up across groups, at most one is in flight."""
+        """Reduce the full sets whose turn it is; from stage 2 on, and where other collectives come
+        behind, at most one is in flight."""
         while not self.held and self.launched < len(self.sets):
             buckets = self.sets[self.launched]
             if any(bucket.missing for bucket in buckets):
                 return
-            if self.zero >= 2 or self.buckets[0].across:
+            if self.zero >= 2 or self.buckets[0].behind:
                 self.wait()
             for bucket in buckets:
                 if self.zero == 3:
@@ -76,7 +76,7 @@ class BucketExchange:
             self.launched += 1
 
     def wait(self) -> None:
-        """Wait for what is being reduced, and start to add up its shares."""
+        """Wait for what is being reduced, and start what comes behind."""
         with label(phase="sync"):
             for bucket in self.buckets:
                 bucket.reduced(self.last)
@@ -85,8 +85,11 @@ class BucketExchange:
         """Wait until gradients are complete."""
         self.wait()
         with label(phase="sync"):
-            for bucket in self.buckets:
-                bucket.added()
+            while any(bucket.adding is not None for bucket in self.buckets):
+                for bucket in self.buckets:
+                    bucket.added()
+                for bucket in self.buckets:
+                    bucket.go_on()
 
     # -- parameters, at stage 3 --------------------------------------------------------------------
     def begin(self, phase: str, units: Sequence[str]) -> None:

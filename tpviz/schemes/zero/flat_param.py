@@ -13,13 +13,15 @@ Every ZeRO stage uses the same layout. A rank's share is its part of the flat bu
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from tpviz.core.labels import label
 from tpviz.schemes.collectives import gather_first, own_of, scatter_first
+
+from .few_bits import Gathered, Scattered
 
 if TYPE_CHECKING:
     from .buckets import Bucket
@@ -29,7 +31,7 @@ class FlatBucket:
     """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
     0). start_sum : `DataParallel.start_sum`, which stage 0 needs. across : the ranks that have the
     same share, if there are any. near : those over which parameters are gathered again after
-    forward, if these are fewer."""
+    forward, if these are fewer. bits : of a number of a gradient that is sent, 0: all."""
 
     def __init__(
         self,
@@ -40,11 +42,14 @@ class FlatBucket:
         start_sum: Callable[..., dist.Work] | None = None,
         across: dist.ProcessGroup | None = None,
         near: dist.ProcessGroup | None = None,
+        bits: int = 0,
     ):
         self.late, self.unit, self.numel = bucket.late, bucket.unit, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
         self.group, self.zero, self.start_sum, self.across = group, zero, start_sum, across
         self.near, self.part, self.resharded = near, None, False
+        self.bits, self.left = bits, list[Callable[[], Any]]()
+        self.sent: list[Any] | None = None
         self.names = [name for name, _, _ in bucket.parts]
         self.slots = {
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
@@ -134,8 +139,17 @@ class FlatBucket:
         parameter.grad = view
         self.inside.add(parameter)
 
+    @property
+    def behind(self) -> bool:
+        """Whether another collective follows the first one of a sum."""
+        return bool(self.across or (self.bits and not self.zero))
+
     def reduce(self) -> None:
-        """Start the all-reduce or reduce-scatter of the gradients."""
+        """Start the first collective of the sum of the gradients, of `sums.sums`."""
+        if self.bits:
+            out = self.shard.grad if self.zero else own_of(self.grads, self.group)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
+            self.reducing = self._scatter(self.grads, self.group, out, self.begun)
+            return
         if self.begun:  # this rank adds what its share has from the microbatches before
             own_of(self.grads, self.group).add_(self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
         if self.zero:
@@ -144,20 +158,51 @@ class FlatBucket:
             self.reducing = self.start_sum(self.grads, self.group)  # pyright: ignore[reportOptionalCall]
 
     def reduced(self, last: bool = False) -> None:
-        """Wait for the collective; at ZeRO 2 and 3 it frees the full gradient. last : then start to
-        add up the share across groups."""
+        """Wait for the collective; at ZeRO 2 and 3 it frees the full gradient. last : then start
+        what else adds it up."""
         if self.reducing is None:
             return
         self.reducing.wait()
         self.reducing = None
-        if last and self.across:
-            self.adding = dist.all_reduce(self.shard.grad, group=self.across, async_op=True)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
+        self.left = self._others() if last else []
+        self.go_on()
         if self.zero >= 2:
             self.grads, self.begun = None, True
             self._drop()
 
+    def _others(self) -> list[Callable[[], Any]]:
+        """What starts each of the collectives behind the first."""
+        share, across = self.shard.grad if self.shard is not None else None, self.across
+        if self.bits and not self.zero:
+            return [lambda: self._gather(self.grads, self.group)]
+        if self.bits and across:
+            own = own_of(share, across)  # pyright: ignore[reportArgumentType]
+            return [
+                lambda: self._scatter(share, across, own),
+                lambda: self._gather(share, across),
+            ]
+        if across:
+            return [lambda: dist.all_reduce(share, group=across, async_op=True)]  # pyright: ignore[reportArgumentType]
+        return []
+
+    def _scatter(self, flat, group, out, added=False):
+        return self._kept(Scattered(flat, group, self.bits, out, added))
+
+    def _gather(self, flat, group):
+        return self._kept(Gathered(flat, group, self.bits))
+
+    def _kept(self, handle):
+        if self.sent is not None:
+            self.sent.append(handle)
+        return handle
+
+    def go_on(self) -> None:
+        """Start the next collective of the sum, if one is left."""
+        if self.left:
+            self.adding = self.left.pop(0)()
+
     def added(self) -> None:
-        """Wait until the share is added up across groups."""
+        """Wait for a collective behind the first."""
         if self.adding is not None:
             self.adding.wait()
             self.adding = None
@@ -183,6 +228,16 @@ class FlatBucket:
         if not self.zero:
             return {name: p.grad for name, p in zip(self.names, self.slots)}  # pyright: ignore[reportReturnType]
         return self._parts_of(self.shard.grad)  # pyright: ignore[reportOptionalMemberAccess]
+
+    def full_bounds(self) -> dict[str, torch.Tensor]:
+        """{name: the most that each number of `full_gradients` may be off by}, after a step with
+        ``sent`` a list, which keeps what was packed."""
+        found = None
+        for handle in self.sent or ():
+            found = handle.bound(found)
+        if self.zero:
+            return self._parts_of(found)
+        return {n: found[s].view(p.shape) for n, (p, s) in zip(self.names, self.slots.items())}  # pyright: ignore[reportOptionalSubscript]
 
     def full_parameters(self) -> dict[str, torch.Tensor]:
         """{name: value, in the parameter's shape}."""

@@ -48,6 +48,8 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
         kept = strategy.kept if strategy.reshard_after_forward else 0
         in_use = _in_use(buckets, kept) if zero == 3 else 0
         found.update(flat_states(sizes, zero, dp, in_use * item, in_flight * item))
+    elif strategy.padding > 1:
+        found["gradients"] += sum(b.numel - sum(n for _, _, n in b.parts) for b in buckets) * item
     if zero < 2:
         found["gradients"] += sum(n for b in buckets if b.late for _, _, n in b.parts) * item
     return found

@@ -16,6 +16,7 @@ from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, ref
 
 from .exchange import BucketExchange
 from .flat_param import FlatBucket
+from .sums import BITS
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -44,8 +45,9 @@ class DataParallelProgram(Program):
         axis, copies = strategy.across
         across = mesh.get_group(axis) if copies > 1 else None
         near = mesh.get_group("reshard") if strategy.kept > 1 else None
+        bits = BITS[strategy.gradients]
         self.buckets = [
-            FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum, across, near)
+            FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum, across, near, bits)
             for b in strategy.buckets(workload)
         ]
         shards = [b.shard for b in self.buckets]

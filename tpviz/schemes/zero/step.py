@@ -19,7 +19,8 @@ waits for the buckets before it, kernels for none until the end. ZeRO 1, 2 then 
 with nothing to hide them.
 ZeRO 2, 3: before bucket k is issued, kernels wait for bucket k-1, so that at most one is in flight.
 Hybrid sharding: so at every stage, since the all-reduce of bucket k-1's share across groups, 1/n of
-its bytes with n ranks in a group, starts then. It is waited for at the end of the step.
+its bytes with n ranks in a group, starts then. It is waited for at the end of the step. Likewise
+where few bits are sent: what comes behind a bucket's first collective, see `sums`.
 ZeRO 3: entering a block, kernels wait for its parameters, and the next block's are prefetched. The
 block's reduce-scatter queues behind that all-gather, and the next all-gather behind it.
 """
@@ -41,6 +42,7 @@ from tpviz.schemes.gpt.step import update
 from tpviz.schemes.strategy import step_of
 
 from .buckets import gathered, unit_of
+from .sums import sums
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -84,7 +86,7 @@ class ExchangeParts:
         self.again = gathers if again is None else again
         self.parts, self.made = list[Part](), Operations()
         self.last, self.todo, self.asked = None, [], {}
-        self.then, self.added = (), None
+        self.then, self.added, self.left = (), None, []
 
     def add(self, phase: str, layer: str = "") -> None:
         """End a part here, if there is anything in it."""
@@ -113,8 +115,8 @@ class ExchangeParts:
     def reduce(
         self, moves: Iterable[Collective], phase: str = "", then: Sequence[Collective] = ()
     ) -> None:
-        """Reduce a set of buckets, from stage 2 on behind the set before; ``then`` start what adds
-        up their shares."""
+        """Reduce a set of buckets, from stage 2 on behind the set before; ``then`` are what comes
+        behind, one after the other."""
         if self.zero >= 2 or self.then:
             self.wait()
         for move in moves:
@@ -122,11 +124,19 @@ class ExchangeParts:
         self.then = then
 
     def wait(self) -> None:
-        """Wait for what is being reduced, and start to add up its shares."""
+        """Wait for what is being reduced, and start what comes behind."""
         self.made.wait(self.last)
-        for move in self.then:
+        for move in self.then[:1]:
             self.added = self.made.issue(move)
+            self.left.append(self.then[1:])
         self.then = ()
+
+    def finish(self) -> None:
+        """Wait until gradients are complete; what is left of each set's sum follows together."""
+        self.wait()
+        self.made.wait(self.added)
+        for moves in zip(*self.left):
+            self.made.wait([self.made.issue(move) for move in moves][-1])
 
 
 class _Step(ExchangeParts):
@@ -137,13 +147,7 @@ class _Step(ExchangeParts):
         self.buckets = strategy.buckets(workload)
         sizes = [bucket.numel * workload.itemsize for bucket in self.buckets]
         axis, self.ranks = strategy.replicas
-        self.sums = [
-            Collective(axis, "reduce_scatter", size) if strategy.zero else strategy.summing(size)
-            for size in sizes
-        ]
-        (across, copies), self.across = strategy.across, [()] * len(sizes)
-        if copies > 1:
-            self.across = [(Collective(across, "all_reduce", n // self.ranks),) for n in sizes]
+        self.sums = [sums(strategy, b.numel, workload.itemsize) for b in self.buckets]
         self.units = [f"blocks.{number}" for number in range(workload.layers)]
         self.all = [Collective(axis, "all_gather", size) for size in sizes]
         of_blocks = {b.unit: [move] for b, move in zip(self.buckets, self.all)}
@@ -175,8 +179,7 @@ class _Step(ExchangeParts):
             self.parts += sync
             self.missing = [0] * len(self.missing)
             self._launch(last)
-        self.wait()
-        self.made.wait(self.added)
+        self.finish()
         self.add("sync")
         if last:
             self._update(optimizer)
@@ -185,8 +188,8 @@ class _Step(ExchangeParts):
     def _launch(self, last):
         """Full buckets are sent in order, and shares of the last microbatch."""
         while self.launched < len(self.buckets) and not self.missing[self.launched]:
-            then = self.across[self.launched] if last else ()
-            self.reduce([self.sums[self.launched]], then=then)
+            first, *then = self.sums[self.launched]
+            self.reduce([first], then=then if last else ())
             self.launched += 1
         self.add("sync")
 

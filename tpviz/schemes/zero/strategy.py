@@ -27,6 +27,7 @@ from tpviz.schemes.strategy import Strategy, register
 from .buckets import MEGABYTE, Bucket, fill_buckets, kept_ranges
 from .memory import memory
 from .step import step
+from .sums import BITS
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,10 @@ class DataParallel(Strategy):
     its forward to its backward. True: its share. False: all, and backward gathers nothing. n: 1/n,
     and backward gathers over n neighbours, as hpZ of ZeRO++ does (Wang et al. 2023, arXiv
     2306.10209).
+
+    ``gradients`` of "int8" or "int4" are sent as blocks of integers with a scale each, ZeRO++'s qgZ
+    (`few_bits`): a quarter or an eighth of float32's bytes, and not the same numbers.
+    `tpviz.gradient_error` shows by how much; what packing takes a device is in no prediction.
     """
 
     dp: int = knob(4, help="ranks that share the batch", low=1, high=65536)
@@ -99,6 +104,11 @@ class DataParallel(Strategy):
         help="a rank keeps its share of a block after forward, all of it (False), or 1/n (FSDP2)",
         choices=(True, False),
         own=bool_or_ranks,
+    )
+    gradients: str = knob(
+        "full",
+        help="gradients are sent in their own precision, or in blocks of integers (ZeRO++)",
+        choices=tuple(BITS),
     )
     placement: str = ""
 
@@ -168,7 +178,8 @@ class DataParallel(Strategy):
         beside = hasattr(other, "stages") and not other.shares_batch  # `Pipeline.takes` does it
         if not plain or beside:
             return None
-        if own_replicas(other) == 1 and not self.zero and type(self) is DataParallel:
+        plain = not self.zero and self.gradients == "full" and type(self) is DataParallel
+        if own_replicas(other) == 1 and plain:
             return with_replicas(other, self.dp)
         return replace(self, inner=other)
 
@@ -197,6 +208,11 @@ class DataParallel(Strategy):
     def across(self) -> Replicas:
         """Who has the same shares, and adds up their gradients: the groups of ``shard`` ranks."""
         return Replicas("replicate", self.dp // self.shard if self.shard else 1)
+
+    @property
+    def padding(self) -> int:
+        """What the size of a bucket is a multiple of, where its gradients are sent in parts."""
+        return self.replicas.ranks * self.across.ranks if self.gradients != "full" else 1
 
     @property
     def data_axes(self) -> dict[str, int]:
@@ -371,5 +387,6 @@ def _buckets(strategy: "DataParallel", workload: "GPT"):
             int(strategy.bucket_mb * MEGABYTE),
             workload.itemsize,
             partial,
+            strategy.padding,
         )
     )

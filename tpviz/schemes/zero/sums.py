@@ -1,0 +1,54 @@
+"""What adds up the gradients of one bucket, as data: collectives, one behind the other (derived).
+
+Of S bytes in a bucket, n ranks that share states or just add up, m groups of them (`shard`):
+
+    ZeRO 0       all-reduce of S
+    ZeRO 1 to 3  reduce-scatter of S over n, and with m > 1 an all-reduce of S / n over m
+
+In few bits, P(k) being the bytes that k numbers take when packed, of N numbers:
+
+    over n       all-to-all of n P(N / n) in place of the reduce-scatter
+    everywhere   behind it an all-gather of n P(N / n): with it, of an all-reduce
+"""
+
+from typing import TYPE_CHECKING
+
+from tpviz.core.step import Collective
+
+if TYPE_CHECKING:
+    from .strategy import DataParallel
+
+BLOCK = 256
+"""Numbers that share a scale (ours: the paper leaves it open)."""
+SCALE = 4
+"""Bytes of a scale, a float32."""
+BITS = {"full": 0, "int8": 8, "int4": 4}
+"""{value of the knob ``gradients``: bits of a number that is sent, 0: all of its own}."""
+
+
+def packed_bytes(numel: int, bits: int) -> int:
+    """Bytes of so many numbers in blocks of integers with one scale each.
+
+    >>> packed_bytes(1024, 8), packed_bytes(1024, 4), packed_bytes(3, 4)
+    (1040, 528, 6)
+    """
+    return SCALE * -(-numel // BLOCK) + -(-numel * bits // 8)
+
+
+def sums(s: "DataParallel", numel: int, item: int) -> tuple[Collective, ...]:
+    """The collectives that add up a bucket of ``numel`` numbers of ``item`` bytes."""
+    axis, ranks = s.replicas
+    across, copies = s.across
+    bits = BITS[s.gradients]
+    if not bits:
+        first = Collective(axis, "reduce_scatter", numel * item) if s.zero else None
+        then = (Collective(across, "all_reduce", numel // ranks * item),) * (copies > 1)
+        return first or s.summing(numel * item), *then
+
+    def pair(axis: str, ranks: int, numel: int):
+        size = ranks * packed_bytes(numel // ranks, bits)
+        return tuple(Collective(axis, kind, size) for kind in ("all_to_all", "all_gather"))
+
+    inside = pair(axis, ranks, numel)
+    then = pair(across, copies, numel // ranks) if copies > 1 else ()
+    return (inside[0], *then) if s.zero else inside
