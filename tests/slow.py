@@ -55,6 +55,7 @@ test_axonn_clip.py test_axonn_gather.py test_axonn_overlap.py test_axonn_tuner.p
 test_context.py::test_eight_ranks_equal_one_process
 test_experts.py::test_equals_one_process
 test_experts.py::test_products_of_eight_ranks_equal_one_process
+test_latent.py::test_every_way_equals_one_process
 test_data.py::test_equals_one_process test_megatron.py::test_equals_one_process
 test_memory_formulas.py::test_equals_what_is_tracked
 test_memory_formulas.py::test_the_peak_may_be_in_the_last_block

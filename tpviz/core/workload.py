@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from .checks import divides, number, one_of, settle, whole_number, whole_numbers
+from .latent import check_latent, latent_shapes
 from .routing import Routing
 
 MOST = {
@@ -34,11 +35,15 @@ MOST = {
     "top_k": 10**3,
     "moe_ffn": 10**9,
     "shared_experts": 10**3,
+    "q_lora": 10**6,
+    "kv_lora": 10**6,
+    "rope_dim": 10**6,
+    "v_dim": 10**6,
 }  # of each size; FLOPs and bytes of a step stay finite
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 NORMS = ("layer", "rms")
 ROUTERS = ("softmax", "sigmoid")
-OPTIONAL = ("ffn", "kv_heads", "head_dim", "moe_ffn")
+OPTIONAL = ("ffn", "kv_heads", "head_dim", "moe_ffn", "q_lora", "kv_lora", "rope_dim", "v_dim")
 NONE_AT_ALL = ("experts", "shared_experts")  # sizes that may be 0
 
 
@@ -76,6 +81,11 @@ class GPT:
     aux_loss : weight of the load balance loss of each sequence, E / k sum_e f_e P_e (Fedus et al.
     2021, arXiv 2101.03961, equation 4), which is in the gradients and not in the reported loss.
     routing : None: the router chooses; or a `tpviz.Routing`, which says who goes where.
+    kv_lora : features of the latent that keys and values of all heads are computed from
+    (DeepSeek-AI 2024, arXiv 2405.04434, section 2.1); None: no latent attention. q_lora : of that
+    of queries; None: they come from the stream. rope_dim : rotary features of each query, and of
+    the one key that all heads share; ``head_dim`` are those without position. v_dim : features of
+    a value, None: ``head_dim``. Those layers have no biases.
 
     Raises ``ValueError`` with the sizes that clash and the nearest that work.
     """
@@ -106,6 +116,10 @@ class GPT:
     capacity: float | None = None
     aux_loss: float = 0.0
     routing: Routing | None = None
+    q_lora: int | None = None
+    kv_lora: int | None = None
+    rope_dim: int | None = None
+    v_dim: int | None = None
     cut: Any = field(default=None, repr=False)
     """of a rank's part: how `tpviz.schemes.experts` cuts its experts"""
     place: tuple[tuple[str, int], ...] = field(default=(), repr=False)
@@ -130,13 +144,14 @@ class GPT:
             divides("heads", self.heads, "kv_heads", self.kv_heads)
         if not self.head_dim:
             divides("hidden", self.hidden, "heads", self.heads)
-            if self.rotary:
+            if self.rotary and not self.kv_lora:
                 divides("hidden", self.hidden, "2 * heads", 2 * self.heads)
-        elif self.rotary and self.head_dim % 2:
+        elif self.rotary and self.head_dim % 2 and not self.kv_lora:
             raise ValueError(
                 f"head_dim={self.head_dim} is odd, and rotary positions turn pairs of features: "
                 f"use head_dim={self.head_dim + 1}, or rotary=False"
             )
+        check_latent(self)
 
     def _check_experts(self):
         if self.experts and self.top_k > self.experts:
@@ -187,13 +202,34 @@ class GPT:
 
     @property
     def head_size(self) -> int:
-        """Features of one attention head."""
+        """Features of a query and a key of one attention head."""
+        return self.key_size + (self.rope_dim or 0)
+
+    @property
+    def key_size(self) -> int:
+        """Of `head_size` those that a head computes for itself: all without ``rope_dim``."""
         return self.head_dim or self.hidden // self.heads
 
     @property
+    def value_size(self) -> int:
+        """Features of a value of one attention head."""
+        return self.v_dim or self.key_size
+
+    @property
     def query_features(self) -> int:
-        """Features of all queries, and of what attention gives: ``hidden`` without ``head_dim``."""
+        """Features of all queries: ``hidden`` without ``head_dim`` and ``rope_dim``."""
         return self.heads * self.head_size
+
+    @property
+    def mixed_features(self) -> int:
+        """Features of what attention gives: of all heads' values."""
+        return self.heads * self.value_size
+
+    @property
+    def shared_features(self) -> int:
+        """Features of a token from which latent attention computes keys and values of all heads:
+        the latent and the rotary key; 0 without."""
+        return (self.kv_lora or 0) + (self.rope_dim or 0)
 
     @property
     def hidden_step(self) -> int:
@@ -207,7 +243,8 @@ class GPT:
 
     @property
     def qkv_features(self) -> int:
-        """Features of all queries, keys and values: 3 hidden where every head has its own."""
+        """Features of all queries, keys and values: 3 hidden where every head has its own; where
+        values are smaller than keys, as attention computes them, with zeros."""
         return self.query_features + 2 * self.num_kv_heads * self.head_size
 
     @property
@@ -281,10 +318,11 @@ class GPT:
         if n := self.shared_experts:
             mlp["mlp.shared_up.weight"] = (n * self.up_features, h)
             mlp["mlp.shared_down.weight"] = (h, n * f)
+        qkv = latent_shapes(self) if self.kv_lora else linear("attention.qkv", h, self.qkv_features)
         return {
             **self.norm_shapes("norm1"),
-            **linear("attention.qkv", h, self.qkv_features),
-            **linear("attention.out", self.query_features, h),
+            **qkv,
+            **linear("attention.out", self.mixed_features, h),
             **self.norm_shapes("norm2"),
             **mlp,
         }
@@ -334,8 +372,15 @@ class GPT:
     def _matrices(self, experts: int) -> int:
         mlps = experts + self.shared_experts if self.experts else 1
         mlp = mlps * (self.up_features + self.mlp_width)
-        attention = self.qkv_features + self.query_features
-        return self.hidden * (attention + self.experts + mlp)
+        return self.attention_matrices + self.hidden * (self.experts + mlp)
+
+    @property
+    def attention_matrices(self) -> int:
+        """Elements of the weight matrices of a block's attention."""
+        out = self.mixed_features * self.hidden
+        if not self.kv_lora:
+            return self.hidden * self.qkv_features + out
+        return out + sum(prod(shape) for shape in latent_shapes(self).values() if len(shape) > 1)
 
     @property
     def step_flops(self) -> int:
@@ -343,10 +388,12 @@ class GPT:
 
         3 (forward, and twice that for backward) x tokens x [L (2 M + 4 s h) + 2 h V], M the
         elements of a block's matrices that a token meets: the GEMMs alone, attention counted
-        without its causal half, nothing recomputed (the "model FLOPs" of MFU). Of ``documents``, s
-        is the mean of their squares over that of their lengths.
+        without its causal half, nothing recomputed (the "model FLOPs" of MFU). Where heads have
+        other sizes, 2 s times the features of queries and values for 4 s h. Of ``documents``, s is
+        the mean of their squares over that of their lengths.
         """
-        tokens, attention = self.batch * self.seq, 4 * self.batch * self.pairs * self.query_features
+        tokens, mixed = self.batch * self.seq, self.query_features + self.mixed_features
+        attention = 2 * self.batch * self.pairs * mixed
         per_layer = 2 * tokens * self.active_matrices + attention
         return 3 * (self.layers * per_layer + 2 * tokens * self.hidden * self.vocab)
 

@@ -190,6 +190,34 @@ class ReduceScatter(torch.autograd.Function):
         return out, None, None
 
 
+class Same(torch.autograd.Function):
+    """The same tokens on all ranks of a group, each of which computes a part of the result: what
+    comes back through it is added up. first : the sequence is cut over the group, and gathered.
+
+    f of Shoeybi et al. 2019 (arXiv 1909.08053), and of Korthikanti et al. 2022 (arXiv 2205.05198).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, first: bool) -> torch.Tensor:
+        ctx.group, ctx.first = group, first
+        if not first:
+            return x.view_as(x)
+        out, work = gather_first(x, group)
+        work.wait()
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if ctx.first:
+            out, work = scatter_first(grad, ctx.group)
+            work.wait()
+            return out, None, None
+        grad = grad.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None, None
+
+
 class Exchange(torch.autograd.Function):
     """All-to-all: part j of the first dim goes to rank j of the group, and comes from it: (n, ...)
     -> (n, ...). It is its own inverse, and so is its gradient's way."""

@@ -2,7 +2,7 @@
 
 W[F_tp, D] has its rows cut over the axis tp, b[3D_d1d2] is cut over d1 and each part over d2. D
 hidden, F MLP width, V vocabulary, S sequence, Q queries, keys and values where queries share keys;
-weights are (out, in).
+C and L latents, of queries, and of keys and values K. Weights are (out, in).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +20,13 @@ LETTERS = {
     "head.weight": "VD",
     "qkv.weight": ("3D", "D"),
     "qkv.bias": ("3D",),
+    "q.weight": "QD",
+    "q_down.weight": "CD",
+    "q_norm.weight": "C",
+    "q_up.weight": "QC",
+    "kv_down.weight": "LD",
+    "kv_norm.weight": "L",
+    "kv_up.weight": "KL",
     "out.weight": "DD",
     "out.bias": "D",
     "up.weight": "FD",

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 
-from tpviz.schemes.collectives import Alone, Group, gather_first, own_of, scatter_first
+from tpviz.schemes.collectives import Alone, Group, own_of
 from tpviz.schemes.gpt.experts import Balance, Router, Stack
 from tpviz.schemes.gpt.model import activation
 from tpviz.schemes.grid.operators import Cut, Gather
-from tpviz.schemes.operators import Reduce, ReduceScatter
+from tpviz.schemes.operators import Reduce, ReduceScatter, Same
 
 from .cut import ExpertCut, cut_of, parts_over
 from .travel import by_numbers, equally, travel
@@ -99,34 +99,6 @@ def there_and_back(
     rows = travel(sent, by_numbers(send, receive, group), group, under[0])
     y = travel(computed(rows), by_numbers(receive, send, group), group, under[1])
     return Reorder.apply(y, inverse, order)  # pyright: ignore[reportReturnType]
-
-
-class Same(torch.autograd.Function):
-    """The same tokens on all ranks of a group, each of which computes a part of the result: what
-    comes back through it is added up. first : the sequence is cut over the group, and gathered.
-
-    f of Shoeybi et al. 2019 (arXiv 1909.08053), and of Korthikanti et al. 2022 (arXiv 2205.05198).
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group, first: bool) -> Tensor:
-        ctx.group, ctx.first = group, first
-        if not first:
-            return x.view_as(x)
-        out, work = gather_first(x, group)
-        work.wait()
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.first:
-            out, work = scatter_first(grad, ctx.group)
-            work.wait()
-            return out, None, None
-        grad = grad.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(grad, group=ctx.group)
-        return grad, None, None
 
 
 def placed(w: "GPT", mesh: Any, cut: ExpertCut) -> "GPT":

@@ -38,25 +38,37 @@ def attention_kept(w: "GPT") -> int:
     """Features of a token that backward of attention and of out needs: those of qkv, the copies
     in between, and the output."""
     more = w.context.kept(w) if w.context else 0
-    return w.qkv_features + copied(w) + w.query_features + more
+    return w.qkv_features + copied(w) + w.mixed_features + more
 
 
 def copied(w: "GPT") -> int:
     """Features per token that attention keeps as copies: queries if keys are shared or rotated
-    (fused attention needs them contiguous), and rotated keys."""
+    (fused attention needs them contiguous), and rotated keys. From latents, results as wide as keys
+    where values are not: those of `attention_kept` are without the zeros."""
+    if w.kv_lora:
+        return w.query_features * padded(w)
     again = w.rotary or w.num_kv_heads < w.heads
     return again * w.query_features + w.rotary * w.num_kv_heads * w.head_size
 
 
-def joined(w: "GPT") -> bool:
-    """Whether attention's output is put together of its documents', which it keeps besides."""
-    return w.context is None and bool(w.documents)
+def padded(w: "GPT") -> bool:
+    """Whether values are computed with zeros, which their sum is then copied without."""
+    return w.value_size < w.head_size
+
+
+def twice(w: "GPT", split: bool) -> bool:
+    """Whether attention's output is kept once more: put together of its documents', or ``split``,
+    in the order of the stream."""
+    return (split or (w.context is None and bool(w.documents))) and not padded(w)
 
 
 def core_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:
     """Bytes of a block that attention's core alone keeps: what is `copied`, with ``split`` the
-    output in its own order, or that of documents, and the log-sum-exps."""
-    numbers = copied(w) + w.query_features * ((split and parts > 1) or joined(w))
+    output in its own order, or that of documents, and the log-sum-exps; from latents also what it
+    has of queries, keys and values more than they are."""
+    numbers = copied(w) + w.query_features * twice(w, split and parts > 1)
+    if w.kv_lora:
+        numbers += 2 * w.query_features - w.heads * w.key_size - w.mixed_features
     item, wide = w.itemsize, max(w.itemsize, 4)
     return w.batch * w.seq * (numbers * item + w.heads * wide) // parts
 

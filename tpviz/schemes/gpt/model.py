@@ -89,10 +89,10 @@ class Heads:
         where: torch.Tensor | None = None,
     ):
         self.queries, self.size = w.heads // w.num_kv_heads, w.head_size
-        self.documents, where = w.documents, positions_at(w, where)
-        self.turns = rotary_turns(w, dtype, device) if w.rotary else None
-        if self.turns is not None and where is not None:
-            self.turns = self.turns[where]
+        self.documents = w.documents
+        self.turns = None  # of latent attention what turns has turned before
+        if w.rotary and not w.kv_lora:
+            self.turns = rotary_turns(w, dtype, device, where)
 
     def __call__(self, qkv: torch.Tensor, sequence_first: bool = False) -> torch.Tensor:
         """(B, S, K (g + 2) D) -> (B, S, N D), or both (S, B, ...)."""
@@ -132,12 +132,20 @@ def positions_at(w: "GPT", where: torch.Tensor | None = None) -> torch.Tensor | 
     return found if where is None else found[where]
 
 
-def rotary_turns(w: "GPT", dtype: torch.dtype, device: "torch.device | str | None") -> torch.Tensor:
-    """Complex numbers (S, D/2) of length 1: position s turns pair i by s / base^(2i/D)."""
-    wide = {"dtype": torch.promote_types(dtype, torch.float32), "device": device}
-    rates = ROTARY_BASE ** (torch.arange(0, w.head_size, 2, **wide) / -w.head_size)
-    angles = torch.outer(torch.arange(w.num_positions, **wide), rates)
-    return torch.polar(torch.ones_like(angles), angles)
+def rotary_turns(
+    w: "GPT",
+    dtype: torch.dtype,
+    device: "torch.device | str | None",
+    where: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Complex numbers (S, D/2) of length 1: position s turns pair i by s / base^(2i/D), D the
+    features of a head that turn. where : as of `Heads`."""
+    wide, where = torch.promote_types(dtype, torch.float32), positions_at(w, where)
+    size, more = w.rope_dim or w.head_size, {"dtype": wide, "device": device}
+    rates = ROTARY_BASE ** (torch.arange(0, size, 2, **more) / -size)
+    angles = torch.outer(torch.arange(w.num_positions, **more), rates)
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return turns if where is None else turns[where]
 
 
 def turned(x: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
@@ -186,10 +194,19 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = Heads(w, where=where, **kw)
         self.qkv = nn.Linear(w.hidden, w.qkv_features, w.bias, **kw)
-        self.out = nn.Linear(w.query_features, w.hidden, w.bias, **kw)
+        self.out = nn.Linear(w.mixed_features, w.hidden, w.bias, **kw)
 
     def forward(self, x_BSH: torch.Tensor) -> torch.Tensor:
         return self.out(self.heads(self.qkv(x_BSH)))
+
+
+def attention(w: "GPT", where: torch.Tensor | None = None, **kw: Any) -> nn.Module:
+    """The first part of a block: `Attention`, or from latents."""
+    if not w.kv_lora:
+        return Attention(w, where, **kw)
+    from .latent import LatentAttention
+
+    return LatentAttention(w, Heads(w, where=where, **kw), where, **kw)
 
 
 class MLP(nn.Module):
@@ -234,7 +251,7 @@ class Block(ResidualBlock):
     def __init__(self, w: "GPT", where: torch.Tensor | None = None, **kw: Any):
         super().__init__()
         self.norm1 = norm(w, **kw)
-        self.attention = Attention(w, where, **kw)
+        self.attention = attention(w, where, **kw)
         self.norm2 = norm(w, **kw)
         experts = w.experts and DenseExperts(w, activation(w), where, **kw)
         self.mlp = experts or MLP(w, **kw)

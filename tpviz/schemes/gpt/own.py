@@ -17,7 +17,7 @@ from tpviz.core.labels import label
 from tpviz.schemes.context.sequence import SequenceCut
 
 from .initial import initial, load_initial
-from .model import Attention, ReferenceGPT
+from .model import ReferenceGPT
 from .program import LEARNING_RATE, Program, gather_together, own_part
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def reference_model(
     _check_part(workload, where, attention)
     module = ReferenceGPT(workload, where, dtype=getattr(torch, workload.dtype))
     load_initial(module, workload)
-    heads: list[Any] = [m.heads for m in module.modules() if isinstance(m, Attention)]
-    for each in heads if attention else ():
-        each.mixed = attention
+    for block in module.blocks if attention else ():
+        heads: Any = block.attention.heads
+        getattr(heads, "heads", heads).mixed = attention
     return module
 
 

@@ -37,13 +37,18 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from .step import kernels
+from .kernels import linear
+from .step import downs, kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpviz.cluster import Device
     from tpviz.core.workload import GPT
+
+
+RMS = 2 * (2, 1, 2, 2)
+"""Passes of an eager RMSNorm, forward and backward."""
 
 
 class Held(NamedTuple):
@@ -94,15 +99,15 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
     w, k, fused = held.workload, kernels(held.workload), device.pointwise == "fused"
     tokens, item, half = w.batch * w.seq, w.itemsize, w.itemsize == 2
     wide, inside = 2 * w.hidden, held.inside * item  # FLOPs of a number between layers
-    qkv, up, a = (inside * kernel.flops / wide for kernel in (k.qkv[0], k.up[0], k.down[0]))
+    up, a = (inside * kernel.flops / wide for kernel in (k.up[0], k.down[0]))
+    qkv, turned = tokens * w.qkv_features * inside, tokens * inside * turned_features(w)
     x, z = tokens * w.hidden * held.stream * item, tokens * w.vocab * held.inside
-    queries = tokens * w.query_features * inside
     scores = w.batch * w.pairs * w.heads * inside * (device.attention == "softmax")
     norm, loss, biases = (2, 3), (item, 2 * item), ()
     activation, turn, softmax = (3, 5) if w.gated else (2, 3), (2, 2), (2, 3)
     join, packing = (3, 3), ()
     if not fused:
-        norm = 2 * (2, 1, 2, 2) if w.norm == "rms" else (2, 3, 2)
+        norm = RMS if w.norm == "rms" else (2, 3, 2)
         activation = (2, 3, 3, 3, 3) if w.gated else (2, 3)
         join = (*join, 2) if w.bias and held.parts > 1 else join
         biases = (qkv, x, up, x) * w.bias
@@ -113,15 +118,19 @@ def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
     block = [
         *((2, n * x) for n in (*norm, *join)),
         *((1, n * a) for n in activation),
-        *((1, n * (qkv + queries) / 2) for n in turn if w.rotary),
+        *((1, n * turned) for n in turn if w.rotary),
         *((1, n * scores) for n in (*softmax, 2, 4) if scores),
         *((1, n * qkv) for n in packing),
         *((1, size) for size in biases),
     ]
+    for features in (w.q_lora, w.kv_lora):  # of latents, each with an RMSNorm
+        latent = tokens * item * (features or 0) * held.stream
+        block += [(1, n * latent) for n in ((2, 3) if fused else RMS) if latent]
     matrices = sum(layer[0].flops for layer in (k.qkv, k.out, k.up, k.down)) / (2 * tokens)
     if held.shards:
         summed = (10 if half else 3 * item) / (held.parts * held.shards)
         block.append((4, matrices / 4 * summed))
+        block += [(1, k * n * summed * held.parts) for k, n in downs(w)]
         yield sum(held.ends), w.vocab * w.hidden * summed
     yield from ((held.layers * count, size) for count, size in block)
     if held.ends[0]:
@@ -155,8 +164,22 @@ def gemms_of(held: Held, attention: float = 1) -> "list[tuple[int, float, float]
     k, n = kernels(held.workload), held.parts
     core = [one._replace(flops=attention * one.flops) for one in k.core]
     layers = [(held.layers, layer) for layer in (k.qkv, core, k.out, k.up, k.down)]
-    return [
+    found = [
         (count, kernel.flops / n, kernel.bytes / n)
         for count, layer in (*layers, *[(1, k.head)] * held.ends[1])
         for kernel in layer
     ]
+    w, share = held.workload, held.stream  # the projections down are of the rank's tokens
+    sizes = [linear(w.batch * w.seq, *layer, w.itemsize, bias=False) for layer in downs(w)]
+    return found + [
+        (held.layers, share * kernel.flops, share * kernel.bytes)
+        for layer in sizes
+        for kernel in layer
+    ]
+
+
+def turned_features(w: "GPT") -> int:
+    """Features of a token that rotary positions turn: of queries and keys."""
+    if w.kv_lora:
+        return (w.heads + 1) * (w.rope_dim or 0)
+    return (w.qkv_features + w.query_features) // 2

@@ -43,6 +43,11 @@ PIECES = (*BLOCK, *ENDS, "core")
 """Also attention's core alone, which selective recomputation repeats."""
 
 
+LATENTS = tuple(
+    f"attention.{name}.weight"
+    for name in ("kv_up", "q_up", "kv_norm", "kv_down", "q_norm", "q_down", "q")
+)
+"""Parameters of latent attention, in the order of their gradients."""
 SHARED = "mlp.shared_down.weight", "mlp.shared_up.weight"
 
 
@@ -56,7 +61,7 @@ def of_experts(w: "GPT") -> dict[str, tuple[str, ...]]:
 
 class Kernels(NamedTuple):
     """A GPT's kernels. Linear layers: (forward, input's gradient, weight's gradient); attention:
-    (forward, backward)."""
+    (forward, backward). Of latent attention ``qkv`` has all its projections up as one."""
 
     qkv: tuple[Kernel, ...]
     core: tuple[Kernel, ...]
@@ -73,14 +78,30 @@ def kernels(w: "GPT", parts: int = 1) -> Kernels:
     whole = w.bias and parts == 1  # partial sums get their bias after the all-reduce
     heads, kv_heads = w.heads // parts, w.num_kv_heads // parts
     rows = T * (w.top_k + w.shared_experts if w.experts else 1)  # of experts all as one layer
+    qkv = [linear(T, h, w.qkv_features // parts, item, w.bias)]
+    if w.kv_lora:
+        qkv = [linear(T, k, n // parts, item, bias=False) for k, n in ups(w)]
     return Kernels(
-        linear(T, h, w.qkv_features // parts, item, w.bias),
+        tuple(map(whole_kernel, zip(*qkv))),
         tuple(map(whole_kernel, attending(w, heads, kv_heads))),
-        linear(T, w.query_features // parts, h, item, whole),
+        linear(T, w.mixed_features // parts, h, item, whole),
         linear(rows, h, w.up_features // parts, item, w.bias),
         linear(rows, f // parts, h, item, whole),
         linear(T, h, w.vocab // parts, item, bias=False),
     )
+
+
+def downs(w: "GPT") -> list[tuple[int, int]]:
+    """(features in, out) of the projections down of latent attention, of which no rank has parts,
+    in order; none without."""
+    return [(w.hidden, n) for n in (w.q_lora, w.shared_features) if n] if w.kv_lora else []
+
+
+def ups(w: "GPT") -> list[tuple[int, int]]:
+    """(features in, out) of the projections up of latent attention, or of the stream's to queries,
+    in order."""
+    both = w.heads * (w.key_size + w.value_size)
+    return [(w.q_lora or w.hidden, w.query_features), (w.kv_lora or 0, both)]
 
 
 class Payloads(NamedTuple):
@@ -122,7 +143,7 @@ def completes(first: str = "plain", second: str = "plain") -> dict[str, tuple[st
         "norm2_back": ("norm2.weight", "norm2.bias", *bias(out, second)),
         "out_back": of_layer(out, second),
         "core_back": bias(qkv, first),
-        "qkv_back": of_layer(qkv, first),
+        "qkv_back": (*of_layer(qkv, first), *LATENTS),
         "norm1_back": ("norm1.weight", "norm1.bias"),
     }
 

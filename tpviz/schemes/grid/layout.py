@@ -78,6 +78,9 @@ class Layout(NamedTuple):
         norm = [] if self.l2 else stream
         kinds = {
             "attention.qkv.weight": first,
+            "attention.q.weight": first,
+            "attention.q_up.weight": first,
+            "attention.kv_up.weight": first,
             "attention.out.weight": second,
             "attention.qkv.bias": stream + inside if self.a3 else inside,
             "attention.out.bias": stream,

@@ -24,12 +24,13 @@ from tpviz.schemes.gpt.memory import (
     attention_kept,
     core_kept,
     dropped,
-    joined,
     mlp_kept,
     statistics,
+    twice,
     under_adamw,
 )
 
+from .latent import latents_kept
 from .step import num_local_parameters
 
 if TYPE_CHECKING:
@@ -75,14 +76,15 @@ def dropped_bytes(at: "Layout", w: "GPT", recompute: str) -> int:
 
 def block_kept(at: "Layout", w: "GPT") -> int:
     """Bytes that autograd keeps of one block until its backward; the table above."""
-    T, H, Q, n = w.batch * w.seq, w.hidden, w.query_features, at.i if at.sp else 1
+    T, H, Q, n = w.batch * w.seq, w.hidden, w.mixed_features, at.i if at.sp else 1
     item, wide = w.itemsize, max(w.itemsize, 4)
     heads = at.i * at.s if at.a3 else at.i
     norms = 2 * (T * H // (1 if at.l2 else at.s) + T * H // at.s) // n
     core = T * attention_kept(w) // heads + (
-        T * Q // at.i if at.a3 else T * Q // heads if n > 1 or joined(w) else 0
+        T * Q // at.i if at.a3 else T * Q // heads if twice(w, n > 1) else 0
     )
     mlp = 0 if w.experts else T * (w.up_features if at.pipelined else mlp_kept(w)) // at.i
     rows = (1 if at.l1 else statistics(w)) * 2 * T // n + T * w.heads // heads
     experts = experts_kept(at, w) if w.experts else 0
-    return (norms + core + mlp) * item + rows * wide + experts
+    latents = latents_kept(at, w) if w.kv_lora else 0
+    return (norms + core + mlp) * item + rows * wide + experts + latents

@@ -31,6 +31,8 @@ from tpviz.schemes.gpt.kernels import adamw, attending, gemm
 from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
 from tpviz.schemes.gpt.step import completes
 
+from . import latent
+
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
 
@@ -64,9 +66,11 @@ def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
 def num_local_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters of a rank."""
     mlp = 0 if w.experts else w.hidden * (w.up_features + w.mlp_width)
-    matrices = w.layers * (w.hidden * (w.qkv_features + w.query_features) + mlp)
+    attention = latent.num_matrices(w) if w.kv_lora else w.hidden * w.qkv_features
+    matrices = w.layers * (attention + w.hidden * w.mixed_features + mlp)
     matrices += (2 - w.tied) * w.vocab * w.hidden
-    biases = w.qkv_features // (at.s if at.a3 else 1) + w.up_features * (not w.experts)
+    biases = w.up_features * (not w.experts)
+    biases += 0 if w.kv_lora else w.qkv_features // (at.s if at.a3 else 1)
     own = matrices // (at.i * at.s) + w.layers * w.bias * (biases // at.i)
     experts = w.layers * cut_of(at, w).num_parameters(w) if w.experts else 0
     return own + experts + num_whole_parameters(at, w)
@@ -76,7 +80,8 @@ def num_whole_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters on a rank that are not cut over *inside*, experts' aside."""
     norms, biased = num_norm_parameters(w) * w.hidden, w.layers * (1 if w.experts else 2)
     rest = ((not w.rotary) * w.num_positions + w.bias * biased) * w.hidden
-    return norms // (1 if at.l2 else at.s) + rest // at.s
+    latents = w.layers * latent.num_whole(w) if w.kv_lora else 0
+    return norms // (1 if at.l2 else at.s) + rest // at.s + latents
 
 
 class _Pieces:
@@ -96,7 +101,7 @@ class _Pieces:
         heads = w.heads // (at.i * at.s if at.a3 else at.i)
         keys = heads * w.num_kv_heads // w.heads
         core, core_back = attending(w, heads, keys)
-        qkv, out = (self.h, w.qkv_features), (w.query_features, self.h)
+        qkv, out = (self.h, w.qkv_features), (w.mixed_features, self.h)
         up, down, head = (self.h, w.up_features), (self.f, self.h), (self.h, w.vocab)
         norm, head_back = self.statistics(), self.first_back(*head)  # of what waits the first
         if w.experts:
@@ -106,11 +111,17 @@ class _Pieces:
         else:
             mlp, mlp_unsummed = self.mlp(up, down), self.mlp(up, down, False)
             down_back, up_back = self.second_back(*down), self.first_back(*up)
+        out_back = self.second_back(*out, halves=at.a3)
+        if w.kv_lora:
+            before, qkv_back = latent.pieces(self, w)
+        else:
+            before = self.first(*qkv, scatter=at.a3)
+            qkv_back = self.first_back(*qkv, scattered=at.a3)
         return {
             "embed": self.sum_inside("reduce_scatter") + self.join(),
             "attention": [
                 *norm,
-                *self.first(*qkv, scatter=at.a3),
+                *before,
                 *core,
                 *self.second(*out, gather=at.a3),
                 *self.join(),
@@ -123,10 +134,10 @@ class _Pieces:
             "down_back": down_back,
             "up_back": up_back,
             "norm2_back": self.norm_back(),
-            "out_back": self.second_back(*out, halves=at.a3),
+            "out_back": out_back,
             "core": core,
             "core_back": core_back,
-            "qkv_back": self.first_back(*qkv, scattered=at.a3),
+            "qkv_back": qkv_back,
             "norm1_back": self.norm_back(),
             "embed_back": self.gather_inside(),
             "sync": self.replicated(),
@@ -184,11 +195,11 @@ class _Pieces:
         return self.move(self.at.inside, "all_reduce", numel * self.item) if self.at.sp else []
 
     # -- layers ------------------------------------------------------------------------------------
-    def first(self, features_in, features_out, scatter=False, chunks=None):
+    def first(self, features_in, features_out, scatter=False, chunks=None, bias=True):
         """Contracts over *stream*: qkv, up, head."""
         k, n = features_in // self.at.s, features_out // self.at.i
         moved = self.over_stream("reduce_scatter" if scatter else "all_reduce", features_out)
-        bias = 0 if moved or chunks else n * self.w.bias  # of the head there is none
+        bias = 0 if moved or chunks else n * (bias and self.w.bias)  # of the head there is none
         return self.gather_inside() + self.summed(k, n, bias, moved, chunks or self.at.chunks)
 
     def second(self, features_in, features_out, gather=False, summed=True):

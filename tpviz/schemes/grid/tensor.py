@@ -79,7 +79,12 @@ class TensorParallel(Strategy):
         return local_shapes(self, workload)
 
     def check_dense(self, workload: "GPT") -> None:
-        """Raises ``ValueError`` for a workload with experts."""
+        """Raises ``ValueError`` for a workload with experts, or latent attention."""
+        if workload.kv_lora:
+            raise ValueError(
+                f"{self.short} does not split latent attention (kv_lora={workload.kv_lora}): use "
+                f"Megatron(tp={self.layout.i * self.layout.s}), which does"
+            )
         if workload.experts:
             raise ValueError(
                 f"{self.short} does not split experts={workload.experts}: use Megatron(tp="

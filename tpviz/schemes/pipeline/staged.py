@@ -142,6 +142,12 @@ class Staged(Strategy):
                 f"sp=True and subpipeline={self.subpipeline} are not possible together: use "
                 "subpipeline=0, or sp=False"
             )
+        if self.subpipeline and self.inside.layout.i > 1 and (w.experts or w.kv_lora):
+            sizes = f"experts={w.experts}" if w.experts else f"kv_lora={w.kv_lora}"
+            raise ValueError(
+                f"subpipeline={self.subpipeline} overlaps the all-reduces of pairs of layers, of "
+                f"which {sizes} has others: use subpipeline=0"
+            )
         if self.layout not in RULES:
             self._check_layout(w)
         elif w.layers < stages:

@@ -70,6 +70,10 @@ def story(strategy: "Strategy", workload: GPT) -> figure.Story:
         raise ValueError(
             f"BlocksView shows tv.ATP, or tv.Megatron as the mesh of one axis, not {strategy!r}"
         )
+    if workload.experts or workload.kv_lora:
+        raise ValueError(
+            "a block is shown with two pairs of layers: use a workload without experts and kv_lora"
+        )
     strategy.check(workload)
     local = strategy.local(workload)  # of several microbatches one is shown
     named = [

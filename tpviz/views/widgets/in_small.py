@@ -54,6 +54,11 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
         changes["kv_heads"] = min(HEADS, max(HEADS * w.kv_heads // w.heads, shares))
     if w.ffn:
         changes["ffn"] = max(1, round(w.ffn / divided / 16)) * 16
+    if w.kv_lora:
+        least = lambda size: max(1, round(size))
+        changes |= {"kv_lora": least(w.kv_lora / divided), "v_dim": None}
+        changes["q_lora"] = w.q_lora and least(w.q_lora / divided)
+        changes["rope_dim"] = 2 * least(HIDDEN / HEADS * (w.rope_dim or 0) / w.key_size / 2)
     batch = prod(sizes.values()) * getattr(inner, "microbatches", getattr(inner, "accumulation", 1))
     small = replace(w, dtype="float32", batch=batch, documents=(), head_dim=None, **changes)
     fitting = Fitting(small, inner, outer, ranks, cut=cut)  # what does not fit gives way
