@@ -113,8 +113,9 @@ def draw(rnd, context=False, experts=False):
         kinds = [kind for kind in KINDS if ulysses == 1 or kind != "ulysses"]
         factors += [tv.Context(cp, rnd.choice(kinds), ulysses)] if context else []
         overlap = "shared" if w.shared_experts else "none"
-        etp = rnd.choice((1, ranks))
-        factors += [tv.Experts(ep=ep, etp=etp, overlap=overlap)] if ep > 1 else []
+        etp, dispatch = rnd.choice((1, ranks)), rnd.choice(("all_to_all", "all_gather"))
+        plan = {"etp": etp, "dispatch": dispatch, "overlap": overlap}
+        factors += [tv.Experts(ep=ep, **plan)] if ep > 1 else []
         zero = rnd.choice((0, 1, 2, 3))
         states = {"zero": zero, "shard": 2 * (dp == 4 and zero > 0 and rnd.random() < 0.5)}
         if pp > 1:

@@ -93,7 +93,7 @@ def expert_loads(trace: "Trace", workload: "GPT", etp: int = 1) -> ExpertLoads:
     if not len(c) or len(ranks) != missing:
         raise ValueError(
             f"the trace has {len(c)} all-to-alls of rows, and {len(ranks)} ranks of {missing}: "
-            "run with tv.Experts(ep=2), and merge the traces of all ranks"
+            "run with tv.Experts(ep=2), dispatch='all_to_all', and merge the traces of all ranks"
         )
     order = np.lexsort((c["start"], c["layer"], c["rank"], c["step"]))
     there, back = order[::2], order[1::2]

@@ -34,13 +34,15 @@ NO_ROUTING = Routing()
 
 class ExpertCut(NamedTuple):
     """Experts over ``ep`` ranks, each over ``etp`` of the ``tp`` ranks of an axis ``inside``.
-    overlap : whether shared experts are computed while rows travel."""
+    overlap : whether shared experts are computed while rows travel. gathered : whether all ranks
+    of ep get all tokens."""
 
     ep: int = 1
     etp: int = 1
     tp: int = 1
     inside: str = ""
     overlap: bool = False
+    gathered: bool = False
 
     @property
     def parts(self) -> int:

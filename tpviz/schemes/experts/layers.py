@@ -27,6 +27,7 @@ from tpviz.schemes.grid.operators import Cut, Gather
 from tpviz.schemes.operators import Reduce, ReduceScatter, Same
 
 from .cut import ExpertCut, cut_of, parts_over
+from .gathered import on_all_ranks
 from .travel import by_numbers, equally, travel
 
 if TYPE_CHECKING:
@@ -141,11 +142,14 @@ class ExpertMLP(nn.Module):
         rows, chosen = x.flatten(0, 1), experts.flatten()
         shared = SharedExperts(self, x) if self.shared_up else None
         under = (shared.first, shared.second) if shared and self.cut.overlap else (None, None)
-        if numbers is None:
-            y = self._through(rows, chosen, under)
+        if self.cut.gathered:
+            y = self._gathered(rows, experts, weights, numbers, under).view_as(x)
         else:
-            y = self._taken(rows, *self._slots(experts, numbers), under)
-        y = (y.view(*experts.shape, -1) * weights.unsqueeze(-1).to(y.dtype)).sum(-2)
+            if numbers is None:
+                y = self._through(rows, chosen, under)
+            else:
+                y = self._taken(rows, *self._slots(experts, numbers), under)
+            y = (y.view(*experts.shape, -1) * weights.unsqueeze(-1).to(y.dtype)).sum(-2)
         y = self._after(y + shared.result() if shared else y)
         if not self.balance:
             return y
@@ -173,24 +177,50 @@ class ExpertMLP(nn.Module):
         receive = list(map(sum, received))
         return there_and_back(x, experts, send, receive, self.group, computed, under)
 
-    def _slots(self, experts, numbers):
+    def _slots(self, experts, numbers, ranks=1):
         """(of each choice its place in a buffer (experts, batch, taken), where that ends), which is
-        the place of dropped ones."""
-        taken, dim = self.router.taken, int(self.sp)
-        batch = torch.arange(experts.shape[dim], device=experts.device)
-        rows = experts * len(batch) + (batch.view(-1, 1) if self.sp else batch.view(-1, 1, 1))
-        found = rows * taken + numbers
-        behind = self.w.experts * len(batch) * taken
-        return found.masked_fill(numbers >= taken, behind).flatten(), behind
+        the place of dropped ones. experts, numbers : (ranks, two dims of the stream, k)."""
+        taken, sequences = self.router.taken, ranks * self.w.batch
+        of = torch.arange(sequences, device=experts.device).view(ranks, self.w.batch)
+        of = of.unsqueeze(1 if self.sp else 2).unsqueeze(-1)
+        experts = experts.view(ranks, *experts.shape[-3:])
+        found = (experts * sequences + of) * taken + numbers.view_as(experts)
+        behind = self.w.experts * sequences * taken
+        return found.masked_fill(numbers.view_as(experts) >= taken, behind).flatten(), behind
+
+    def _gathered(self, x, experts, weights, numbers, under):
+        """(T, H) -> the weighted sums of results (T, H), each rank having seen all tokens."""
+        told = experts if numbers is None else torch.cat([experts, numbers], -1)
+        pick = lambda told: self._picked(told.view(-1, *experts.shape[:2], told.shape[-1]))
+        flat = (part.flatten(0, 1) for part in (weights, told))
+        return on_all_ranks(x, *flat, self.group, pick, self._computed, under)
+
+    def _picked(self, told):
+        """Of what all ranks have told, (n, two dims of the stream, ...), this one's choices."""
+        (n, *_), k, own = told.shape, self.router.top_k, self.w.experts // self.cut.ep
+        experts, first = told[..., :k], own * self.group.rank()
+        if self.router.taken:
+            slots, behind = self._slots(experts, told[..., k:], n)
+            each = behind // self.w.experts
+            choices = _in_slots(slots, behind)[first * each : (first + own) * each]
+            real = choices < len(slots)
+            return choices * real, [each] * own, real
+        chosen, start = experts.flatten(), 0
+        counts = numbers_of_rows(chosen, self.w.experts, Alone())[0]
+        if isinstance(experts, FakeTensor):
+            loads = self.cut.loads(self.w, self.group.rank()).tolist()
+        else:
+            counts = counts.tolist()
+            start, loads = sum(counts[:first]), counts[first : first + own]
+        return chosen.argsort(stable=True)[start : start + sum(loads)], loads, None
 
     def _taken(self, x, slots, behind, under):
         """As `_through`, in buffers of equal size: rows that are not taken come back as zeros."""
         n, each = self.cut.ep, len(slots) // len(x)
         rows = F.pad(x.repeat_interleave(each, 0), (0, 0, 0, 1))
-        source = slots.new_full((behind + 1,), len(slots))
-        source[slots] = torch.arange(len(slots), device=slots.device)
+        source = _in_slots(slots, behind)
         way, own = equally(self.group), self.w.experts // n
-        sent = travel(rows[source[:-1]], way, self.group, under[0])
+        sent = travel(rows[source], way, self.group, under[0])
         parts = sent.view(n, own, -1, x.shape[-1]).transpose(0, 1)
         y = self._computed(parts.flatten(0, 2), [parts.shape[1] * parts.shape[2]] * own)
         y = y.view(own, n, -1, x.shape[-1]).transpose(0, 1).flatten(1, 2)
@@ -239,6 +269,13 @@ class SharedExperts:
             self.first()
             self.second()
         return self.y  # pyright: ignore[reportReturnType]
+
+
+def _in_slots(slots, behind):
+    """The choice in each place before ``behind``; where there is none, the number of choices."""
+    source = slots.new_full((behind + 1,), len(slots))
+    source[slots] = torch.arange(len(slots), device=slots.device)
+    return source[:-1]
 
 
 def by_expert(received: Sequence[Sequence[int]]) -> Tensor:

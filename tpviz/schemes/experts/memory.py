@@ -13,23 +13,29 @@ if TYPE_CHECKING:
 
 def experts_kept(at: "Layout", w: "GPT") -> int:
     """Bytes that autograd keeps of the MLP until backward: rows that the rank computes and what
-    `mlp_kept` has of each; the results of its own choices; scores, and the orders of rows."""
+    `mlp_kept` has of each; the results of its own choices, where all ranks get all tokens those of
+    the rows; scores, and the orders of rows."""
     cut = cut_of(at, w)
     tokens, wide = w.batch * w.seq // cut.parts, max(w.itemsize, 4)
     rows, loads = tokens * w.top_k, int(cut.loads(w, cut.at(w)).sum())
     width, own = mlp_kept(w) // cut.etp, cut.tp > 1 and (cut.etp > 1) == at.sp
-    numbers = loads * (w.hidden + width) + rows * w.hidden
+    numbers = loads * (w.hidden + width) + (loads if cut.gathered else rows) * w.hidden
     numbers += tokens * (w.shared_experts * width + own * w.hidden)
-    return numbers * w.itemsize + tokens * w.experts * wide + 8 * (3 * rows + 2 * loads)
+    orders = (1 + cut.ep) * rows + loads if cut.gathered else 3 * rows + 2 * loads
+    shares = loads * wide * cut.gathered
+    return numbers * w.itemsize + tokens * w.experts * wide + shares + 8 * orders
 
 
 def experts_backward(at: "Layout", w: "GPT") -> int:
     """Bytes that backward has for a moment besides: as it begins, gradients of the rank's choices,
     twice; as it ends, those of all matrices, second layers' once more as one tensor, where what
-    `experts_kept` has of rows is gone."""
+    `experts_kept` has of rows is gone. Where all ranks get all tokens, these and the rows' own take
+    the place of the choices."""
     cut = cut_of(at, w)
     choices = w.batch * w.seq // cut.parts * w.top_k * w.hidden
     loads, own = int(cut.loads(w, cut.at(w)).sum()), w.experts // cut.ep
+    if cut.gathered:
+        choices = (w.batch * w.seq // cut.parts * cut.ep + loads) * w.hidden
     weights = own * w.hidden * (w.up_features + 2 * w.mlp_width) // cut.etp
     gone = loads * (w.hidden + mlp_kept(w) // cut.etp)
     return max(2 * choices, choices + weights - gone) * w.itemsize

@@ -7,6 +7,12 @@ for one MLP, forward and in backward again:
     an all-to-all of as many rows as it has for experts of others, of at most T k H b bytes;
     one of as many rows as others have for its experts, back.
 
+Where `ExpertCut.gathered` says so, it sends instead, of n ranks of ep,
+
+    an all-gather of two numbers for each choice, three under a capacity; in backward a
+    reduce-scatter of one, the weights' gradients: n T k numbers;
+    an all-gather of n T H numbers, and a reduce-scatter of as many.
+
 Where `ExpertCut.overlap` says so, shared experts' first layer is computed while rows go there, and
 the second while they come back; backward likewise, the second first.
 
@@ -40,20 +46,12 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     cut = cut_of(at.at, w)
     index = cut.at(w)
     loads = [int(n) for n in cut.loads(w, index)]
-    sent = cut.sent(w)
-    for_ranks = sent.reshape(cut.ep, -1).sum(1)
-    own = int(for_ranks[index])
-    least = own if "ep" in dict(w.place) else int(for_ranks.min())  # of all ranks one sends most
     tokens = w.batch * w.seq // cut.parts
     item, h, parts, wide = w.itemsize, w.hidden, cut.etp, max(w.itemsize, 4)
     dtype = "float32" if item < 4 else ""
     score = lambda m, k, n: gemm(m, k, n, wide)._replace(dtype=dtype)
     ups, downs = (h, w.up_features // parts), (w.mlp_width // parts, h)
-    there = rows(cut, int(sent.sum()) - least, h * item)
-    back = rows(cut, sum(loads) - own, h * item)
-    if w.capacity and there:
-        there = back = [Collective("ep", "all_to_all", int(sent.sum()) * h * item)]
-    numbers = [Collective("ep", "all_to_all", 8 * w.experts)] * (cut.ep > 1 and not w.capacity)
+    told, there, back, told_back = (_gathered if cut.gathered else _routed)(cut, w, index)
     counts = [
         Collective(axis, "all_reduce", w.batch * w.experts * wide)
         for axis in parts_over(cut, w) * bool(w.aux_loss)
@@ -68,7 +66,7 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     forward = [
         *before,
         score(tokens, h, w.experts),
-        *numbers,
+        *told,
         *(under(there, shared[0]) if over else there),
         *[gemm(load, *layer, item) for load in loads for layer in (ups, downs)],
         *(under(back, shared[1]) if over else [*back, *shared[0], *shared[1]]),
@@ -87,6 +85,7 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     ]
     to_up = [
         *(under(back, shared_back[0]) if over else back),
+        *told_back,
         score(tokens, w.experts, h),
         score(w.experts, tokens, h),
         *before_back,
@@ -97,6 +96,30 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
 def under(moves: list[Collective], kernels: list[Kernel]) -> list[Operation]:
     """The kernels while the collective, if there is one, is in flight."""
     return [*map(Issue, moves), *kernels, *(Wait(move.axis) for move in moves)]
+
+
+def _routed(cut, w, index):
+    """(numbers of rows; rows there; back; nothing in backward) of the rank with this index."""
+    sent = cut.sent(w)
+    for_ranks = sent.reshape(cut.ep, -1).sum(1)
+    own, size = int(for_ranks[index]), w.hidden * w.itemsize
+    least = own if "ep" in dict(w.place) else int(for_ranks.min())  # of all ranks one sends most
+    if w.capacity and cut.ep > 1:
+        there = [Collective("ep", "all_to_all", int(sent.sum()) * size)]
+        return [], there, there, []
+    numbers = [Collective("ep", "all_to_all", 8 * w.experts)] * (cut.ep > 1)
+    there = rows(cut, int(sent.sum()) - least, size)
+    return numbers, there, rows(cut, cut.ep * own - own, size), []
+
+
+def _gathered(cut, w, index):
+    """(weights and choices of all tokens; the tokens; the sums back; the weights' gradients)."""
+    tokens, wide = w.batch * w.seq // cut.parts * cut.ep, max(w.itemsize, 4)
+    move = lambda kind, numbers, size: [Collective("ep", kind, tokens * numbers * size)]
+    there, back = (move(k, w.hidden, w.itemsize) for k in ("all_gather", "reduce_scatter"))
+    told = (3 if w.capacity else 2) * w.top_k
+    weights = move("reduce_scatter", w.top_k, wide)
+    return move("all_gather", told, wide), there, back, weights
 
 
 def rows(cut: ExpertCut, number: int, size: int) -> list[Collective]:

@@ -47,6 +47,10 @@ class Experts(Around):
     whole experts and chooses for its part of the tokens; with all of them each has a part of every
     expert, as of any other matrix.
 
+    ``dispatch="all_gather"``: each rank gets all tokens of ep and computes its experts on those
+    that chose them; results are reduce-scattered. Fewer bytes where ep is less than the experts of
+    a token (`tpviz.schemes.experts.paper`), and as many however uneven the choices.
+
     ``overlap="shared"``: shared experts, which need no row of others, are computed while rows
     travel, forward and backward, as in Megatron-LM and DeepSeek-V3. No number changes.
     """
@@ -54,6 +58,11 @@ class Experts(Around):
     ep: int = knob(2, help="ranks that the experts are spread over", low=1, high=1024)
     etp: int = knob(
         1, help="ranks of the tensor parallelism inside that share an expert", low=1, high=64
+    )
+    dispatch: str = knob(
+        "all_to_all",
+        help="rows to the ranks that have their experts, or all tokens to all ranks",
+        choices=("all_to_all", "all_gather"),
     )
     overlap: str = knob(
         "none",
@@ -104,7 +113,10 @@ class Experts(Around):
     def cut(self) -> ExpertCut:
         """How experts are cut."""
         at = self.layout
-        return ExpertCut(self.ep, self.etp, at.i, at.inside, self.overlap == "shared")
+        gathered = self.ep > 1 and self.dispatch == "all_gather"
+        return ExpertCut(
+            self.ep, self.etp, at.i, at.inside, self.overlap == "shared", gathered=gathered
+        )
 
     @property
     def axes(self) -> dict[str, int]:

@@ -50,6 +50,11 @@ class ExpertsView(Framed):
         self.strategy = Experts(ep=4) if strategy is None else strategy
         if not isinstance(self.strategy, Experts):
             raise ValueError(f"This shows tv.Experts, not {getattr(strategy, 'short', strategy)}")
+        if self.strategy.dispatch != "all_to_all":
+            raise ValueError(
+                f"This shows rows on the way to their experts, not dispatch="
+                f"{self.strategy.dispatch!r}: use dispatch='all_to_all'"
+            )
         self.workload = w = WORKLOAD if workload is None else workload
         if not isinstance(w, GPT):
             raise ValueError(f"ExpertsView needs a workload such as tv.GPT(experts=8), not {w!r}")
@@ -73,7 +78,7 @@ class ExpertsView(Framed):
             vars(self.strategy),
             compact=True,
             more=more,
-            without=("etp", "accumulation", "recompute"),
+            without=("etp", "dispatch", "overlap", "accumulation", "recompute"),
             stops={"ep": sorted({1, 2, 4, 8, self.strategy.ep})},
         )
         super().__init__(knobs, ExpertsSteps(autoplay))

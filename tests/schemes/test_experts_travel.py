@@ -1,5 +1,5 @@
-"""Shared experts while rows travel: equal to one process, with bytes, kernels and times of the
-program by formula, and never slower than one after the other."""
+"""Shared experts while rows travel, and tokens gathered by all ranks of experts: equal to one
+process, with bytes, times and memory of the program by formula."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from tiny import EXACT, assert_equal, captured, named, peaks
 
 import tpviz as tv
 from tpviz.core.step import Issue, Kernel, Wait
+from tpviz.schemes.experts.paper import gathered_bytes, gathering_sends_less, row_bytes
 
 HOT = tv.GPT(
     hidden=32,
@@ -25,19 +26,27 @@ BOX = tv.clusters.nvlink_pairs(pairs=4).scale_model(hidden=64)
 UNHIDDEN = replace(BOX, device=replace(BOX.device, unhidden=0.4, startup=2e-6, pointwise="eager"))
 TP, SP = tv.Megatron(tp=2), tv.Megatron(tp=2, sp=True)
 TWO = tv.Experts(ep=2, overlap="shared")
+ALL = tv.Experts(ep=2, dispatch="all_gather")
 CASES = [
     (replace(TWO, accumulation=2, recompute="full"), CHOSEN),
     (TWO, DROPPING),
     (SP * TWO, CHOSEN),
     (TP * replace(TWO, etp=2), HOT),
     (SP * replace(TWO, etp=2), DROPPING),
+    (replace(ALL, ep=4), HOT),
+    (replace(ALL, accumulation=2, recompute="full", overlap="shared"), CHOSEN),
+    (SP * replace(ALL, etp=2), DROPPING),
+    (TP * ALL, replace(HOT, top_k=3)),
+    (ALL, replace(DROPPING, shared_experts=0)),
+    (ALL * tv.Context(cp=2), HOT),
     (TWO * tv.DataParallel(dp=2, zero=2), HOT),
 ]
 
 
-@pytest.mark.parametrize("strategy, w", CASES, ids=named)
+@pytest.mark.parametrize("strategy, w", CASES[::2], ids=named)
 def test_equals_one_process(strategy, w):
-    assert_equal(strategy, w, among=CASES)
+    """Half of the kinds; those of test_experts.py that are drawn have all."""
+    assert_equal(strategy, w, among=CASES[::2])
 
 
 @pytest.mark.parametrize("strategy, w", CASES, ids=named)
@@ -71,9 +80,40 @@ def test_takes_less_time_and_sends_as_much(w):
     assert hidden[1] < hidden[0]
 
 
-def test_memory_is_what_is_tracked():
+def test_gathering_sends_less_to_fewer_ranks_than_experts_of_a_token():
+    """The bytes that each rank sends, forward and backward, exactly; weights and choices aside."""
+    for top_k in (1, 2, 4, 8):
+        w = replace(HOT, hidden=1024, routing=tv.Routing(), top_k=top_k, shared_experts=0)
+        for ep in (2, 4, 8):
+            ways = [tv.Experts(ep=ep, dispatch=way) for way in ("all_to_all", "all_gather")]
+            rows = [_sent(way.ledger(w), w.layers) for way in ways]
+            local = ways[0].local(w)
+            assert rows[0] == pytest.approx(2 * row_bytes(local, ep), rel=0.01)
+            assert rows[1] == pytest.approx(2 * gathered_bytes(local, ep), rel=0.03)
+            assert (ep < top_k) == gathering_sends_less(local, ep)
+            assert ep == top_k or (rows[1] < rows[0]) == (ep < top_k)
+
+
+def _sent(ledger, layers):
+    kinds = "all_to_all_v", "all_gather", "reduce_scatter"
+    return sum(r.wire_bytes for r in ledger.rows if r.collective in kinds) / layers
+
+
+def test_the_times_say_so_too():
+    w = replace(HOT, hidden=512, routing=tv.Routing(), top_k=8, shared_experts=0)
+    box = tv.clusters.nvlink_pairs(pairs=2)
+    for top_k, less in ((8, True), (1, False)):
+        w = replace(w, top_k=top_k)
+        ways = [tv.Experts(ep=4, dispatch=way) for way in ("all_to_all", "all_gather")]
+        times = [tv.predict(way, w, box).step_time for way in ways]
+        assert (times[1] < times[0]) == less
+
+
+@pytest.mark.parametrize("strategy", [TWO, ALL], ids=named)
+def test_memory_is_what_is_tracked(strategy):
     w = replace(HOT, hidden=64, seq=32, layers=3, routing=tv.Routing())
-    found, tracked = TWO.memory(w), peaks(TWO, w)
+    cases = (TWO, w), (ALL, w)
+    found, tracked = strategy.memory(w), peaks(strategy, w, cases)
     assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
     assert found["activations"] == pytest.approx(tracked["activations"], rel=0.12)
 
