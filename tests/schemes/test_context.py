@@ -11,10 +11,10 @@ from products import draw
 
 import tpviz as tv
 from tpviz.core.step import Kernel, flat
+from tpviz.schemes.apart import apart
 from tpviz.schemes.context.paper import imbalance, ring_bytes, ulysses_bytes
 from tpviz.schemes.context.sequence import KINDS, SequenceCut
 from tpviz.schemes.context.step import operations
-from tpviz.schemes.context.strategy import apart
 from tpviz.schemes.gpt.kernels import attention
 from tpviz.schemes.merak.strategy import as_merak
 from tpviz.schemes.ownership import ownership
@@ -299,9 +299,9 @@ def test_merak_is_its_product_with_context():
     made = plan * cut
     factors = tv.Megatron(tp=2, sp=True), tv.Pipeline(pp=2, microbatches=2, recompute="full")
     assert made == factors[0] * cut * factors[1] * tv.DataParallel(dp=2, zero=1) == cut * plan
-    without, again = apart(made)
+    without, again = apart(made, tv.Context)
     assert as_merak(without) == plan and again == cut
-    assert apart(plan) == (plan, None)
+    assert apart(plan, tv.Context) == (plan, None)
 
 
 @pytest.mark.parametrize("make", [lambda c: c, lambda c: tv.Megatron(tp=2) * c])
@@ -310,7 +310,7 @@ def test_what_is_left_without_it_accumulates_and_recomputes_as_before(make, arou
     knobs = {"accumulation": 2, "recompute": "full"}
     made = make(tv.Context(cp=2, **knobs))
     made = made * around if around != 1 else made
-    without, cut = apart(made)
+    without, cut = apart(made, tv.Context)
     assert cut == tv.Context(cp=2)
     assert without.accumulation == 2 and without.inside.recompute == "full"
     assert without.axes == {a: n for a, n in {"dp": 1, **made.axes}.items() if a != "cp"}

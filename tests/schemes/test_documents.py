@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 import tpviz as tv
 from tpviz.core.step import Kernel
+from tpviz.schemes.apart import uncut
 from tpviz.schemes.context.paper import imbalance
 from tpviz.schemes.context.sequence import KINDS, SequenceCut
-from tpviz.schemes.context.strategy import uncut
 from tpviz.schemes.gpt.kernels import attending
 from tpviz.schemes.gpt.model import Heads, ReferenceGPT
 from tpviz.schemes.gpt.program import batch_of, reference_program

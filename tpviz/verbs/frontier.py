@@ -9,7 +9,7 @@ excluded, and nothing was lost: branch and bound (Land and Doig 1960).
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
@@ -17,6 +17,7 @@ from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core.tables import show_bytes
+from tpviz.schemes.advice import unadvised
 from tpviz.schemes.strategy import Strategy
 
 from .predict import check, predict
@@ -165,10 +166,15 @@ class Frontier:
     def _arrive(self, cell):
         """Keep a cell with its bound; one whose sizes clash is rejected with all its choices."""
         with rejecting(self.found.rejected, cell.strategy, "sizes", len(cell.choices)):
-            check(cell.strategy, *self.on)
+            self._check(cell.strategy)
             free = cell.alone or self.communication
             least = 0.0 if free else cell.strategy.least_of_all(*self.on)
             self._push(self._cells, least, cell, cell.choices)
+
+    def _check(self, strategy):
+        """`check`, of which only the first error says what would work: that takes long."""
+        with unadvised() if self.found.rejected else nullcontext():
+            check(strategy, *self.on)
 
     def _push(self, heap, bound, cell, some):
         """Keep choices with their bound, unless it excludes them."""
@@ -209,7 +215,7 @@ class Frontier:
             return
         self._seen.add(strategy)
         with rejecting(self.found.rejected, strategy, "sizes"):
-            check(strategy, *self.on)
+            self._check(strategy)
             with rejecting(self.found.rejected, strategy, "memory"):
                 _check_least(strategy, *self.on, self.training)
                 if not self._worth(cell.bound(choice, closely=True), cell):

@@ -19,7 +19,13 @@ MLP                        2 T (u + f) / t, activations    2 T (u + 2 f) / t
                            being one kernel
 dropout's masks            2 T h / n
 statistics of norms        4 T or 8 T / n each             the same
+experts, of R rows         2 R (h + (u + f) / e)           the same
+their router               6 T E / n'                      the same
 =========================  ==============================  ===================================
+
+R are the rows that a rank's experts compute, e the ranks that share one (`etp`), E all experts, n'
+= t / e the parts of a sequence that ranks choose for. Weights of experts multiply their results
+before the second product, so the results themselves are not kept; shared experts are as an MLP.
 
 Besides, the last stage keeps its last norm and, in 32 bits, its logits. What is in memory for a
 moment on top is the larger of the loss, of backward of the head, and of backward of a block. Full
@@ -32,6 +38,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.cluster.clock.cost import Memory
+from tpviz.schemes.experts.cut import ExpertCut, cut_of
 from tpviz.schemes.gpt.memory import statistics
 from tpviz.schemes.pipeline.sharding import unit_numels
 from tpviz.schemes.pipeline.step import num_local_parameters
@@ -167,19 +174,38 @@ def states(s: "Merak", w: "GPT", stages: Iterable[int], run: TrainingRun) -> dic
     the place of the parameters, whose ends and two blocks are gathered (as FSDP: derived).
     """
     numels = num_local_parameters(s, w)
+    count = sum(len(s.blocks(w)[stage]) for stage in stages)
     number = sum(numels[stage] for stage in stages)
     at = s.inside.layout
     number -= w.tied * (s.pp == 1) * w.vocab * w.hidden // (at.i * at.s)  # both ends share it
-    weights, gradients, zero = 2 * number, run.summed * number, s.zero_stage
-    rest = (run.master + 2 * run.moment) * number / run.shards
+    cut, zero = cut_of(at, w), s.zero_stage
+    whole, own = _of_experts(w, ExpertCut(1, at.i)), _of_experts(w, cut)
+    number, experts = number - count * whole, count * own
+    weights, gradients = 2 * (number + experts), run.summed * (number + experts)
+    others = max(run.shards * cut.parts // cut.ep, 1) if run.shards > 1 else 1
+    shared = number / run.shards + experts / others
+    rest = (run.master + 2 * run.moment) * shared
     if zero > 1:
-        block = sum(unit_numels(s, w, "blocks.0").values())
-        ends = max(number - block * sum(len(s.blocks(w)[stage]) for stage in stages), 0)
-        gradients = gradients / run.shards + 2 * ends + 6 * block
+        block = sum(unit_numels(s, w, "blocks.0").values()) - whole + own
+        ends = max(number + experts - block * count, 0)
+        gradients = run.summed * shared + 2 * ends + 6 * block
         if zero == 3:
-            shard = (run.master or 2) * number / run.shards
-            weights, rest = shard + 2 * ends + 4 * block, rest - run.master * number / run.shards
+            weights = (run.master or 2) * shared + 2 * ends + 4 * block
+            rest -= run.master * shared
     return {"parameters": weights, "gradients": gradients, "optimizer": round(rest)}
+
+
+def _of_experts(w, cut):
+    """Parameters of a block's experts on a rank, but for those that are shared."""
+    return w.experts * w.hidden * (w.up_features + w.mlp_width) // (cut.ep * cut.etp)
+
+
+def _shapes(w, tp, cut):
+    """Elements of a rank's matrices of a block, of several experts one."""
+    one = w.hidden * (w.up_features + w.mlp_width)
+    attention = w.hidden * (w.qkv_features + w.query_features)
+    others = attention + one * (w.shared_experts if w.experts else 1)
+    return others / tp + one / cut.etp * (w.experts > 0)
 
 
 def _beside(s, w, run, last):
@@ -188,7 +214,7 @@ def _beside(s, w, run, last):
     mask."""
     local = s.local(w)
     tokens = local.batch * w.seq
-    dummies = 2 * w.block_matrices / s.tp * run.fused_grads
+    dummies = 2 * _shapes(w, s.tp, cut_of(s.inside.layout, w)) * run.fused_grads
     gathered = 2 * tokens * w.hidden * (run.split and last)
     return run.workspace + dummies + gathered + 2 * tokens * (28 + run.mask * w.seq)
 
@@ -232,8 +258,9 @@ def _kept(w, tp, run, count, drop, first, last):
 
 def _block(w, tokens, stream, tp, run):
     """(what a block keeps, what its backward has besides for a moment)."""
-    features = w.qkv_features + w.query_features + w.up_features
-    features += w.mlp_width * (1 if run.fused_mlp else 1 + w.gated)
+    features = w.qkv_features + w.query_features
+    of_mlp = w.up_features + w.mlp_width * (1 if run.fused_mlp else 1 + w.gated)
+    features += of_mlp * (w.shared_experts if w.experts else 1)
     whole, rows = 2 * tokens * w.hidden, tokens * w.heads / tp
     inputs = 2 * (whole if run.gathered else stream)
     kept = 2 * stream + inputs + 2 * tokens * (features + run.again) / tp
@@ -244,4 +271,10 @@ def _block(w, tokens, stream, tp, run):
         kept += 4 * rows
     if run.dropout:
         kept += stream
-    return kept, stream + 2 * tokens * w.up_features / tp
+    backward = stream + 2 * tokens * w.up_features / tp
+    if w.experts:
+        cut = w.cut or ExpertCut(1, tp, tp)
+        rows = int(cut.loads(w, cut.at(w)).sum())
+        kept += 2 * rows * (w.hidden + of_mlp / cut.etp) + 6 * tokens * w.experts / cut.parts
+        backward = stream + 2 * rows * (w.hidden + w.up_features / cut.etp)
+    return kept, backward

@@ -25,8 +25,8 @@ from tpviz.cluster.clusters import GPUS
 from tpviz.cluster.profiles import framework_of
 from tpviz.core.checks import number, one_of, settle
 from tpviz.core.tables import show_bytes
+from tpviz.schemes.apart import uncut
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.schemes.context.strategy import uncut
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.schemes.pipeline.memory import memory_of
@@ -144,8 +144,9 @@ def check_states(
     if workload.itemsize > 2:
         return
     run = (training or USUAL).of(TrainingRun(summed=UNFUSED.get(framework_of(cluster), 4)))
-    run = replace(run, shards=strategy.replicas.ranks if strategy.zero_stage else 1)
-    least = sum(states(strategy, workload, range(strategy.stages), run).values()) / strategy.pp
+    s, w = uncut(strategy, workload)
+    run = replace(run, shards=s.replicas.ranks if s.zero_stage else 1)
+    least = sum(states(s, w, range(s.stages), run).values()) / s.pp
     if least > (size := room(cluster, training)):
         raise ValueError(
             f"{strategy.short} needs {show_bytes(least)} or more for parameters, gradients and "
@@ -191,7 +192,8 @@ def words(workload: "GPT", cluster: "Cluster", training: Training | None = None)
 def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
     """(the equivalent `Merak`, perhaps of one stage; its workload; number of ranks that ZeRO shards
     over), the form in which frameworks run it; None if no framework has such a plan. Parts of
-    sequences are counted as sequences of their own, without the keys and values that travel."""
+    sequences are counted as sequences of their own, without the keys and values that travel; ranks
+    of ep as replicas that have a part of the experts each."""
     s, w = uncut(s, w)
     if isinstance(s := as_merak(s), Merak):
         usual = s.schedule in ORDERS and s.recompute != "stage_aware" and not s.subpipeline

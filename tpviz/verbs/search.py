@@ -34,7 +34,7 @@ from .ranking import (
     rounded,
 )
 from .room import Training, check_training, need, room
-from .space import Cell, Kind, also, cells, kinds, space, usual
+from .space import Cell, Kind, also, cells, space, tried, usual
 from .why import rivals
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def search(
         names of classes, or single strategies; one of these, or a list; None: every registered
         class but `Pipeline`, whose products with Megatron-LM are `Merak`: give it besides for
         pipelines around ATP, AxoNN and T3. `Context` only where sequences have `space.LONG` tokens
-        or more, or nothing fits without it.
+        or more, or nothing fits without it; `Experts`, in products with Megatron-LM and pipelines,
+        where the workload has experts, and then no ATP, AxoNN and T3, which do not split them.
     top : how many of the fastest predictions are simulated; so is the best of other kinds. That
         many plans, `LISTED` at least, are surely the fastest by formula.
     objective : "step", the time of a whole step, or "communication", only what
@@ -109,7 +110,7 @@ def search(
     simulate = objective == "step" if simulate is None else simulate
     top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
     run, by_step = whole_number("run", run, 0, top), objective == "step"
-    given = kinds(strategies, also(workload) if by_step else ())
+    given = tried(workload, strategies, also(workload) if by_step else ())
     show = viewer(progress)
     check_training(training, workload)
     share = limit * (SHARE if simulate else 1)
@@ -117,8 +118,8 @@ def search(
     try:
         common = by_step and Merak in given
         first = usual(workload, cluster, world_size, True, given) if common else ()
-        tried = cells(workload, world_size, given, not by_step)
-        found = looking.by_formula(tried, max(top, LISTED), first)
+        others = cells(workload, world_size, given, not by_step)
+        found = looking.by_formula(others, max(top, LISTED), first)
         if not found.rows and strategies is None and by_step and Context not in given:
             given, nothing = [*given, Context], found
             found = looking.by_formula(cells(workload, world_size, Context), max(top, LISTED), ())

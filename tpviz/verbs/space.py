@@ -7,12 +7,14 @@ at most before it looks inside; a large space is never made whole.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 from tpviz.cluster.profiles import framework_of
 from tpviz.core.checks import divisors, one_of
 from tpviz.schemes import strategies as registered
 from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.experts.strategy import Experts
 from tpviz.schemes.knobs import RECOMPUTE
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy
@@ -84,7 +86,7 @@ def cells(
     ranks between the two; a pipeline's own layouts are products. plain : only the classes' own
     ``space``, of one microbatch.
     """
-    given = kinds(strategies, () if plain else also(workload))
+    given = tried(workload, strategies, () if plain else also(workload))
     yield from (Cell(s, workload, True) for s in given if isinstance(s, Strategy))
     for layout in _layouts(workload, world_size, given, plain):
         for one in (layout,) if plain else layout.microbatched(workload):
@@ -92,8 +94,9 @@ def cells(
 
 
 def also(workload: "GPT") -> tuple[type[Strategy], ...]:
-    """Classes tried besides those that are ``searched``: `Context` where sequences are long."""
-    return (Context,) * (workload.seq >= LONG)
+    """Classes tried besides those that are ``searched``: `Context` where sequences are long, and
+    `Experts` where there are some."""
+    return (Context,) * (workload.seq >= LONG) + (Experts,) * bool(workload.experts)
 
 
 def usual(
@@ -105,13 +108,15 @@ def usual(
 ) -> Iterator[Cell]:
     """What people run on such a cluster, which is looked at first: pipelines, of one stage too, of
     one sequence a microbatch, 1F1B or interleaved as deep as layers divide, tp inside a node with
-    sequence parallelism, ZeRO as the cluster's framework has it, and long sequences on a ring of
-    balanced parts of `PART` tokens or more. every : ZeRO 2 and 3 too. strategies : of these
+    sequence parallelism, ZeRO as the cluster's framework has it, long sequences on a ring of
+    balanced parts of `PART` tokens or more, and experts over replicas, one on a rank of tp or on
+    all. every : ZeRO 2 and 3 too. strategies : of these
     classes; by default `also` those for the workload."""
     framework, node = framework_of(cluster), cluster.levels[0].units if cluster.levels else 1
     fsdp, parts = framework == "FSDP", min(workload.seq // PART, world_size)
-    long = Context in (also(workload) if strategies is None else strategies)
-    for cp in (d for d in divisors(world_size) if d == 1 or (long and d <= parts)):
+    given = also(workload) if strategies is None else strategies
+    most = workload.experts if Experts in given else 1
+    for cp in (d for d in divisors(world_size) if d == 1 or (Context in given and d <= parts)):
         for plan in Merak.layouts(workload, world_size // cp):
             count, replicas = workload.batch // plan.dp, plan.dp * cp
             split = plan.sp or (plan.tp == 1 and not plan.subpipeline)
@@ -122,15 +127,18 @@ def usual(
             made = replace(plan, microbatches=count, zero=(3 if fsdp else 1) * (replicas > 1))
             zeros = (1, 2, 3) if every and replicas > 1 else (made.zero,)
             choices = _usual_choices(made, workload, zeros)
-            if cp > 1:
-                yield _product(made, Context(cp=cp), workload, choices)
-            else:
-                yield Cell(made, workload, choices=choices)
+            for ep in divisors(gcd(most, plan.dp)) if most > 1 else (1,):
+                for etp in sorted({1, plan.tp}) if ep > 1 else (1,):
+                    own = [Experts(ep=ep, etp=etp)] * (ep > 1) + [Context(cp=cp)] * (cp > 1)
+                    shared = replace(made, dp=plan.dp // ep)
+                    yield _product(shared, own, workload, choices)
 
 
-def _product(plan, context, workload, choices):
-    """A cell of Merak's plans and a `Context`; ZeRO is the replicas'."""
-    made = plan * context
+def _product(plan, others, workload, choices):
+    """A cell of Merak's plans and other factors; ZeRO is the replicas'."""
+    if not others:
+        return Cell(plan, workload, choices=choices)
+    made = prod(others, start=plan)
     data = {zero: replace(made.data, zero=zero) for zero in range(4)}
     own = [{**c, "data": data[c["zero"]]} for c in choices]
     return Cell(made, workload, choices=[{k: c[k] for k in c if k != "zero"} for c in own])
@@ -175,6 +183,16 @@ def space(
             if strategy not in seen:
                 seen.add(strategy)
                 yield strategy
+
+
+def tried(
+    workload: "GPT", strategies: Kind | Iterable[Kind] | None, more: Iterable[type[Strategy]] = ()
+) -> list[type[Strategy] | Strategy]:
+    """As `kinds`; None: but for classes that do not split the workload's blocks."""
+    found = kinds(strategies, more)
+    if strategies is None and (workload.experts or workload.kv_lora):
+        return [cls for cls in found if getattr(cls, "every_block", True)]
+    return found
 
 
 def kinds(

@@ -72,6 +72,8 @@ class ATP(TensorParallel):
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
 
+    every_block = False
+
     def __post_init__(self):
         object.__setattr__(self, "mesh", _pair(self.mesh))
         super().__post_init__()

@@ -75,6 +75,7 @@ class AxoNN(TensorParallel):
     clip: float = knob(0.0, help="largest norm of the gradient (0: any)", low=0.0, high=1e6)
 
     shares_batch, shares, scheme = "data", ("data", "z"), "tpviz.schemes.axonn"
+    every_block = False
     flat_over = shares
     parent_axis = MappingProxyType({"z_ahead": "z"})
 

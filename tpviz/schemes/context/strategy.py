@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, fields, replace
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from tpviz.core.checks import divides, divisors
 from tpviz.core.step import Collective, Part, Step
@@ -226,36 +226,6 @@ def _forms(ranks: int) -> "Iterator[dict[str, Any]]":
     for kind in KINDS if ranks > 1 else KINDS[:1]:
         inside = (1,) if kind == "ulysses" else divisors(ranks)[:-1] or (1,)
         yield from ({"cp": ranks // n, "kind": kind, "ulysses": n} for n in inside)
-
-
-def uncut(strategy: Any, workload: GPT) -> tuple[Any, GPT]:
-    """(the product without its `Context`, a workload whose sequences are its parts of sequences): a
-    rank has as many tokens, and as many replicas share gradients. Others as they are."""
-    made, inside = apart(strategy)
-    if inside is None:
-        return strategy, workload
-    cp, made = inside.cp * inside.ulysses, cast("Any", made)
-    alone = isinstance(made, DataParallel)
-    around = made if alone else made.around
-    around = replace(around, dp=made.dp * cp, shard=around.shard * cp)
-    made = replace(around if alone else replace(made, data=around), placement="")
-    seq, batch = workload.seq // cp, workload.batch * cp
-    return made, replace(workload, seq=seq, batch=batch, documents=())
-
-
-def apart(strategy: Strategy) -> tuple[Strategy, Context | None]:
-    """(the product without its `Context`, inside of data parallelism where nothing is around; the
-    `Context` alone, or None)."""
-    inside = strategy if isinstance(strategy, Context) else getattr(strategy, "inner", None)
-    if not isinstance(inside, Context):
-        return strategy, None
-    around = cast("Any", strategy)
-    if strategy is inside:
-        around = DataParallel(dp=1, accumulation=inside.accumulation)
-    again = {"recompute": inside.recompute} if isinstance(around, DataParallel) else {}
-    usual: dict[str, Any] = {"accumulation": 1, "recompute": "none", "placement": ""}
-    alone = replace(inside, inner=None, summing=True, **usual)
-    return replace(around, inner=inside.inner, **again), alone
 
 
 @lru_cache(maxsize=256)  # a search asks a million times, for few

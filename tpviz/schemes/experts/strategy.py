@@ -13,17 +13,22 @@ parallelism of experts besides (Yan et al. 2025, arXiv 2504.14960).
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Self
+from itertools import product
+from math import gcd
+from typing import TYPE_CHECKING, Any, Self
 
-from tpviz.core.checks import divides
+from tpviz.core.checks import divides, divisors
 from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.step import SHARED
 from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
+from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.ownership import local_shapes
+from tpviz.schemes.pipeline.strategy import Pipeline
 from tpviz.schemes.strategy import Strategy, register
+from tpviz.schemes.zero.strategy import DataParallel
 
 from .cut import ExpertCut
 
@@ -31,10 +36,13 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from tpviz.core.step import Operation
+    from tpviz.schemes.gpt.pointwise import Held
     from tpviz.schemes.grid.program import Groups
 
 __all__ = ["GPT", "Experts"]
 OF_EXPERTS = ("mlp.up.weight", "mlp.down.weight")
+ACROSS = "tp-ulysses-cp-dp-ep-pp"
+"""Replicas of the same experts side by side, rows across them; by default ep is next to tp."""
 
 
 @register
@@ -142,7 +150,7 @@ class Experts(Around):
         self._check_parts()
         divides("experts", w.experts, "ep", self.ep)
         divides("batch", w.batch, "ep*accumulation", self.ep * self.accumulation)
-        self.within.check(w.with_batch(w.batch // self.ep))
+        self.within.check(self._shared(w))
         if self.cut.parts > 1:
             divides("seq", w.seq, self.cut.inside, self.cut.parts)
             if w.capacity:
@@ -153,8 +161,14 @@ class Experts(Around):
 
     def local(self, workload: GPT) -> GPT:
         """The workload of one microbatch of one rank."""
-        shared = workload.with_batch(workload.batch // self.ep)
-        return _part(self.within.local(shared), self.cut)
+        return _part(self.within.local(self._shared(workload)), self.cut)
+
+    def held(self, workload: GPT, rank: int = 0) -> "Held":
+        return self.within.held(self._shared(workload))
+
+    def _shared(self, workload: GPT):
+        """A rank's part of the batch."""
+        return workload.with_batch(workload.batch // self.ep)
 
     def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         at, found = self.layout, dict(self.within.splits(workload))
@@ -184,11 +198,10 @@ class Experts(Around):
         )
 
     def pieces(self, workload: GPT, split: bool = False) -> "dict[str, list[Operation]]":
-        """Those of the factor inside, on a workload that says how experts are cut; and the sums of
-        gradients."""
+        """Those of the factor inside, on a workload that says how experts are cut."""
         if split:
             self.check_split_backward()
-        return {**self.within.pieces(workload), "sync": self.sums(workload)}
+        return self.within.pieces(workload)
 
     def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
         made = self.within.groups(mesh, halves)
@@ -196,10 +209,35 @@ class Experts(Around):
         return made
 
     @classmethod
+    def layouts(cls, workload: GPT, world_size: int) -> Iterator[Strategy]:
+        """Every (pp, ep, tp, dp) of which ep divides the experts, with Megatron-LM's sequence
+        parallelism inside, an expert on one rank of tp or on all; of one stage as data parallelism
+        too; ranks of ep side by side, and with replicas inside, `ACROSS`."""
+        spread = divisors(gcd(workload.experts, world_size)) if workload.experts else []
+        for ep, pp, tp in product(spread[1:], divisors(world_size), divisors(world_size)):
+            dp, rest = divmod(world_size, pp * ep * tp)
+            if rest or not (cls.allows("ep", ep) and Megatron.allows("tp", tp)):
+                continue
+            inner = Megatron(tp=tp, sp=True) if tp > 1 else None
+            for etp, placement in product({1, tp}, ("", ACROSS)[: 1 + (dp > 1)]):
+                yield from around(cls(ep=ep, etp=etp, inner=inner), pp, dp, placement)
+
+    @classmethod
     def space(cls, workload: GPT, world_size: int) -> Iterator[Self]:
         """All ranks on ep."""
         if workload.experts and cls.allows("ep", world_size):
             yield cls(ep=world_size)
+
+
+def around(made: TensorParallel, pp: int, dp: int, placement: str = "") -> Iterator[Strategy]:
+    """Yield the products of one microbatch with replicas under ZeRO-1, and with a pipeline; of one
+    stage both."""
+    data = DataParallel(dp=dp, zero=1)
+    if pp == 1:
+        yield replace(data, inner=made, placement=placement)
+    if Pipeline.allows("pp", pp):
+        knobs: dict[str, Any] = {"pp": pp, "microbatches": 1, "placement": placement}
+        yield Pipeline(**knobs, inner=made, data=data)
 
 
 @lru_cache(maxsize=1024)

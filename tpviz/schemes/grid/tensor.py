@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 class TensorParallel(Strategy):
     """A strategy that cuts a block's matrices and activations by a ``layout``.
 
+    every_block : whether it splits experts and latent attention too.
     shares : its own axes over which the batch is split, outer first. flat_over : those over which
     it shards parameters that are whole otherwise, as ZeRO does. sequence : how sequences are
     cut, where they are.
@@ -46,6 +47,7 @@ class TensorParallel(Strategy):
     shares: Sequence[str] = ()
     flat_over: Sequence[str] = ()
     sequence: "SequenceCut | None" = None
+    every_block = True
 
     if TYPE_CHECKING:
 
@@ -103,8 +105,7 @@ class TensorParallel(Strategy):
 
     def pieces(self, workload: "GPT", split: bool = False) -> "dict[str, list[Operation]]":
         """The operations of each part of the network, as `step.pieces`, of one microbatch."""
-        found = pieces(self.layout, workload, split)
-        return found | {"sync": self.sums(workload)} if workload.experts else found
+        return pieces(self.layout, workload, split)
 
     def sums(self, workload: "GPT") -> "list[Operation]":
         """The sums of gradients by `summed`, one collective an axis."""
@@ -147,7 +148,10 @@ class TensorParallel(Strategy):
 
     def step(self, workload: "GPT") -> Step:
         local = self.local(workload)
-        parts = assemble(local, self.pieces(local), completion_order(self.layout), self.recompute)
+        found = self.pieces(local)
+        if local.experts:
+            found["sync"] = self.sums(local)
+        parts = assemble(local, found, completion_order(self.layout), self.recompute)
         return accumulated(parts, self.accumulation)
 
     def held(self, workload: "GPT", rank: int = 0) -> "Held":

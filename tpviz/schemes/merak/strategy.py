@@ -3,7 +3,7 @@
 Lai et al. 2023 (IEEE TPDS 34(5), arXiv 2206.04959; its abstract, and its released code). A stage's
 layers are split as Megatron-LM's, the batch over replicas, and each replica's part into
 microbatches that go through the stages: the product Megatron * Pipeline * DataParallel, in one.
-Multiplied with `Context` it is written as that product.
+Multiplied with `Context` or `Experts` it is written as that product.
 
 >>> Merak(pp=2, microbatches=8).check(GPT(batch=4))
 Traceback (most recent call last):
@@ -20,6 +20,7 @@ from typing import Any
 from tpviz.core.checks import divisors
 from tpviz.core.workload import GPT
 from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.experts.strategy import Experts
 from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.knobs import knob, knob_of
 from tpviz.schemes.megatron.strategy import Megatron
@@ -98,8 +99,8 @@ class Merak(Staged):
         return Pipeline(**own, inner=inner, data=data, placement=self.placement)
 
     def takes(self, other: Strategy) -> Strategy | None:
-        """With `Context` its `product`, that factor inside."""
-        return self.product.takes(other) if isinstance(other, Context) else None
+        """With `Context` and `Experts` its `product`, that factor inside."""
+        return self.product.takes(other) if isinstance(other, Context | Experts) else None
 
     @property
     def sequence_parallel(self) -> bool:

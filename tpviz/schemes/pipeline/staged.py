@@ -340,9 +340,12 @@ class Staged(Strategy):
         return [{k: v for k, v in c.items() if k != "zero"} for c in self._choices(workload, (0,))]
 
     def _choices(self, workload: GPT, zeros: tuple[int, ...]):
+        return orders(self.pp > 1, zeros, self._deep(workload))
+
+    def _deep(self, workload: GPT):
+        """The most stages of a rank."""
         high = self.__dataclass_fields__["chunks"].metadata["high"]
-        deep = min(workload.layers // self.pp, high) if self.microbatches % self.pp == 0 else 0
-        return _choices(self.pp > 1, zeros, deep)
+        return min(workload.layers // self.pp, high) if self.microbatches % self.pp == 0 else 0
 
     def least_of_all(self, workload: GPT, cluster: "Cluster") -> float:
         from .bounds import least_of_all
@@ -366,7 +369,7 @@ def _around(dp: int) -> DataParallel:
 
 
 @lru_cache(maxsize=64)
-def _choices(pipeline: bool, zeros: tuple[int, ...], deep: int) -> list[dict[str, Any]]:
+def orders(pipeline: bool, zeros: tuple[int, ...], deep: int) -> list[dict[str, Any]]:
     """Knobs of `Staged.choices`, with ZeRO's stage: a backward that is split and ZeRO from stage 2
     on exclude each other."""
     kept = [{"recompute": "stage_aware", "keep": part} for part in (0.75, 0.5, 0.25)]

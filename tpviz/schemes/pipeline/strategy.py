@@ -13,7 +13,9 @@
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -23,6 +25,7 @@ from tpviz.core.schedules.formulas import SPLIT
 from tpviz.core.schedules.own import as_text
 from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
+from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import knob
 from tpviz.schemes.strategy import Strategy, register
@@ -33,7 +36,7 @@ from tpviz.schemes.zero.strategy import (
     with_replicas,
 )
 
-from .staged import Staged, few_of
+from .staged import Staged, few_of, orders
 
 __all__ = ["GPT", "Pipeline"]
 
@@ -203,22 +206,10 @@ class Pipeline(Staged):
 
     def choices(self, workload: GPT) -> list[dict[str, Any]]:
         """As `Staged.choices`, without split backwards where the factor inside has none; with every
-        stage of ZeRO where sequences are cut."""
-        found = super().choices(workload)
-        try:
-            self.inside.check_split_backward()
-        except ValueError:
-            found = [choice for choice in found if choice["schedule"] not in SPLIT]
-        if not self.inside.sequence or not self.data:
-            return found
-        zeros = (1, 2, 3) if self.data.shard else (1, 0, 2, 3)
-        data = [replace(self.data, zero=zero) for zero in zeros]
-        return [
-            {"data": one, **c}
-            for one in data
-            for c in found
-            if one.zero < 2 or c["schedule"] not in SPLIT
-        ]
+        stage of ZeRO where sequences are cut, or experts spread."""
+        split = fits_split(self.inside)
+        data = self.data if isinstance(self.inside, Around) else None
+        return _choices(self.pp > 1, self._deep(workload), split, data)
 
     @classmethod
     def space(cls, workload: GPT, world_size: int) -> "Iterator[Pipeline]":
@@ -252,6 +243,31 @@ class Pipeline(Staged):
 
 
 _WHOLE = WholeBlocks()
+
+
+def fits_split(inside: TensorParallel) -> bool:
+    """Whether gradients of its weights can wait for a later time."""
+    with suppress(ValueError):
+        inside.check_split_backward()
+        return True
+    return False
+
+
+@lru_cache(maxsize=256)
+def _choices(pipeline: bool, deep: int, split: bool, data: DataParallel | None):
+    """Knobs of `Pipeline.choices`, with the stages of ZeRO of ``data``."""
+    found = [{k: v for k, v in c.items() if k != "zero"} for c in orders(pipeline, (0,), deep)]
+    found = [choice for choice in found if split or choice["schedule"] not in SPLIT]
+    if not data:
+        return found
+    zeros = (1, 2, 3) if data.shard else (1, 0, 2, 3)
+    staged = [replace(data, zero=zero) for zero in zeros]
+    return [
+        {"data": one, **c}
+        for one in staged
+        for c in found
+        if one.zero < 2 or c["schedule"] not in SPLIT
+    ]
 
 
 def _plane(other: TensorParallel) -> TensorParallel:

@@ -62,7 +62,7 @@ class T3(TensorParallel):
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
 
-    scheme = "tpviz.schemes.t3"
+    scheme, every_block = "tpviz.schemes.t3", False
 
     def __post_init__(self):
         tile = self.tile

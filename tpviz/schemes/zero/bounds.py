@@ -73,8 +73,10 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
             return 0.0
         ranks = s.inner.world_size if s.inner else 1  # share a matrix, at most
         blocks = again * w.layers * w.block_matrices * w.itemsize / (ranks * size)
-        if not choice.get("reshard_after_forward", s.reshard_after_forward):
-            blocks = 0.0
+        if not choice.get("reshard_after_forward", s.reshard_after_forward) or s.inside.summed(
+            local
+        ):
+            blocks = 0.0  # what is summed once more is gathered once, too
         f, b = forward.serial, backward.serial
         blocks *= zero == 3
         if s.gradients != "full":  # fewer bytes: left out

@@ -14,7 +14,8 @@ import ipywidgets
 
 from tpviz.ranks.bar import viewer
 from tpviz.schemes import strategies
-from tpviz.schemes.context.strategy import Context, apart
+from tpviz.schemes.apart import apart
+from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.merak.strategy import as_merak
 from tpviz.schemes.strategy import Strategy
@@ -184,7 +185,7 @@ def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None, 
         return None, None, None
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
-    without, cut = apart(strategy)
+    without, cut = apart(strategy, Context)
     given: Strategy = as_merak(without)
     inner = getattr(given, "inner", None)
     if not {type(given).__name__, type(inner or given).__name__} <= {*offered()}:
