@@ -73,7 +73,7 @@ def test_of_every_strategy(accumulation):
 
 AXES = some.sampled_from(["tp", "dp"])
 TIMES = some.integers(0, 5)
-MOVES = some.builds(Collective, AXES, some.just("all_reduce"), TIMES)
+MOVES = some.builds(Collective, AXES, some.just("all_reduce"), TIMES, some.just(()))
 KERNELS = some.builds(Kernel, TIMES, some.just(0))
 OPERATIONS = some.one_of(
     KERNELS,

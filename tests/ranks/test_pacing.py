@@ -339,6 +339,7 @@ def test_a_collective_issued_late_does_not_begin_before_the_one_ahead_of_it_ende
         slots=[Slot(0, (0, 1), 1, None)],
         refresh=lambda: None,
         complete=lambda slot, number: posted.get(number),
+        parts=lambda slot, number: [],
     )
     pacer = object.__new__(Pacer)
     pacer.cluster, pacer.world_size = Cluster("link", DEVICE, (Level("link", 2, 4e6, 4e6),)), 2

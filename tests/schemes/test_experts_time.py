@@ -17,6 +17,9 @@ HOT = tv.GPT(
 EVEN = replace(HOT, routing=None, gated=True, norm="rms", bias=False, moe_ffn=24, shared_experts=1)
 BOX = tv.clusters.nvlink_pairs(pairs=4).scale_model(hidden=64)
 UNHIDDEN = replace(BOX, device=replace(BOX.device, unhidden=0.4, startup=2e-6, pointwise="eager"))
+GRID = tv.Cluster(
+    "grid", BOX.device, torus=(tv.Dimension("x", 2, 1e9, 1e-6), tv.Dimension("y", 4, 1e9))
+)
 TP, SP, TWO = tv.Megatron(tp=2), tv.Megatron(tp=2, sp=True), tv.Experts(ep=2)
 PP = tv.Pipeline(pp=2, microbatches=2)
 STRATEGIES = [
@@ -43,7 +46,7 @@ def test_time_is_that_of_the_program(strategy, w):
     program = captured(strategy, w)
     for rank in range(strategy.world_size):
         assert program.ledger(rank) == strategy.ledger_of(w, rank)
-    for box in (BOX, UNHIDDEN):
+    for box in (BOX, UNHIDDEN, GRID):
         simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
         assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
 

@@ -15,8 +15,9 @@ broadcast, reduce   n-1, S               log, S                      log, log S
 Ring and recursive doubling: Thakur, Rabenseifner, Gropp (2005), "Optimization of Collective
 Communication Operations in MPICH". Tree: the two pipelined binary trees of Sanders, Speck, Traeff
 (2009), which NCCL has since 2.4; a rank passes every byte up once and down once. gather, scatter
-and all_to_all move (n-1)/n S through the busiest port in n-1 steps whatever the algorithm,
-all_to_all_v what the rank with most sends to others; a barrier is an empty tree all-reduce; a
+and all_to_all move (n-1)/n S through the busiest port in n-1 steps whatever the algorithm (deeper
+in a cluster than one level, and with unequal parts, `exchanges` says how much that is; all_to_all_v
+alone takes what the rank with most sends to others); a barrier is an empty tree all-reduce; a
 message one hop. Pipelining of ring broadcast and of trees is taken as perfect.
 
 >>> cost("ring", "all_reduce", 800, 4)

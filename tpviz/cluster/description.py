@@ -261,6 +261,20 @@ class Cluster(Drawn):
         more = self.overhead / link.latency if hops and link.latency else 0.0
         return of_hops * hops + more, of_volume * volume / link.share(volume)
 
+    def exchanged(
+        self, parts: Any, members: Iterable[int], world_size: int, slowest: bool = False
+    ) -> float:
+        """The payload of an equal all-to-all over ``members`` on one level of links that takes as
+        long as one of these ``parts`` (`exchanges.between`) on this cluster, in bytes.
+
+        slowest : of all groups of its kind, on `axis_link`.
+        """
+        members = tuple(members)
+        if len(members) == 1:
+            return 0.0
+        volume = self._traffic(members, world_size).exchanged(parts, None if slowest else members)
+        return volume * len(members) / (len(members) - 1)
+
     def collective_time(self, collective: str, payload: float, size: int, link: "Link") -> float:
         """Seconds of a collective of ``payload`` bytes (the full tensor), alone on its axis."""
         return sum(self.collective_parts(collective, payload, size, link))

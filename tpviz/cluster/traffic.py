@@ -6,10 +6,12 @@ units (derived).
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .exchanges import seconds
 from .routes import NOWHERE, Link, Port, family, gates, level_route, stride_of, torus_route
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ class Traffic:
             self.links[self.groups[0]] = NOWHERE
             return
         self.alike = self._alike()
-        self.loads = np.bincount(np.concatenate([ports.ravel() for *_, ports in self.alike]))
+        passed = np.concatenate([ports.ravel() for *_, ports in self.alike])
+        self.loads = np.bincount(passed, minlength=cluster.size * len(self.gates))
 
     def _alike(self):
         """For each set of groups that fall alike (their numbers, limit, latency, rows of ports)."""
@@ -92,11 +95,7 @@ class Traffic:
         return self.links[group]
 
     def _link(self, limit, latency, passes):
-        passes, count, ports = list(dict.fromkeys(passes)), len(self.gates), []
-        for number, load in zip(passes, self.loads[passes].tolist()):
-            place, gate = divmod(number, count)
-            part, inner, way, capacity = self.gates[gate]
-            ports.append(Port._make(((part, place // inner, way), capacity, load)))
+        ports = self._ports(passes)
         shared = min([capacity / load for _, capacity, load in ports])
         bandwidth = min(limit, shared)
         if self.key in self.cluster.table:  # measured with all its kind active: includes sharing
@@ -107,6 +106,36 @@ class Traffic:
         outer = ports[-1].key[0]  # routes pass levels from the inside out
         curve = self.cluster.levels[outer].curve if self.cluster.levels else ()
         return Link(bandwidth, latency, limit, tuple(ports), self.groups[0], curve)
+
+    def _ports(self, passes):
+        passes, count, ports = list(dict.fromkeys(passes)), len(self.gates), []
+        for number, load in zip(passes, self.loads[passes].tolist()):
+            place, gate = divmod(number, count)
+            part, inner, way, capacity = self.gates[gate]
+            ports.append(Port._make(((part, place // inner, way), capacity, load)))
+        return ports
+
+    def exchanged(self, parts: Any, group: tuple[int, ...] | None = None) -> float:
+        """Bytes that at the bandwidth of a group's `Link` take as long as an all-to-all, without
+        latency. parts : as `exchanges.between` takes them. group None: the slowest group, and link.
+        """
+        if group is not None:
+            limit, _, passes = self.routes.get(group) or self._route(group)
+            shared = min(capacity / load for _, capacity, load in self._ports(passes))
+            by_rule = min(limit, shared)
+            if by_rule == inf:
+                return 0.0  # at once, as anything else
+            return seconds(self, group, parts) * by_rule
+        groups = [self.groups[numbers[rates.argmin()]] for numbers, _, rates in self._rates()]
+        slowest = max(self.exchanged(parts, one) / self.link(one).bandwidth for one in groups)
+        return slowest * self.slowest().bandwidth if slowest else 0.0
+
+    def crowd(self, part: int) -> float:
+        """How many rings of the kind share a link of a torus dimension, at most."""
+        passes = np.array(self.routes[self.groups[0]][2])
+        mine = passes[passes % len(self.gates) // 2 == part]
+        own = np.bincount(mine, minlength=len(self.loads))
+        return max((self.loads[mine] / own[mine]).max(), 1) if len(mine) else 1
 
 
 def _as_measured(port, bandwidth, held):

@@ -37,11 +37,14 @@ class Kernel(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """A collective that kernels wait for; ``payload`` bytes of the full tensor."""
+    """A collective that kernels wait for; ``payload`` bytes of the full tensor. parts : of an
+    all-to-all of unequal ones, the bytes from rank to rank, as `tpviz.cluster.exchanges.between`
+    takes them; its time follows from these, and ``payload`` is what one rank sends to others."""
 
     axis: str
     collective: str
     payload: int
+    parts: tuple[Any, ...] = ()
 
 
 class Issue(NamedTuple):
@@ -202,7 +205,7 @@ def _rows(step, sizes):
             moves[id(part.operations)] = Counter(_moves(part.operations))
     for (key, phase), repeats in times.items():
         for (move, other), each in moves[key].items():
-            axis, collective, payload = move
+            axis, collective, payload, _ = move
             names = ("send", "recv") if collective == RING_SHIFT else (collective,)
             ranks = ranks_along(sizes, axis)
             size = min(ranks, 2) if collective == RING_SHIFT else ranks

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from tpviz.cluster.exchanges import EQUAL, UNEQUAL
 from tpviz.core.trace.agreement import Call, clash, sentence
 from tpviz.core.trace.members import members_text
 
@@ -199,8 +200,9 @@ class TracedGroup(dist.ProcessGroup):
         counter = members, collective in PEER
         seq = self.counts[counter] = self.counts.get(counter, -1) + 1
         payload = payload_of(len(self.members), *args)
-        if collective == "all_to_all" and (parts := unequal(args)):
-            collective, payload = "all_to_all_v", payload - parts[self.inner.rank()]
+        parts = unequal(args) if collective == EQUAL else []
+        if parts:
+            collective, payload = UNEQUAL, payload - parts[self.inner.rank()]
         text = _describe(collective, seq, self.axis, members, payload)
         listener, row, said, begun = recorder, None, "", time.perf_counter()
         compared = comparing and self.store and collective not in PEER
@@ -212,9 +214,9 @@ class TracedGroup(dist.ProcessGroup):
         board.write("issuing " + text)
         if listener is not None:
             begun = time.perf_counter() - telling
-            row = listener.issued(collective, payload, members, self.axis, seq, said)
+            row = listener.issued(collective, payload, members, self.axis, seq, said, parts)
             listener.own_seconds += time.perf_counter() - begun
-        flight = pacer.issue(collective, payload, members, self.axis) if pacer else None
+        flight = pacer.issue(collective, payload, members, self.axis, parts) if pacer else None
         place = self._place(method, collective, members, args)
         work = self._call(method, args, kwargs)
         if flight:

@@ -11,6 +11,7 @@ import mmap
 import os
 import tempfile
 from array import array
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -45,7 +46,8 @@ class IssueTimes:
 
     def __init__(self):
         self.world_size, rank = dist.get_world_size(), dist.get_rank()
-        self.cell = 4 * self.world_size  # per member: time, latency, volume, number
+        self.width = 5 + self.world_size  # time, latency, volume, number, how many parts, these
+        self.cell = self.width * self.world_size
         self.head = 4 + self.world_size  # count, axis, shift or none, hash, members
         self.stride = self.head + RING * self.cell
         size = 8 * (1 + SLOTS * self.stride)
@@ -121,31 +123,50 @@ class IssueTimes:
             self.slots.append(Slot(index, members, axis, shift or None))
 
     def post(
-        self, slot: Slot, place: int, number: int, time: float, latency: float, volume: float
+        self,
+        slot: Slot,
+        place: int,
+        number: int,
+        time: float,
+        latency: float,
+        volume: float,
+        parts: Sequence[int] = (),
     ) -> None:
-        """This rank (the ``place``-th member) issues the slot's ``number``-th collective."""
-        at = self._cell(slot, number) + 4 * place
+        """This rank (the ``place``-th member) issues the slot's ``number``-th collective. parts :
+        bytes to each member, of an all-to-all that was given these."""
+        at = self._cell(slot, number) + self.width * place
         if self.ints[at + 3] > slot.next:  # what stands there has not even begun
             raise RuntimeError(
                 f"an emulated run can have {RING} collectives of a group in flight, not more: "
                 "wait for some of them"
             )
         self.floats[at], self.floats[at + 1], self.floats[at + 2] = time, latency, volume
+        self.ints[at + 4] = len(parts)
+        self.ints[at + 5 : at + 5 + len(parts)] = array("q", parts)
         self.ints[at + 3] = number + 1
 
     def complete(self, slot: Slot, number: int) -> tuple[float, ...] | None:
         """(last arrival, latency, volume) once every member has issued it, else None.
 
-        Where members send unequal parts, the largest counts.
+        Where members send unequal parts, the largest counts, unless `parts` says more.
         """
-        at = self._cell(slot, number)
-        end = at + 4 * len(slot.members)
-        numbers = self.ints[at + 3 : end : 4].tolist()
+        at, width = self._cell(slot, number), self.width
+        end = at + width * len(slot.members)
+        numbers = self.ints[at + 3 : end : width].tolist()
         if min(numbers) != number + 1:
             if min(numbers) > number + 1:  # a group of others, not looked at for a whole ring
                 slot.next = min(numbers) - 1
             return None
-        return tuple(max(self.floats[at + i : end : 4]) for i in range(3))
+        return tuple(max(self.floats[at + i : end : width]) for i in range(3))
+
+    def parts(self, slot: Slot, number: int) -> list[list[int]]:
+        """Bytes from each member to each, of a collective that all have issued with parts; else
+        []."""
+        at, size = self._cell(slot, number), len(slot.members)
+        rows = [at + self.width * place for place in range(size)]
+        if any(self.ints[row + 4] != size for row in rows):
+            return []
+        return [self.ints[row + 5 : row + 5 + size].tolist() for row in rows]
 
     def _base(self, index):
         return 1 + index * self.stride

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from tpviz.cluster.clock.flows import Flows
 from tpviz.cluster.clock.injected_faults import NONE, Faults
+from tpviz.cluster.exchanges import EQUAL
 
 from . import board, compute
 from .clock import HostClock
@@ -116,15 +117,21 @@ class Pacer(HostClock):
         return note._replace(start=start, end=end)
 
     # -- collectives -----------------------------------------------------------------------------
-    def issue(self, name: str, payload: int, members: tuple[int, ...], axis: str) -> Flight:
-        """This rank hands a collective to its group now; its `Flight`."""
+    def issue(
+        self,
+        name: str,
+        payload: int,
+        members: tuple[int, ...],
+        axis: str,
+        parts: Sequence[int] = (),
+    ) -> Flight:
+        """This rank hands a collective to its group now; its `Flight`. parts : bytes to each
+        member, of an all-to-all that was given these."""
         shift = members[1] - members[0] if name in PEER else None
         slot = self.issue_times.slot(axis, members, shift)
-        link = self._link(slot)
-        hops, volume = self.cluster.collective_cost(
-            "send" if name == "recv" else name, payload, len(members), link
-        )
-        factor = self.faults.link_factor(members)
+        if name == EQUAL:
+            payload = self._exchanged(slot, payload / len(members))  # pyright: ignore[reportAssignmentType]
+        latency, volume = self._cost(slot, "send" if name == "recv" else name, payload)
         number = self.numbers[slot.index]
         self.numbers[slot.index] += 1
         flight = Flight((slot.index, number), name, self.now())
@@ -136,10 +143,20 @@ class Pacer(HostClock):
                 members.index(self.rank),
                 number,
                 flight.start,
-                hops * link.latency * factor,
-                volume * factor,
+                latency,
+                volume,
+                parts,
             )
         return flight
+
+    def _exchanged(self, slot, parts):
+        return self.cluster.exchanged(parts, slot.members, self.world_size)
+
+    def _cost(self, slot, name, payload):
+        """(seconds of latency, bytes of volume) of a collective of a slot."""
+        link, factor = self._link(slot), self.faults.link_factor(slot.members)
+        hops, volume = self.cluster.collective_cost(name, payload, len(slot.members), link)
+        return hops * link.latency * factor, volume * factor
 
     def wait(self, flight: Flight, inner: dist.Work, timeout: timedelta | None = None) -> bool:
         """Wait for the real collective, then until the model says that it is done."""
@@ -228,6 +245,8 @@ class Pacer(HostClock):
             return
         slot.busy = True
         ready, latency, volume = found
+        if parts := self.issue_times.parts(slot, slot.next):
+            latency, volume = self._cost(slot, EQUAL, self._exchanged(slot, parts))
         queued = self.cluster.queued if slot.free > ready else 1.0
         link = self._link(slot)
         kind = slot.axis, link.family, slot.shift

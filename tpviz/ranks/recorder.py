@@ -10,7 +10,7 @@ times by a clock, allocations (``memory=True``, slower: record it in a step of i
 """
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -145,11 +145,13 @@ class Recorder:
         axis: str,
         seq: int,
         terms: str,
+        parts: Sequence[int] = (),
     ) -> list[Any]:
-        """A collective was handed to the group: returns the row whose end `completed` fills in."""
+        """A collective was handed to the group: returns the row whose end `completed` fills in.
+        parts : bytes to each member, of an all-to-all that was given these."""
         where = self.phases.where(collective)
         # not the group: a row lives as long as its operation, and may end on gloo's own thread
-        row = [collective, self.clock.now(), None, where, payload, members, axis, seq, terms]
+        row = [collective, self.clock.now(), None, where, payload, members, axis, seq, terms, parts]
         self.comms.append(row)
         return row
 
@@ -185,10 +187,11 @@ class Recorder:
             group = {"axis": source.axis, "members": source.members, "seq": source.seq}
             of = {**group, "waits_for": ids[id(row)], **self._where(where)}
             add(start, end, kind="wait", name=f"wait {row[0]}", **of)
-        return Trace.from_events(events, self._meta(rank))
+        parts = {ids[id(row)]: tuple(row[9]) for row in self.comms if row[9]}
+        return Trace.from_events(events, self._meta(rank, parts))
 
     def _comm_event(self, row: list[Any], rank: int):
-        collective, start, end, where, payload, members, axis, seq, terms = row
+        collective, start, end, where, payload, members, axis, seq, terms, _ = row
         start = self.clock.resolve(start)
         end = self.clock.resolve(self.clock.now() if end is None else end)  # pyright: ignore[reportArgumentType]
         return Event(
@@ -213,7 +216,7 @@ class Recorder:
             layer = self.phases.layer_of(sequence)
         return dict(zip(WHERE, (phase, layer, microbatch, chunk, step)))
 
-    def _meta(self, rank: int):
+    def _meta(self, rank: int, parts: dict[int, tuple[int, ...]]):
         device = "cuda" if isinstance(self.clock, CudaClock) else "cpu"
         count = len(self.kernels)
         meta: dict[str, Any] = {
@@ -226,6 +229,8 @@ class Recorder:
         }
         if not isinstance(self.clock, OrderClock):
             meta["hosts"] = {rank: host()}
+        elif parts:  # of a captured program, to replay it: {id: bytes to each member}
+            meta["parts"] = parts
         unrecorded = adapters.unrecorded(backend.is_recorded) if dist.is_initialized() else []
         if unrecorded:
             meta["unrecorded"] = unrecorded

@@ -150,9 +150,9 @@ class Tape:
             label = label._replace(microbatch=microbatch)
             of.kernels.append((operator, start + late, end + late, task, node, label, *what))
         for row in self.comms:
-            collective, start, end, where, payload, members, axis, seq, terms = row
+            collective, start, end, where, payload, members, axis, seq, *more = row
             seq += self._later(axis, (members, collective in PEER))
-            times, group = (start + late, end + late), (payload, members, axis, seq, terms)
+            times, group = (start + late, end + late), (payload, members, axis, seq, *more)
             copies[id(row)] = [collective, *times, here(where), *group]
         of.comms += copies.values()
         of.waits += [

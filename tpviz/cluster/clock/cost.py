@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache, partial
 from itertools import repeat
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tpviz.cluster.exchanges import EQUAL
 from tpviz.core.step import RING_SHIFT, Collective, Kernel
 
 from .queues import Transfer
@@ -26,11 +27,12 @@ ONCE = repeat(1)
 
 
 def transfer(
-    cluster: "Cluster", mesh: "Mesh", axis: str, collective: str, payload: float
+    cluster: "Cluster", mesh: "Mesh", axis: str, collective: str, payload: float, parts: Any = ()
 ) -> Transfer:
     """The `Transfer` of ``payload`` bytes (the full tensor) over a mesh axis, all groups at it.
 
-    A `step.RING_SHIFT` takes as long as its slowest message in any group.
+    A `step.RING_SHIFT` takes as long as its slowest message in any group. parts : of an all-to-all
+    of unequal ones, as of a `step.Collective`.
     """
     size = mesh.ranks_along(axis)
     if size == 1:
@@ -42,6 +44,10 @@ def transfer(
         latency, sending = max(shift, key=sum)
     else:
         link = cluster.axis_link(mesh, axis)
+        if parts or collective == EQUAL:
+            of = parts or payload / size
+            payload = cluster.exchanged(of, mesh.group(0, axis), mesh.size, slowest=True)
+            collective = EQUAL
         latency, sending = cluster.collective_parts(collective, payload, size, link)
     return Transfer(axis, latency + sending, latency, cluster.queued)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tpviz.cluster.exchanges import EQUAL, UNEQUAL
 from tpviz.core.trace.columns import COLUMNS
 from tpviz.core.trace.critical import rows_of
 from tpviz.core.trace.members import MANY, members_list
@@ -74,7 +75,10 @@ def _replay(capture, cluster, steps, faults, contention, devices):
     cores = Cores.of(cluster, capture.world_size)
     kinds = [(t.rank, faults.kernel_kind(r), cores and r) for r, t in enumerate(of)]
     alike = Alike(kinds, [board.of(t, rank) for rank, t in enumerate(of)], contention)
-    programs = [_program(of[rank], alike.of(rank), rank, steps, faults) for rank in alike.ranks]
+    sent = Exchanges(cluster, of, board)
+    programs = [
+        _program(of[rank], alike.of(rank), rank, steps, faults, sent) for rank in alike.ranks
+    ]
     engine = Engine(cluster, programs, contention, alike.ranks, cores)
     times = dict(zip(alike.ranks, engine.run()))
     last = dict(zip(alike.ranks, ([t.last for t in own] for own in engine.issued)))
@@ -103,6 +107,17 @@ class Template:
         comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
         self.side = {group: side for side, group in enumerate(self.groups)}
+        self.parts = trace.meta.get("parts", {})
+
+    @cached_property
+    def parts_of(self) -> list[list[tuple[int, ...]]]:
+        """For each of the groups, of each of its collectives the bytes to each member, or ()."""
+        ids, found, same = self.trace["id"].tolist(), [[] for _ in self.groups], {}
+        for what, row, _ in self.operations:
+            if what == "issue":
+                parts = self.parts.get(ids[row], ())
+                found[self.side[self.group[row]]].append(same.setdefault(parts, parts))
+        return found
 
     @cached_property
     def waits_for(self) -> np.ndarray:
@@ -172,12 +187,42 @@ class GroupQueues:
         return self.queues[key]
 
 
-def _program(template, sides, rank, steps, faults):
-    """The rank's operations, as `Engine` takes them; sides: (queue, side, count) by group."""
+class Exchanges:
+    """The bytes of all-to-alls as `Engine` takes them, those of an equal one that takes as long:
+    only here are the parts of all members known."""
+
+    def __init__(self, cluster: "Cluster", of: Sequence[Template], board: GroupQueues):
+        self.cluster, self.of, self.board = cluster, of, board
+        self.sides, self.known = {}, {}
+
+    def issued(self, queue: GroupQueue, number: int, name: str, bytes: int) -> tuple[str, float]:
+        """(name, payload) of the ``number``-th collective of a queue's group, which a rank issues
+        by these."""
+        rows = [of[number] if number < len(of) else () for of in self._parts(queue)]
+        equal = name == EQUAL and not any(rows)
+        if not equal and not all(rows):
+            return name, bytes  # nobody knows who gets how much
+        key = queue, bytes if equal else tuple(map(id, rows))
+        if key not in self.known:
+            parts = bytes / len(rows) if equal else rows
+            self.known[key] = self.cluster.exchanged(parts, queue.members, len(self.of))
+        return EQUAL, self.known[key]
+
+    def _parts(self, queue):
+        """Of each member, the parts of its collectives on the queue."""
+        if queue not in self.sides:
+            each = [(self.of[m], self.board.of(self.of[m], m)) for m in queue.members]
+            self.sides[queue] = [of.parts_of[sides.index(queue)] for of, sides in each]
+        return self.sides[queue]
+
+
+def _program(template, sides, rank, steps, faults, sent):
+    """The rank's operations, as `Engine` takes them; sides: (queue, side, count) by group; sent:
+    the program's `Exchanges`."""
     program, kernels, issued = [], 0, 0
     faulty = faults is not NONE
     for before in range(steps):
-        place_of = {}
+        place_of, counts = {}, Counter()
         for what, row, _ in template.operations:
             if what == "kernel":
                 seconds = template.seconds[row]
@@ -188,8 +233,12 @@ def _program(template, sides, rank, steps, faults):
             elif what == "issue":
                 place_of[row] = issued
                 issued += 1
-                queue, *side = sides[template.side[template.group[row]]]
-                program.append(("issue", queue, template.names[row], template.bytes[row], *side))
+                at = template.side[template.group[row]]
+                (queue, *side), name, size = sides[at], template.names[row], template.bytes[row]
+                if name in (EQUAL, UNEQUAL):
+                    name, size = sent.issued(queue, counts[at], name, size)
+                counts[at] += 1
+                program.append(("issue", queue, name, size, *side))
             elif what == "wait":
                 program.append(("wait", place_of[row]))
             else:  # steps begin together, as in an emulated run

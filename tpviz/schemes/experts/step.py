@@ -24,6 +24,7 @@ least. The counts of a balance loss, B E numbers, are added up over ranks with p
 
 from typing import TYPE_CHECKING, Any
 
+from tpviz.cluster.exchanges import UNEQUAL
 from tpviz.core.step import Collective, Issue, Kernel, Operation, Wait
 from tpviz.schemes.gpt.kernels import gemm
 
@@ -32,16 +33,14 @@ from .cut import ExpertCut, cut_of, parts_over
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
 
-ROWS = "all_to_all_v"
-"""An all-to-all of unequal parts; its payload is what a rank sends to others."""
+ROWS = UNEQUAL  # its payload is what a rank sends to others
 
 
 def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     """Operations of (the MLP, also of a recomputation; backward through its experts; to its input).
 
     Where ``place`` does not say of which rank of ep, those of one that has most rows to compute,
-    and rows sent as by one that sends most, for which all others wait. at : the
-    `tpviz.schemes.grid.step` pieces of the layout around.
+    for which all others wait. at : the `tpviz.schemes.grid.step` pieces of the layout around.
     """
     cut = cut_of(at.at, w)
     index = cut.at(w)
@@ -103,13 +102,14 @@ def _routed(cut, w, index):
     sent = cut.sent(w)
     for_ranks = sent.reshape(cut.ep, -1).sum(1)
     own, size = int(for_ranks[index]), w.hidden * w.itemsize
-    least = own if "ep" in dict(w.place) else int(for_ranks.min())  # of all ranks one sends most
+    each = tuple((size * for_ranks).tolist())  # to each rank, from all of them; and back
     if w.capacity and cut.ep > 1:
         there = [Collective("ep", "all_to_all", int(sent.sum()) * size)]
         return [], there, there, []
     numbers = [Collective("ep", "all_to_all", 8 * w.experts)] * (cut.ep > 1)
-    there = rows(cut, int(sent.sum()) - least, size)
-    return numbers, there, rows(cut, cut.ep * own - own, size), []
+    there = rows(cut, (int(sent.sum()) - own) * size, each)
+    back = rows(cut, (cut.ep * own - own) * size, tuple((part,) for part in each))
+    return numbers, there, back, []
 
 
 def _gathered(cut, w, index):
@@ -122,9 +122,9 @@ def _gathered(cut, w, index):
     return move("all_gather", told, wide), there, back, weights
 
 
-def rows(cut: ExpertCut, number: int, size: int) -> list[Collective]:
-    """The all-to-all in which a rank sends so many rows of ``size`` bytes to others."""
-    return [Collective("ep", ROWS, number * size)] * (cut.ep > 1)
+def rows(cut: ExpertCut, payload: int, parts: tuple[Any, ...]) -> list[Collective]:
+    """The all-to-all in which a rank sends so many bytes to others. parts : of all ranks."""
+    return [Collective("ep", ROWS, payload, parts)] * (cut.ep > 1)
 
 
 def _around(at, cut):

@@ -227,7 +227,7 @@ class _Bounds:
             return 0.0, 0.0
         if not zero:
             summed = self.s.around.summing(size)._replace(axis=self.s.replicas.axis)
-            after = bytes_seconds(self.cluster, self.mesh, *summed)
+            after = bytes_seconds(self.cluster, self.mesh, *summed[:3])
         elif zero < 3:
             after = moved("all_gather", size) + moved("reduce_scatter", size) * (zero == 1)
         if self.s.around.shard:

@@ -62,7 +62,7 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
         shares = (s.across.axis, "all_reduce", size // s.replicas.ranks)
         moves.append(("reshard" if s.kept > 1 else s.replicas.axis, "all_gather", size))
         moves.append(shares if s.shard else (s.replicas.axis, "all_reduce", 0))
-        return size, *(bytes_seconds(cluster, mesh, *move) for move in moves)
+        return size, *(bytes_seconds(cluster, mesh, *move[:3]) for move in moves)
 
     def bound(choice, closely=False):
         zero, recompute = choice.get("zero", s.zero), choice.get("recompute", s.recompute)
