@@ -14,6 +14,7 @@ from tpviz.cluster.clock.replay import replay
 from tpviz.core.trace import Event, Trace
 from tpviz.core.trace.members import members_list
 from tpviz.core.trace.steps import median_step
+from tpviz.verbs.imbalance import evened
 from tpviz.verbs.residual import (
     PARTS,
     collective_times,
@@ -174,7 +175,8 @@ def measured(**options):
 
 def test_each_part_is_the_difference_of_two_rungs():
     found = residual(measured(slow=[1], links={"0,1": 3.0, "0,2": 3.0}), PAIRS, rungs)
-    assert list(found.parts) == list(PARTS)
+    even = [part for part in PARTS if part != "imbalance"]
+    assert list(found.parts) == even
     assert found.parts == {
         "compute": 2.0,
         "bandwidth wait": 2.0,
@@ -191,7 +193,7 @@ def test_each_part_is_the_difference_of_two_rungs():
     assert "1.5 s of the step (8.8 %) and 3.5 s of the step (20.6 %)" in found.verdict
     assert [row[0] for row in found.to_table()] == [
         "part",
-        *PARTS,
+        *even,
         "step, emulated",
         "step, simulated",
         "of unexplained, overrun of the emulation",
@@ -317,3 +319,73 @@ def test_a_slow_links_factor_is_right_where_axes_share_a_bus():
     found, _ = explain(program, bus, tv.Faults(slow_links={2: 3.86}))
     assert [(link.ranks, round(link.factor, 1)) for link in found.slow_links] == [((2,), 3.9)]
     assert abs(found.parts["unexplained"]) < 0.02 * found.measured
+
+
+# -- hot experts -----------------------------------------------------------------------------------
+HOT = tv.GPT(hidden=32, heads=4, seq=32, batch=8, vocab=64, layers=2, experts=8)
+PRODUCTS = [
+    tv.Experts(ep=4),
+    tv.Megatron(tp=2) * tv.Experts(ep=2),
+    tv.Experts(ep=2) * tv.Pipeline(pp=2, microbatches=2) * tv.DataParallel(dp=2),
+    tv.Experts(ep=4) * tv.Context(cp=2),
+]
+
+
+def hot(strategy, seed, faults=None, skew=1.5):
+    """The residual of a simulated "measurement" of hot experts, and the rows of each of them."""
+    w = replace(HOT, routing=tv.Routing(skew, seed))
+    made = tv.compare(strategy, w, PAIRS, run=False)
+    made.measured = made.replay(faults=faults)
+    return made.residual, w.routing.counts(8, 2, 32)
+
+
+def experts_of(strategy, rank):
+    """The experts of a rank."""
+    index, each = tv.Mesh(strategy.axes).coords(rank)["ep"], 8 // strategy.axes["ep"]
+    return slice(index * each, (index + 1) * each)
+
+
+@pytest.mark.parametrize("seed, strategy", [*enumerate([*PRODUCTS, PRODUCTS[0]])])
+def test_a_hot_expert_is_named_and_is_no_straggler(seed, strategy):
+    found, counts = hot(strategy, seed)
+    loads = [counts[experts_of(strategy, rank)] for rank in range(strategy.world_size)]
+    sums = [own.sum() for own in loads]
+    assert found.hot.ranks == tuple(r for r, own in enumerate(sums) if own == max(sums))
+    expert = experts_of(strategy, found.hot.ranks[0]).start + loads[found.hot.ranks[0]].argmax()
+    assert (found.hot.expert, found.hot.share) == (expert, counts[expert] / 32)
+    assert found.hot.times == pytest.approx(max(sums) / np.mean(sums))
+    assert not found.stragglers and not found.slow_links
+    assert found.parts["imbalance"] > 0.02 * found.measured
+    assert abs(found.parts["unexplained"]) < 1e-9
+    assert sum(found.parts.values()) == pytest.approx(found.measured, rel=1e-9)
+    assert f"expert {expert}, which {100 * counts[expert] / 32:.0f} % of the" in found.verdict
+
+
+def test_a_straggler_beside_a_hot_expert_is_told_apart():
+    strategy, seed = PRODUCTS[0], 1
+    quiet, _ = hot(strategy, seed)
+    slow = next(rank for rank in range(4) if rank not in quiet.hot.ranks)
+    for rank in (slow, *quiet.hot.ranks):
+        found, _ = hot(strategy, seed, tv.Faults(stragglers={rank: 1.7}))
+        [straggler] = found.stragglers
+        assert (straggler.rank, round(straggler.factor, 2)) == (rank, 1.7)
+        assert found.hot == quiet.hot and found.parts["straggler"] > 0
+        assert found.parts["imbalance"] == pytest.approx(quiet.parts["imbalance"])
+        assert f"Rank {quiet.hot.ranks[0]} has expert" in found.verdict
+        assert f"Rank {rank} is a straggler" in found.verdict
+
+
+def test_mean_loads_are_the_same_work():
+    """Of all ranks together, FLOPs and bytes are those of the program; and even ones have none."""
+    w = replace(HOT, routing=tv.Routing(2.0, 3))
+    for strategy in PRODUCTS[:3]:
+        program = tv.capture(strategy, w)
+        even = evened(program, strategy, w)
+        for column in ("flops", "bytes"):
+            totals = [sum(t[column].sum() for t in p.traces.values()) for p in (program, even)]
+            assert totals[0] == pytest.approx(totals[1], rel=1e-3)
+        busy = {t["flops"].sum() for t in even.traces.values()}
+        assert "pp" in strategy.axes or max(busy) == pytest.approx(min(busy))
+        assert evened(program, strategy, replace(w, routing=None)) is None
+    found, _ = hot(PRODUCTS[0], 1, skew=0.0)
+    assert "imbalance" not in found.parts and found.hot is None

@@ -16,6 +16,7 @@ from tpviz.ranks.bar import viewer
 
 from .capture import capture as capture_program
 from .checks import check_faults
+from .imbalance import evened, hottest, with_even_loads
 from .predict import predict
 from .residual import residual
 from .run import run as measure
@@ -175,7 +176,21 @@ class Comparison(Tabled):
         steps = self._steps()
         measured = self.simulated if self.measured is None else self.measured
         simulated = self.simulated if len(self.simulated.steps) >= steps else None
-        return residual(measured, self.cluster, partial(self.replay, steps=steps), simulated)
+        again = partial(self.replay, steps=steps)
+        if self._even is None:
+            return residual(measured, self.cluster, again, simulated)
+        hot = hottest(self.strategy, self.workload, self.capture.model)
+        return residual(measured, self.cluster, again, simulated, partial(again, even=True), hot)
+
+    @cached_property
+    def capture(self) -> "Capture":
+        """The captured program."""
+        return self._capture or capture_program(self.strategy, self.workload)
+
+    @cached_property
+    def _even(self):
+        """The program with mean loads of experts, or None where they are even."""
+        return evened(self.capture, self.strategy, self.workload)
 
     def _steps(self):
         """How many steps to replay."""
@@ -189,18 +204,19 @@ class Comparison(Tabled):
         steps: int = 1,
         contention: bool = True,
         faults: "Faults | None" = None,
+        even: bool = False,
     ) -> "Trace":
-        """Simulate the captured program again, with other options (see `tpviz.simulate`)."""
-        if self._capture is None:
-            self._capture = capture_program(self.strategy, self.workload)
+        """Simulate the captured program again, with other options (see `tpviz.simulate`). even :
+        with mean loads of experts."""
+        uneven = even and self._even is not None
         return simulate(
             self.strategy,
-            self.workload,
+            with_even_loads(self.workload) if uneven else self.workload,
             cluster or self.cluster,
             steps=steps,
             contention=contention,
             faults=faults,
-            capture=self._capture,
+            capture=self._even if uneven else self.capture,
         )
 
     def _check_same(self, trace: "Trace"):

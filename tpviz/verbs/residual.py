@@ -11,7 +11,10 @@ is the difference between two rungs (derived; counterfactual replay as in "what-
     S5  the slow links found in it                   slow link             = S5 - S4
         what was measured                            unexplained           = measured - S5
 
-So the order matters: latency is what hops add to a step that already waits for bytes. Differences
+Where experts have uneven loads, S0 to S2 have mean loads on all ranks, E stands for S3 with these,
+and S3 has each rank's own: contention = E - S2, imbalance = S3 - E.
+
+The order matters: latency is what hops add to a step that already waits for bytes. Differences
 of whole steps, they count only what nothing hides: where every rank does the same, both waits and
 contention are the step's exposed communication. "unexplained" is jitter and the host's own work.
 """
@@ -35,16 +38,20 @@ if TYPE_CHECKING:
     from tpviz.cluster import Cluster
     from tpviz.core.trace.table import Trace
 
+    from .imbalance import HotExpert
+
 PARTS = (
     "compute",
     "bandwidth wait",
     "latency wait",
     "bubble",
     "contention",
+    "imbalance",
     "straggler",
     "slow link",
     "unexplained",
 )
+"""In order; "imbalance" is one only where loads are uneven."""
 ROUNDS = 4
 """Slow links are looked for one after another, at most so many: each is replayed before the next,
 since what it delays can look slow too."""
@@ -60,6 +67,7 @@ class Residual:
 
     parts : {part: seconds}, in the order of `PARTS`; they sum to ``measured``, the median step.
     rungs : {"S0": seconds of the step, ...} of the ladder. stragglers, slow_links : what was found.
+    hot : who has most rows of experts, or None.
     late : seconds by which the emulation overran its own clock in a step, on the worst rank; they
     are part of "unexplained". badge, cluster : where ``measured`` comes from, and the caption.
     """
@@ -73,11 +81,18 @@ class Residual:
     late: float = 0.0
     badge: str = "origin unknown"
     cluster: str = ""
+    hot: "HotExpert | None" = None
 
     @property
     def verdict(self) -> str:
         """The causes of the step time, in one or two sentences."""
-        return self._blame() + self._caveat()
+        return self._imbalance() + self._blame() + self._caveat()
+
+    def _imbalance(self):
+        if self.hot is None or not self.parts.get("imbalance", 0.0) > 0:
+            return ""
+        words = f"{self.hot}: {show_seconds(self.parts['imbalance'])} of the step "
+        return f"{words[0].upper()}{words[1:]}({self.share('imbalance')}). "
 
     def _caveat(self):
         if not self.late > LATE * self.measured:
@@ -101,7 +116,7 @@ class Residual:
         words = "" if self.measured == self.simulated else "No rank and no link is slow. "
         words += f"Most of the step is {largest}: {self.share(largest)}"
         if largest == "compute":
-            second = max(PARTS[1:], key=lambda part: abs(self.parts[part]))
+            second = max(list(self.parts)[1:], key=lambda part: abs(self.parts[part]))
             if round(100 * abs(self.parts[second]) / self.measured, 1):
                 words += f", then {second}: {self.share(second)}"
         return words + "."
@@ -147,6 +162,8 @@ def residual(
     cluster: "Cluster",
     replay: "Callable[..., Trace]",
     simulated: "Trace | None" = None,
+    even: "Callable[..., Trace] | None" = None,
+    hot: "HotExpert | None" = None,
 ) -> Residual:
     """The `Residual` of a measured `Trace` on ``cluster``.
 
@@ -155,13 +172,17 @@ def residual(
     replay : function (cluster, contention=bool, faults=`Faults` or None) -> `Trace` of the same
         program, as `tpviz.simulate` gives it.
     simulated : the plain replay, if available.
+    even : as ``replay``, with mean loads of experts, where they are uneven. hot : who has most.
 
     Raises ``ValueError`` where measured and simulated steps are not of the same program.
     """
-    ideal = replay(without_links(cluster), contention=False, faults=None)
+    evenly = even or replay
+    ideal = evenly(without_links(cluster), contention=False, faults=None)
     rungs = {"S0": ideal.step_time}
-    rungs["S1"] = replay(without_latency(cluster), contention=False, faults=None).step_time
-    rungs["S2"] = replay(cluster, contention=False, faults=None).step_time
+    rungs["S1"] = evenly(without_latency(cluster), contention=False, faults=None).step_time
+    rungs["S2"] = evenly(cluster, contention=False, faults=None).step_time
+    if even:
+        rungs["E"] = even(cluster, contention=True, faults=None).step_time
     if simulated is None:
         simulated = replay(cluster, contention=True, faults=None)
     rungs["S3"] = simulated.step_time
@@ -170,9 +191,9 @@ def residual(
     rungs["S4"], rungs["S5"] = blame.climb(simulated)
     busiest = max(_busy(median_step(ideal)).values(), default=0.0)
     total, steps = measured.step_time, list(rungs.values())
-    parts = dict.fromkeys(PARTS, 0.0)
+    parts = {name: 0.0 for name in PARTS if even or name != "imbalance"}
     parts |= {"compute": busiest, "bubble": steps[0] - busiest}
-    names = ("bandwidth wait", "latency wait", "contention", "straggler", "slow link")
+    names = [name for name in parts if name not in ("compute", "bubble", "unexplained")]
     parts |= {name: above - below for name, below, above in zip(names, steps, steps[1:])}
     parts["unexplained"] = total - steps[-1]
     parts = {name: s if abs(s) > ROUNDING * total else 0.0 for name, s in parts.items()}
@@ -186,6 +207,7 @@ def residual(
         late,
         measured.badge,
         cluster.caption,
+        hot,
     )
 
 

@@ -46,6 +46,7 @@ INK_OF_PART = {
     "latency wait": ("exposed", "dots"),
     "bubble": ("wait", "zigzag"),
     "contention": ("exposed", "back"),
+    "imbalance": ("other", "hatch"),
     "straggler": ("other", "cross"),
     "slow link": ("exposed", "grid"),
 }
