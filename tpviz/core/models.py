@@ -146,10 +146,21 @@ def olmoe(size: str = "7B", **changes: Any) -> GPT:
     return _gpt("olmoe", size, changes, seq=4096, vocab=50304, **_LLAMA)
 
 
+def llama4(size: str = "Maverick", **changes: Any) -> GPT:
+    """Llama 4 Scout and Maverick (Meta 2025; configurations of the released weights): their text
+    models. A token goes to one expert and a shared one, in Maverick's every second block; the
+    others have a dense MLP of twice the width.
+
+    Without the norms of queries and keys, the images, and chunks of 8192 tokens: attention is over
+    the whole sequence in every block, and positions are rotary in all.
+    """
+    return _gpt("llama4", size, changes, seq=8192, vocab=202048, router="sigmoid", **_LLAMA)
+
+
 def presets() -> dict[str, Callable[..., GPT]]:
     """{family: function} of all presets, for menus; each works without arguments."""
     made = (gpt3, llama, llama2, llama3, mistral, qwen, qwen3, gpt_oss, mpt, bloom, nemotron4)
-    made += (mixtral, dbrx, grok1, olmoe)
+    made += (mixtral, dbrx, grok1, olmoe, llama4)
     return {preset.__name__: preset for preset in made}
 
 

@@ -9,8 +9,11 @@ the same data offline.
 118528
 """
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import groupby
 from math import ceil, prod
 from typing import Any
 
@@ -39,12 +42,17 @@ MOST = {
     "kv_lora": 10**6,
     "rope_dim": 10**6,
     "v_dim": 10**6,
+    "first_dense": 1024,
+    "moe_every": 1024,
 }  # of each size; FLOPs and bytes of a step stay finite
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 NORMS = ("layer", "rms")
 ROUTERS = ("softmax", "sigmoid")
 OPTIONAL = ("ffn", "kv_heads", "head_dim", "moe_ffn", "q_lora", "kv_lora", "rope_dim", "v_dim")
-NONE_AT_ALL = ("experts", "shared_experts")  # sizes that may be 0
+NONE_AT_ALL = ("experts", "shared_experts", "first_dense")  # sizes that may be 0
+
+OF_EXPERTS = {"moe_ffn": None, "shared_experts": 0, "first_dense": 0, "moe_every": 1}
+OF_EXPERTS |= {"capacity": None, "aux_loss": 0.0, "routing": None}  # as of a dense model
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,11 @@ class GPT:
     arXiv 1701.06538); 0: none, a dense MLP. They have no biases.
     moe_ffn : width of an expert; None: that of the MLP. shared_experts : as many more of that
     width, side by side, that every token goes through (Dai et al. 2024, arXiv 2401.06066).
+    first_dense, moe_every : which blocks have experts: of those behind the first ``first_dense``,
+    as DeepSeek-V3's first 3 are dense, the last of every ``moe_every`` from the model's first, as
+    Llama 4 Maverick's 2nd, 4th, .. (Meta 2025, ``interleave_moe_layer_step``; so do Qwen's
+    ``decoder_sparse_step`` and ERNIE's ``moe_layer_interval``). The others have a dense MLP of
+    width ``ffn``, with biases where there are any.
     router : "softmax" over all experts, or "sigmoid" of each score (DeepSeek-AI 2024, arXiv
     2412.19437). The chosen ones' weights are scaled to add up to 1 where ``top_k`` is above 1.
     capacity : None: no choice is dropped; else an expert takes at most ``capacity * seq * top_k /
@@ -112,6 +125,8 @@ class GPT:
     top_k: int = 2
     moe_ffn: int | None = None
     shared_experts: int = 0
+    first_dense: int = 0
+    moe_every: int = 1
     router: str = "softmax"
     capacity: float | None = None
     aux_loss: float = 0.0
@@ -139,6 +154,7 @@ class GPT:
         settle(self, "norm", one_of, NORMS)
         settle(self, "router", one_of, ROUTERS)
         self._check_experts()
+        self._check_blocks()
         settle(self, "documents", _packed, self.num_positions)
         if self.kv_heads:
             divides("heads", self.heads, "kv_heads", self.kv_heads)
@@ -162,14 +178,27 @@ class GPT:
         if self.capacity is not None:
             settle(self, "capacity", number, 0.01, 1000)
         settle(self, "aux_loss", number, 0, 1000)
-        for name in ("moe_ffn", "shared_experts", "capacity", "aux_loss", "routing"):
-            if (value := getattr(self, name)) and not self.experts:
+        for name, usual in OF_EXPERTS.items():
+            if (value := getattr(self, name)) != usual and not self.experts:
                 raise ValueError(f"{name}={value!r} is about experts: give experts=8, or leave it")
         if not isinstance(self.routing, Routing | None):
             raise ValueError(
                 f"routing={self.routing!r} is no routing: use None, where the router chooses, or "
                 "tv.Routing(skew=1.0)"
             )
+
+    def _check_blocks(self):
+        if not self.experts or any(map(self.has_experts, range(self.layers))):
+            return
+        n, every = self.first_dense, self.moe_every
+        most = self.layers // every * every - 1  # the number of the last block that may have some
+        works = [f"first_dense={most} or less"] * (most >= 0)
+        works += [f"moe_every={self.layers}"] * (n < self.layers < every)
+        raise ValueError(
+            f"first_dense={n} and moe_every={every} leave none of layers={self.layers} with "
+            f"experts: use {', '.join([*works, f'layers={(n // every + 1) * every}'])}, or "
+            "experts=0"
+        )
 
     @property
     def short(self) -> str:
@@ -196,9 +225,33 @@ class GPT:
         return _with(self, batch=batch)
 
     @property
+    def alike(self) -> bool:
+        """Whether all blocks are of one kind."""
+        return not self.experts or (self.first_dense, self.moe_every) == (0, 1)
+
+    def has_experts(self, block: int) -> bool:
+        """Whether block number ``block``, from 0, has experts."""
+        return self.experts > 0 and block >= self.first_dense and not (block + 1) % self.moe_every
+
+    def like(self, block: int) -> "GPT":
+        """The same workload with all blocks as this one is (cached). What is said of one block is
+        said of such a workload."""
+        return self if self.alike else _like(self, self.has_experts(block))
+
+    def kinds(self, blocks: Iterable[int] | None = None) -> tuple[tuple["GPT", int], ...]:
+        """((a workload as of `like`, how many of ``blocks`` are so), ...) of each kind, that of the
+        first block first. blocks : all of them, unless said."""
+        blocks = range(self.layers) if blocks is None else tuple(blocks)
+        return ((self, len(blocks)),) if self.alike else _kinds(self, blocks)
+
+    def runs(self) -> tuple[tuple["GPT", int], ...]:
+        """As `kinds`, of blocks that follow each other, in their order."""
+        return ((self, self.layers),) if self.alike else _runs(self)
+
+    @property
     def one_layer(self) -> "GPT":
-        """The same workload with a single block (cached); all blocks are alike."""
-        return _with(self, layers=1)
+        """The same workload with a single block (cached), as the first one is."""
+        return _with(self.like(0), layers=1)
 
     @property
     def head_size(self) -> int:
@@ -249,7 +302,8 @@ class GPT:
 
     @property
     def mlp_width(self) -> int:
-        """Input features of the second layer of the MLP, or of an expert."""
+        """Input features of the second layer of the MLP, or of an expert where some blocks have
+        those: of a block, ask `like`."""
         return self.moe_ffn or self.ffn or self.mlp_ratio * self.hidden
 
     @property
@@ -270,6 +324,8 @@ class GPT:
         heads = {"heads": (self.heads, 0 if self.head_dim else self.hidden)}
         if self.kv_heads:
             heads = {"kv_heads": (self.kv_heads, self.heads)}
+        if not self.alike:
+            heads = {k: v for kind, _ in self.kinds() for k, v in kind.divisible.items()}
         width = "moe_ffn" if self.moe_ffn else "ffn"
         return heads | ({width: (self.mlp_width, 0)} if self.moe_ffn or self.ffn else {})
 
@@ -295,13 +351,16 @@ class GPT:
         kinds = ("weight", "bias") if biased else ("weight",)
         return {f"{name}.{kind}": (self.hidden,) for kind in kinds}
 
-    def block_shapes(self) -> dict[str, tuple[int, ...]]:
-        """{name: shape} of a block's parameters, in the order of use; weights are (out, in).
+    def block_shapes(self, block: int = 0) -> dict[str, tuple[int, ...]]:
+        """{name: shape} of the parameters of block number ``block``, in the order of use; weights
+        are (out, in).
 
         Rows are grouped so that a contiguous slice of whole groups is one rank's shard. In ``qkv``
         a group is a key head: its queries, its key and its value. In a gated ``up`` it is a
         feature: its up row and its gate row. Of experts the first dim is their number.
         """
+        if not self.alike:
+            return self.like(block).block_shapes()
         h, f = self.hidden, self.mlp_width
 
         def linear(name: str, features_in: int, features_out: int) -> dict[str, tuple[int, ...]]:
@@ -329,11 +388,12 @@ class GPT:
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """{name: shape} of every parameter, in the order of use; see `block_shapes`."""
-        h, block = self.hidden, self.block_shapes()
+        h = self.hidden
         shapes: dict[str, tuple[int, ...]] = {"embed.token.weight": (self.vocab, h)}
         if not self.rotary:
             shapes["embed.position.weight"] = (self.num_positions, h)
         for i in range(self.layers):
+            block = self.block_shapes(i)
             shapes |= {f"blocks.{i}.{name}": shape for name, shape in block.items()}
         shapes |= self.norm_shapes("norm")
         return shapes if self.tied else shapes | {"head.weight": (self.vocab, h)}
@@ -342,7 +402,7 @@ class GPT:
     def num_tensors(self) -> int:
         """Number of parameter tensors."""
         ends = 3 - self.tied - self.rotary + len(self.norm_shapes(""))
-        return ends + self.layers * len(self.block_shapes())
+        return ends + sum(n * len(kind.block_shapes()) for kind, n in self.kinds())
 
     @property
     def num_parameters(self) -> int:
@@ -352,16 +412,19 @@ class GPT:
             + (not self.rotary) * self.num_positions
             + len(self.norm_shapes(""))
         )
-        return ends * self.hidden + self.layers * sum(map(prod, self.block_shapes().values()))
+        return ends * self.hidden + sum(
+            n * sum(map(prod, kind.block_shapes().values())) for kind, n in self.kinds()
+        )
 
     @property
     def num_active_parameters(self) -> int:
         """Those that a token meets: of the experts ``top_k``."""
-        return self.num_parameters - self.layers * (self.block_matrices - self.active_matrices)
+        rest = sum(n * (kind.block_matrices - kind.active_matrices) for kind, n in self.kinds())
+        return self.num_parameters - rest
 
     @property
     def block_matrices(self) -> int:
-        """Elements of a block's weight matrices: (4 + 2r) h^2 by default."""
+        """Elements of a block's weight matrices, all being alike: (4 + 2r) h^2 by default."""
         return self._matrices(self.experts)
 
     @property
@@ -387,15 +450,16 @@ class GPT:
         """FLOPs of one forward and backward over the whole batch (derived; 2 per multiply-add).
 
         3 (forward, and twice that for backward) x tokens x [L (2 M + 4 s h) + 2 h V], M the
-        elements of a block's matrices that a token meets: the GEMMs alone, attention counted
-        without its causal half, nothing recomputed (the "model FLOPs" of MFU). Where heads have
-        other sizes, 2 s times the features of queries and values for 4 s h. Of ``documents``, s is
-        the mean of their squares over that of their lengths.
+        elements of a block's matrices that a token meets, in the mean of all blocks: the GEMMs
+        alone, attention counted without its causal half, nothing recomputed (the "model FLOPs" of
+        MFU). Where heads have other sizes, 2 s times the features of queries and values for 4 s h.
+        Of ``documents``, s is the mean of their squares over that of their lengths.
         """
         tokens, mixed = self.batch * self.seq, self.query_features + self.mixed_features
         attention = 2 * self.batch * self.pairs * mixed
-        per_layer = 2 * tokens * self.active_matrices + attention
-        return 3 * (self.layers * per_layer + 2 * tokens * self.hidden * self.vocab)
+        matrices = sum(n * kind.active_matrices for kind, n in self.kinds())
+        blocks = 2 * tokens * matrices + self.layers * attention
+        return 3 * (blocks + 2 * tokens * self.hidden * self.vocab)
 
     def tokens(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """(inputs, targets) of training step ``step``: int64 (batch, seq), the same on every call.
@@ -424,6 +488,24 @@ def _packed(name: str, value: Any, seq: int) -> tuple[int, ...]:
             f"{name} of {seq - missing} tokens for seq={seq}: use seq={seq - missing}{more}"
         )
     return lengths if len(lengths) > 1 else ()
+
+
+@lru_cache(maxsize=1024)
+def _like(workload: GPT, experts: bool) -> GPT:
+    if experts:
+        return replace(workload, first_dense=0, moe_every=1)
+    return replace(workload, experts=0, **OF_EXPERTS)
+
+
+@lru_cache(maxsize=4096)
+def _kinds(workload: GPT, blocks: Sequence[int]):
+    return tuple(Counter(map(workload.like, blocks)).items())
+
+
+@lru_cache(maxsize=1024)
+def _runs(workload: GPT):
+    found = groupby(range(workload.layers), workload.like)
+    return tuple((kind, len(list(blocks))) for kind, blocks in found)
 
 
 @lru_cache(maxsize=1024)

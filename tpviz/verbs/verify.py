@@ -206,8 +206,8 @@ def _references(workload: "GPT", steps: int, device: str, clip: float) -> list[d
         "losses": (steps,),
     }
     if workload.experts and not workload.routing:
-        choices = workload.layers, workload.batch, workload.seq, workload.top_k
-        sizes["chosen"] = steps, *choices
+        mixtures = sum(map(workload.has_experts, range(workload.layers)))
+        sizes["chosen"] = steps, mixtures, workload.batch, workload.seq, workload.top_k
     numels = list(map(prod, sizes.values()))
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     sent = []

@@ -155,7 +155,7 @@ def parts(s: "AxoNN", w: "GPT") -> list[Part]:
 def microbatch_of(s: "AxoNN", w: "GPT") -> list[Part]:
     """The parts of one microbatch, without the end of the step."""
     local = s.local(w)
-    made = assemble(local, pieces(s, local), completes(), s.recompute)
+    made = assemble(local, lambda w: pieces(s, w), completes(), s.recompute)
     return list(without_end(made))
 
 

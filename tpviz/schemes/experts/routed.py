@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 def ledger_given(
     strategy: "Strategy", w: "GPT", rank: int, choices: np.ndarray, ledger: Ledger
 ) -> Ledger:
-    """The ``ledger`` of a rank with the bytes of its rows after these ``choices``, int64 (layers,
-    batch, seq, top_k), of the whole workload."""
-    moved, passes = rows_moved(strategy, w, rank, choices), Counter[str]()
+    """The ``ledger`` of a rank with the bytes of its rows after these ``choices``, int64 (blocks
+    with experts, batch, seq, top_k), of the whole workload."""
+    mixtures = filter(w.has_experts, range(w.layers))
+    moved = dict(zip(mixtures, rows_moved(strategy, w, rank, choices).tolist()))
+    passes = Counter[str]()
     times_each = 2 * getattr(strategy, "microbatches", strategy.accumulation)
     for part, times in flat(_step(strategy, seen_by(strategy, w, rank), rank)):
         moves = sum(_is_rows(operation) for operation in expanded(part.operations))
         if moves:  # there or back: both of a layer's ways, in all microbatches, are its rows
-            passes[part.phase] += times * moves * int(moved[int(part.layer.split(".")[1])])
+            passes[part.phase] += times * moves * moved[int(part.layer.split(".")[1])]
     size = w.hidden * w.itemsize
     exact = {phase: total * size // times_each for phase, total in passes.items()}
     return Ledger(
@@ -50,12 +52,12 @@ def ledger_given(
 
 
 def rows_moved(strategy: "Strategy", w: "GPT", rank: int, choices: np.ndarray) -> np.ndarray:
-    """By layer, the rows that a rank sends to others and gets from them, forward; (layers,)."""
+    """The rows that a rank sends to others and gets from them, forward; (blocks with experts,)."""
     mesh, inside = Mesh(strategy.axes), getattr(strategy, "inside", strategy)
     local = inside.local(seen_by(strategy, w, rank))
     cut, coords = local.cut, mesh.coords(rank)
     if cut is None or cut.ep == 1:
-        return np.zeros(w.layers, int)
+        return np.zeros(len(choices), int)
     places, each = cut.places(local), w.experts // cut.ep
     owner, me = choices // each, coords["ep"]
     shares = {axis: mesh.axes[axis] for axis in SHARING if axis in mesh.axes}

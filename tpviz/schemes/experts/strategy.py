@@ -172,7 +172,8 @@ class Experts(Around):
 
     def splits(self, workload: GPT) -> dict[str, list[tuple[int, str]]]:
         at, found = self.layout, dict(self.within.splits(workload))
-        for name in workload.parameter_shapes():
+        mixtures = [i for i in range(workload.layers) if workload.has_experts(i)]
+        for name in (f"blocks.{i}.{one}" for i in mixtures for one in workload.block_shapes(i)):
             cuts = found.get(name, [])
             if name.endswith((*OF_EXPERTS, *SHARED)) and self.cut.parts > 1:
                 cuts = [cut for cut in cuts if cut[1] != at.inside]

@@ -3,9 +3,9 @@
 
 Kernels run one after another, and so do the collectives of an axis. So a step takes at least as
 long as its kernels together with the collectives that they wait for at once, and as all collectives
-of one axis. Both sums are the same for every block: they follow from the steps of models of one and
-of two layers. Collectives in flight together may take `Cluster.queued` of their time; of those
-whose sizes are not followed only the bytes count, at the best bandwidth of the link.
+of one axis. Both sums are the same for every block of a kind: they follow from the steps of models
+of one and of two such layers. Collectives in flight together may take `Cluster.queued` of their
+time; of those whose sizes are not followed only the bytes count, at the best bandwidth of the link.
 """
 
 from collections import defaultdict
@@ -43,13 +43,6 @@ class Sums(NamedTuple):
         """A lower bound of the step's seconds."""
         return max(self.serial, *self.busy.values(), 0.0)
 
-    def grown(self, two: "Sums", layers: float) -> "Sums":
-        """The sums of ``layers`` layers, extrapolated: ``self`` is of one layer, ``two`` of two."""
-        ends = [(a, b) for a, b in zip(self[:2], two[:2])]
-        kernels, waited = (a + (layers - 1) * (b - a) for a, b in ends)
-        busy = {k: a + (layers - 1) * (two.busy[k] - a) for k, a in self.busy.items()}
-        return Sums(kernels, waited, busy)
-
     def plus(self, other: "Sums", times: float = 1) -> "Sums":
         """``times`` times these sums, plus ``other``."""
         axes = dict.fromkeys((*self.busy, *other.busy))
@@ -58,6 +51,18 @@ class Sums(NamedTuple):
 
 
 NOTHING = Sums(0.0, 0.0, {})
+
+
+def grown(workload: "GPT", sums_of: "Callable[[GPT], Sums]") -> Sums:
+    """The sums of all blocks and the ends, extrapolated from those of models of one block and of
+    two, of each kind of block."""
+    total = None
+    for kind, blocks in workload.kinds():
+        one, two = map(sums_of, shallows(kind))
+        block = one.plus(two, -1)
+        total = block.plus(total, blocks) if total else block.plus(one, blocks - 1)
+    assert total is not None
+    return total
 
 
 def sums(step: Step, clock: Clock, known: dict[Any, Any] | None = None) -> Sums:
@@ -112,19 +117,18 @@ def by_layers(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> Call
         made = replace(strategy, **choice)
         try:
             device = made.device(workload, cluster)
-            one, two = (made.step(shallow) for shallow in shallows(workload))
+            clock = Clock.of(cluster, mesh, workload.dtype, made.parent_axis, device)
+            known = {}
+            return grown(workload, lambda thin: sums(made.step(thin), clock, known)).least
         except (ValueError, NotImplementedError):
             return 0.0
-        clock = Clock.of(cluster, mesh, workload.dtype, made.parent_axis, device)
-        known = {}
-        return sums(one, clock, known).grown(sums(two, clock, known), workload.layers).least
 
     return bound
 
 
 @lru_cache(maxsize=256)
 def shallows(workload: "GPT") -> "tuple[GPT, GPT]":
-    """The workload with one layer, and with two."""
+    """A workload whose blocks are alike with one layer, and with two."""
     return workload.one_layer, replace(workload, layers=2)
 
 

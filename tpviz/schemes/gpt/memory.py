@@ -18,11 +18,6 @@ def under_adamw(size: int, tensors: int, activations: int = 0) -> Memory:
     return Memory(states, activations=activations)
 
 
-def num_norm_parameters(w: "GPT") -> int:
-    """Parameters of all norms, as a multiple of ``hidden``."""
-    return (2 * w.layers + 1) * len(w.norm_shapes(""))
-
-
 def of_step(found: Memory, w: "GPT", local: "GPT") -> Memory:
     """A microbatch's `Memory` with the tokens and targets of the whole batch, which are int64."""
     found["activations"] += 16 * w.seq * (w.batch - local.batch)

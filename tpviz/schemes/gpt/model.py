@@ -265,7 +265,7 @@ class ReferenceGPT(nn.Module):
         super().__init__()
         w = workload
         self.embed = Embedding(w, where, **kw)
-        self.blocks = nn.ModuleList(Block(w, where, **kw) for _ in range(w.layers))
+        self.blocks = nn.ModuleList(Block(w.like(i), where, **kw) for i in range(w.layers))
         self.norm = norm(w, **kw)
         self.head = nn.Linear(w.hidden, w.vocab, bias=False, **kw)
         if w.tied:

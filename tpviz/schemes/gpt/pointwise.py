@@ -56,15 +56,16 @@ class Held(NamedTuple):
 
     workload : that of the microbatch. parts : of its matrices, how many ranks share one. stream,
     inside : the shares of tensors between layers, and within attention and MLP, that the rank's
-    kernels pass over. layers : its blocks. ends : whether it has the embedding, and the head.
-    shards : ranks that share the sum of gradients, 0 where there is none to build.
+    kernels pass over. blocks : how many it has of each kind, as `GPT.kinds`. ends : whether it has
+    the embedding, and the head. shards : ranks that share the sum of gradients, 0 where there is
+    none to build.
     """
 
     workload: "GPT"
     parts: int
     stream: float
     inside: float
-    layers: int
+    blocks: "tuple[tuple[GPT, int], ...]"
     ends: tuple[bool, bool] = (True, True)
     shards: int = 0
 
@@ -96,48 +97,60 @@ def spread(device: "Device", held: Held, waiting: float = 0.0) -> "Device":
 
 def passes(device: "Device", held: Held) -> "Iterator[tuple[int, float]]":
     """Yield (number of kernels, bytes that each moves) of a rank's microbatch: the table above."""
-    w, k, fused = held.workload, kernels(held.workload), device.pointwise == "fused"
-    tokens, item, half = w.batch * w.seq, w.itemsize, w.itemsize == 2
-    wide, inside = 2 * w.hidden, held.inside * item  # FLOPs of a number between layers
-    up, a = (inside * kernel.flops / wide for kernel in (k.up[0], k.down[0]))
-    qkv, turned = tokens * w.qkv_features * inside, tokens * inside * turned_features(w)
-    x, z = tokens * w.hidden * held.stream * item, tokens * w.vocab * held.inside
-    scores = w.batch * w.pairs * w.heads * inside * (device.attention == "softmax")
-    norm, loss, biases = (2, 3), (item, 2 * item), ()
-    activation, turn, softmax = (3, 5) if w.gated else (2, 3), (2, 2), (2, 3)
-    join, packing = (3, 3), ()
+    w, fused = held.workload, device.pointwise == "fused"
+    item, half, number = w.itemsize, w.itemsize == 2, max(w.itemsize, 4)
+    x, z = _stream(held, w), w.batch * w.seq * w.vocab * held.inside
+    norm, loss = (2, 3), (item, 2 * item)
     if not fused:
         norm = RMS if w.norm == "rms" else (2, 3, 2)
+        loss = (*half * (6,), 3 * number, number, 3 * number, *half * (6,))
+    summed = (10 if half else 3 * item) / (held.parts * held.shards) if held.shards else 0
+    if summed:
+        yield sum(held.ends), w.vocab * w.hidden * summed
+    for kind, blocks in held.blocks:
+        yield from ((blocks * n, size) for n, size in _of_block(device, held, kind, norm, summed))
+    if held.ends[0]:
+        yield from ((1, n * x) for n in (*(2, 2), *(() if w.rotary else (3,))))
+    if held.ends[1]:
+        yield from ((1, n * x) for n in norm)
+        yield from ((1, n * z) for n in loss)
+
+
+def _stream(held, w):
+    """Bytes of a rank's tensor between layers."""
+    return w.batch * w.seq * w.hidden * held.stream * w.itemsize
+
+
+def _of_block(device, held, w, norm, summed):
+    """[(number of kernels, bytes)] of a block. norm : passes of one. summed : bytes that a number
+    of a gradient takes to be added up, 0 where there is none."""
+    k, x, tokens = kernels(w), _stream(held, w), w.batch * w.seq
+    wide, inside = 2 * w.hidden, held.inside * w.itemsize  # FLOPs of a number between layers
+    up, a = (inside * kernel.flops / wide for kernel in (k.up[0], k.down[0]))
+    qkv, turned = tokens * w.qkv_features * inside, tokens * inside * turned_features(w)
+    scores = w.batch * w.pairs * w.heads * inside * (device.attention == "softmax")
+    activation, turn, softmax = (3, 5) if w.gated else (2, 3), (2, 2), (2, 3)
+    join, packing, biases, fused = (3, 3), (), (), device.pointwise == "fused"
+    if not fused:
         activation = (2, 3, 3, 3, 3) if w.gated else (2, 3)
         join = (*join, 2) if w.bias and held.parts > 1 else join
         biases = (qkv, x, up, x) * w.bias
         packing = (2, 2)
         turn, softmax = 2 * (2, 4, 2, 3), (2, 2, 2, 3, 2, 2)
-        number = max(item, 4)
-        loss = (*half * (6,), 3 * number, number, 3 * number, *half * (6,))
-    block = [
+    matrices = sum(layer[0].flops for layer in (k.qkv, k.out, k.up, k.down)) / (2 * tokens)
+    # of latents, each with an RMSNorm
+    latents = [tokens * w.itemsize * (n or 0) * held.stream for n in (w.q_lora, w.kv_lora)]
+    return [
         *((2, n * x) for n in (*norm, *join)),
         *((1, n * a) for n in activation),
         *((1, n * turned) for n in turn if w.rotary),
         *((1, n * scores) for n in (*softmax, 2, 4) if scores),
         *((1, n * qkv) for n in packing),
         *((1, size) for size in biases),
+        *((1, n * latent) for latent in latents for n in ((2, 3) if fused else RMS) if latent),
+        *([(4, matrices / 4 * summed)] if summed else ()),
+        *((1, k * n * summed * held.parts) for k, n in downs(w) if summed),
     ]
-    for features in (w.q_lora, w.kv_lora):  # of latents, each with an RMSNorm
-        latent = tokens * item * (features or 0) * held.stream
-        block += [(1, n * latent) for n in ((2, 3) if fused else RMS) if latent]
-    matrices = sum(layer[0].flops for layer in (k.qkv, k.out, k.up, k.down)) / (2 * tokens)
-    if held.shards:
-        summed = (10 if half else 3 * item) / (held.parts * held.shards)
-        block.append((4, matrices / 4 * summed))
-        block += [(1, k * n * summed * held.parts) for k, n in downs(w)]
-        yield sum(held.ends), w.vocab * w.hidden * summed
-    yield from ((held.layers * count, size) for count, size in block)
-    if held.ends[0]:
-        yield from ((1, n * x) for n in (*(2, 2), *(() if w.rotary else (3,))))
-    if held.ends[1]:
-        yield from ((1, n * x) for n in norm)
-        yield from ((1, n * z) for n in loss)
 
 
 def collectives(held: Held) -> int:
@@ -149,7 +162,7 @@ def collectives(held: Held) -> int:
     """
     block, embedding, head = (10, 2, 3) if held.stream < 1 else (4, 1, 1)
     first, last = held.ends
-    return held.layers * block + first * embedding + last * (head + 3)
+    return sum(n for _, n in held.blocks) * block + first * embedding + last * (head + 3)
 
 
 def work(device: "Device", held: Held) -> list[tuple[int, float, float]]:
@@ -161,21 +174,17 @@ def work(device: "Device", held: Held) -> list[tuple[int, float, float]]:
 def gemms_of(held: Held, attention: float = 1) -> "list[tuple[int, float, float]]":
     """[(number of kernels, FLOPs, bytes)] of the GEMMs and attention of a rank's microbatch;
     attention : a factor of its FLOPs, for a GEMM as long as it."""
-    k, n = kernels(held.workload), held.parts
-    core = [one._replace(flops=attention * one.flops) for one in k.core]
-    layers = [(held.layers, layer) for layer in (k.qkv, core, k.out, k.up, k.down)]
-    found = [
-        (count, kernel.flops / n, kernel.bytes / n)
-        for count, layer in (*layers, *[(1, k.head)] * held.ends[1])
-        for kernel in layer
-    ]
-    w, share = held.workload, held.stream  # the projections down are of the rank's tokens
-    sizes = [linear(w.batch * w.seq, *layer, w.itemsize, bias=False) for layer in downs(w)]
-    return found + [
-        (held.layers, share * kernel.flops, share * kernel.bytes)
-        for layer in sizes
-        for kernel in layer
-    ]
+    n, share, found = held.parts, held.stream, []
+    for w, blocks in held.blocks:
+        k = kernels(w)
+        core = [one._replace(flops=attention * one.flops) for one in k.core]
+        layers = (k.qkv, core, k.out, k.up, k.down)
+        found += [(blocks, of.flops / n, of.bytes / n) for layer in layers for of in layer]
+        # the projections down are of the rank's tokens
+        sizes = (linear(w.batch * w.seq, *layer, w.itemsize, bias=False) for layer in downs(w))
+        found += [(blocks, share * of.flops, share * of.bytes) for layer in sizes for of in layer]
+    head = kernels(held.workload).head if held.ends[1] else ()
+    return found + [(1, kernel.flops / n, kernel.bytes / n) for kernel in head]
 
 
 def turned_features(w: "GPT") -> int:

@@ -8,7 +8,7 @@ Backward completes gradients in this order: head and last LayerNorm, then block 
 norm2, out, qkv, norm1, then positions and tokens; `completes` has the finer points.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -155,41 +155,61 @@ def update(w: "GPT", numel: int) -> Kernel:
 
 def assemble(
     w: "GPT",
-    pieces: Mapping[str, Iterable[Operation]],
+    pieces: Callable[["GPT"], Mapping[str, Iterable[Operation]]],
     ready: Mapping[str, tuple[str, ...]],
     recompute: str = "none",
+    sync: Iterable[Operation] | None = None,
 ) -> tuple[Part, ...]:
     """All parts of one step in time order, with the parameters whose gradients they complete.
 
-    pieces : {name of `PIECES`: operations}, none where one is missing. ready : from `completes`,
-    of which those count that the workload has. recompute : of a `Strategy`.
+    pieces : gives {name of `PIECES`: operations}, none where one is missing, of a workload: of this
+    one its ends count, of those that `GPT.like` gives the parts of such blocks. ready : from
+    `completes`, of which those count that a block has. recompute : of a `Strategy`. sync : the sums
+    of gradients, where they are not those of ``pieces``.
     """
-    of = {name: tuple(pieces.get(name, ())) for name in PIECES}
-    last, block = w.layers - 1, w.block_shapes()
-    ready = {**ready, **(of_experts(w) if w.experts else {})}
-    ready = {part: tuple(n for n in names if n in block) for part, names in ready.items()}
+    of_kind = {kind: named(pieces(kind)) for kind, _ in w.kinds()}
+    of = of_kind[w] if w.alike else named(pieces(w))
+    ready_of = {kind: _in_kind(kind, ready) for kind in of_kind}
+    last, likes = w.layers - 1, [w.like(i) for i in range(w.layers)]
+
+    def entering(i):
+        return _entering(w, i, ready_of[likes[max(i, 0)]])
+
     parts = [
         Part("forward", "embed", of["embed"]),
-        *forward(of, range(w.layers)),
+        *(part for i, kind in enumerate(likes) for part in forward(of_kind[kind], [i])),
         Part("forward", "head", of["head"]),
         Part("backward", "head", of["head_back"], () if w.tied else ("head.weight",)),
         Part(
             "backward",
             "norm",
             of["norm_back"],
-            (*w.norm_shapes("norm"), *_entering(w, last, ready)),
+            (*w.norm_shapes("norm"), *entering(last)),
         ),
     ]
     for i in reversed(range(w.layers)):
-        names = {name: _in_block(i, ready[name]) for name in BACKWARD}
-        names["norm1_back"] += _entering(w, i - 1, ready)
-        parts += backward(of, i, recompute, names)
+        names = {name: _in_block(i, ready_of[likes[i]][name]) for name in BACKWARD}
+        names["norm1_back"] += entering(i - 1)
+        parts += backward(of_kind[likes[i]], i, recompute, names)
     return (
         *parts,
         Part("backward", "embed", of["embed_back"], ("embed.token.weight",)),
-        Part("sync", "", of["sync"]),
+        Part("sync", "", of["sync"] if sync is None else tuple(sync)),
         Part("optimizer", "", of["update"]),
     )
+
+
+def named(pieces: Mapping[str, Iterable[Operation]]) -> dict[str, tuple[Operation, ...]]:
+    """All `PIECES`, and what a pipeline has besides."""
+    names = *PIECES, "mlp_unsummed", "head_weight", "weights"
+    return dict.fromkeys(names, ()) | {name: tuple(found) for name, found in pieces.items()}
+
+
+def _in_kind(w, ready):
+    """Of `completes` what blocks of a workload have whose blocks are alike."""
+    block = w.block_shapes()
+    ready = {**ready, **(of_experts(w) if w.experts else {})}
+    return {part: tuple(n for n in names if n in block) for part, names in ready.items()}
 
 
 def forward(

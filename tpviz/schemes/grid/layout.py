@@ -67,7 +67,7 @@ class Layout(NamedTuple):
         """What a rank's memory-bound kernels pass over; a norm of gathered features (``l2``) counts
         as if it were split. shards : as of `Held`."""
         stream = 1 / (self.s * (self.i if self.sp else 1))
-        return Held(workload, self.i * self.s, stream, 1 / self.i, workload.layers, shards=shards)
+        return Held(workload, self.i * self.s, stream, 1 / self.i, workload.kinds(), shards=shards)
 
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         """{parameter: [(dim, axis)]}, inner cut first; weights are (out, in)."""
@@ -92,15 +92,17 @@ class Layout(NamedTuple):
             "mlp.shared_up.weight": first,
             "mlp.shared_down.weight": second,
         }
-        if workload.experts:  # the first dim is their number
-            for name in ("mlp.up.weight", "mlp.down.weight"):
-                kinds[name] = [(dim + 1, axis) for dim, axis in kinds[name]]
-        block = {name: kinds.get(name, norm) for name in workload.block_shapes()}
+        stacks = {  # of experts, whose first dim is their number
+            name: [(dim + 1, axis) for dim, axis in kinds[name]]
+            for name in ("mlp.up.weight", "mlp.down.weight")
+        }
         found = {"embed.token.weight": first}
         if not workload.rotary:
             found["embed.position.weight"] = across
         for k in range(workload.layers):
-            found |= {f"blocks.{k}.{name}": cuts for name, cuts in block.items()}
+            own = kinds | (stacks if workload.has_experts(k) else {})
+            block = workload.block_shapes(k)
+            found |= {f"blocks.{k}.{name}": own.get(name, norm) for name in block}
         found |= dict.fromkeys(workload.norm_shapes("norm"), norm)
         if not workload.tied:
             found["head.weight"] = first

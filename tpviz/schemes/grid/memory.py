@@ -46,24 +46,31 @@ def memory(at: "Layout", w: "GPT", recompute: str = "none") -> Memory:
 
 
 def activations(at: "Layout", w: "GPT", recompute: str = "none") -> int:
-    """Bytes at the peak: in the loss, in backward of the head, or entering the last block."""
-    T, H, F, V = w.batch * w.seq, w.hidden, w.mlp_width // at.i, w.vocab // at.i
+    """Bytes at the peak: in the loss, in backward of the head, or entering the last block of some
+    kind, with what is kept of those before it."""
+    T, H, V = w.batch * w.seq, w.hidden, w.vocab // at.i
     item, wide, n = w.itemsize, max(w.itemsize, 4), at.i if at.sp else 1
     stream = T * H // (n * (1 if at.l2 else at.s)) * item
     whole, head_weight = T * H // at.s * item, V * H // at.s * item
-    again = dropped_bytes(at, w, recompute)
-    kept = 16 * T + w.layers * (block_kept(at, w) - again)  # tokens and targets are int64
+    kept, peak = 16 * T, 0  # tokens and targets are int64
+    for kind, blocks in w.runs():
+        again = dropped_bytes(at, kind, recompute)
+        kept += blocks * (block_kept(at, kind) - again)
+        peak = max(peak, kept + _entered(at, kind) + again * (recompute == "full"))
     end = stream + T * H // (n * at.s) * item + statistics(w) * T // n * wide  # the last norm
     loss = (3 if at.i == 1 else 2) * T * V * wide + 16 * T
     head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
-    # the gradient; as one function also GELU once more, or what SwiGLU's backward has at once
-    wide_rows = T * ((5 if w.gated else 2) if at.pipelined else 1)
-    enters = stream + w.tied * head_weight + (wide_rows + H // at.s) * F * item
-    enters += (whole if n > 1 else 0) + again * (recompute == "full")
+    peak += stream + w.tied * head_weight + (whole if n > 1 else 0)
+    return max(kept + max(end + loss, end + head), peak)
+
+
+def _entered(at, w):
+    """What backward has for a moment as it enters the MLP of a block."""
     if w.experts:
-        enters = stream + w.tied * head_weight + experts_backward(at, w) + (whole if n > 1 else 0)
-        enters += again * (recompute == "full")
-    return kept + max(end + loss, end + head, enters)
+        return experts_backward(at, w)
+    # the gradient; as one function also GELU once more, or what SwiGLU's backward has at once
+    rows = w.batch * w.seq * ((5 if w.gated else 2) if at.pipelined else 1)
+    return (rows + w.hidden // at.s) * (w.mlp_width // at.i) * w.itemsize
 
 
 def dropped_bytes(at: "Layout", w: "GPT", recompute: str) -> int:

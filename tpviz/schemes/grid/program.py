@@ -198,7 +198,7 @@ class GridGPT(nn.Module):
         w = workload
         self.groups = groups
         self.embed = groups.embedding(w, **kw)
-        self.blocks = nn.ModuleList(GridBlock(w, groups, **kw) for _ in range(w.layers))
+        self.blocks = nn.ModuleList(GridBlock(w.like(i), groups, **kw) for i in range(w.layers))
         self.norm = groups.norm(w, **kw)
         self.head = groups.head(w, **kw)
         if w.tied:

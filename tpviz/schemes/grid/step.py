@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from tpviz.core.step import Chunks, Collective, Operation, Overlapped, PairInChunks
 from tpviz.schemes.experts.cut import cut_of
 from tpviz.schemes.gpt.kernels import adamw, attending, gemm
-from tpviz.schemes.gpt.memory import num_norm_parameters, statistics
+from tpviz.schemes.gpt.memory import statistics
 from tpviz.schemes.gpt.step import completes
 
 from . import latent
@@ -65,20 +65,26 @@ def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
 
 def num_local_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters of a rank."""
+    ends = (2 - w.tied) * w.vocab * w.hidden // (at.i * at.s)
+    blocks = sum(n * _num_cut(at, kind) for kind, n in w.kinds())
+    return ends + blocks + num_whole_parameters(at, w)
+
+
+def _num_cut(at, w):
+    """Those of a block that are cut over *inside*, and its experts."""
     mlp = 0 if w.experts else w.hidden * (w.up_features + w.mlp_width)
     attention = latent.num_matrices(w) if w.kv_lora else w.hidden * w.qkv_features
-    matrices = w.layers * (attention + w.hidden * w.mixed_features + mlp)
-    matrices += (2 - w.tied) * w.vocab * w.hidden
+    matrices = attention + w.hidden * w.mixed_features + mlp
     biases = w.up_features * (not w.experts)
     biases += 0 if w.kv_lora else w.qkv_features // (at.s if at.a3 else 1)
-    own = matrices // (at.i * at.s) + w.layers * w.bias * (biases // at.i)
-    experts = w.layers * cut_of(at, w).num_parameters(w) if w.experts else 0
-    return own + experts + num_whole_parameters(at, w)
+    experts = cut_of(at, w).num_parameters(w) if w.experts else 0
+    return matrices // (at.i * at.s) + w.bias * (biases // at.i) + experts
 
 
 def num_whole_parameters(at: "Layout", w: "GPT") -> int:
     """Number of parameters on a rank that are not cut over *inside*, experts' aside."""
-    norms, biased = num_norm_parameters(w) * w.hidden, w.layers * (1 if w.experts else 2)
+    norms = (2 * w.layers + 1) * len(w.norm_shapes("")) * w.hidden
+    biased = sum(n * (1 if kind.experts else 2) for kind, n in w.kinds())
     rest = ((not w.rotary) * w.num_positions + w.bias * biased) * w.hidden
     latents = w.layers * latent.num_whole(w) if w.kv_lora else 0
     return norms // (1 if at.l2 else at.s) + rest // at.s + latents

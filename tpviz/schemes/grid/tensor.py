@@ -68,7 +68,8 @@ class TensorParallel(Strategy):
         }
         if workload.experts and at.i > 1 and not at.sp:
             # different tokens of its ranks, or parts of the experts' results, lead to these
-            mlp = (name for name in names if ".mlp." in name)
+            mixtures = {f"blocks.{i}" for i in range(workload.layers) if workload.has_experts(i)}
+            mlp = (name for name in names if name.partition(".mlp.")[0] in mixtures)
             of_axis[at.inside] = tuple(n for n in mlp if at.inside not in cuts.get(n, ()))
         return {axis: found for axis, found in of_axis.items() if found}
 
@@ -148,10 +149,8 @@ class TensorParallel(Strategy):
 
     def step(self, workload: "GPT") -> Step:
         local = self.local(workload)
-        found = self.pieces(local)
-        if local.experts:
-            found["sync"] = self.sums(local)
-        parts = assemble(local, found, completion_order(self.layout), self.recompute)
+        sync, order = self.sums(local) if local.experts else None, completion_order(self.layout)
+        parts = assemble(local, self.pieces, order, self.recompute, sync)
         return accumulated(parts, self.accumulation)
 
     def held(self, workload: "GPT", rank: int = 0) -> "Held":

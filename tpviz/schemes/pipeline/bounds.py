@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
-from tpviz.schemes.gpt.bounds import NOTHING, bytes_seconds, kernels_of, sums
+from tpviz.schemes.gpt.bounds import bytes_seconds, kernels_of, sums
 from tpviz.schemes.gpt.pointwise import spread
 from tpviz.schemes.gpt.step import update
 
@@ -71,6 +71,8 @@ class _Bounds:
         self.end, self.whole = cache(self._end), cache(self._whole)
         self.evenly = cache(self._evenly)
         self.numels, self.units = cache(self._numels), cache(self._units)
+        kinds = ((w.like(block), block) for block in reversed(range(w.layers)))
+        self.firsts = dict(kinds) if not w.alike else {w: 0}
 
     def of(self, choice: dict[str, Any], closely: bool = False) -> float:
         """Seconds at least of the layout with a choice, or with all that share ZeRO's stage and
@@ -81,13 +83,13 @@ class _Bounds:
             return self._of_any(choice["recompute"], zero * (self.s.replicas.ranks > 1))
         s, w = replace(self.s, **choice), self.w
         if closely:
-            return self._of_stages(s, [len(blocks) for blocks in s.blocks(w)], s.num_recomputed(w))
+            return self._of_stages(s, s.blocks(w), s.num_recomputed(w))
         if s.layout == "even":
-            counts = [len(blocks) for blocks in layers_of(w.layers, s.stages)]
+            blocks = layers_of(w.layers, s.stages)
             every = s.recompute == "full" and s.schedule not in V_SHAPED
-            dropped = [n * every for n in counts]
+            dropped = [len(of) * every for of in blocks]
             dropped[-1] *= s.schedule not in AGAIN_BUT_LAST
-            return self._of_stages(s, counts, dropped)
+            return self._of_stages(s, blocks, dropped)
         again = s.recompute == "full"
         evenly = 1 - (1 - 1 / s.microbatches) ** s.pp
         return self.whole(s.recompute == "selective", again) / evenly
@@ -95,23 +97,22 @@ class _Bounds:
     def _of_any(self, recompute, zero):
         """Of any schedule: the rank that does most works no less than all do in the mean."""
         s, w = self.s, self.w
-        least = self.whole(recompute == "selective")
-        if recompute == "full":  # but perhaps the blocks of the last stage
-            last = len(layers_of(w.layers, s.pp)[-1]) if s.pp > 1 else 0
-            least += (self.whole(False, True) - least) * (1 - last / w.layers)
+        again = recompute == "full"  # but perhaps the blocks of the last stage
+        but = len(layers_of(w.layers, s.pp)[-1]) * (again and s.pp > 1)
+        least = self.whole(recompute == "selective", again, but)
         after, busy = self.evenly(zero)
         return max(s.microbatches * least / s.pp + after, busy)
 
-    def _of_stages(self, s, counts, dropped):
-        last, layers = s.stages - 1, [0] * s.pp
+    def _of_stages(self, s, blocks, dropped):
+        last, layers = s.stages - 1, [()] * s.pp
         v_shaped = s.schedule in V_SHAPED
         ranks = [min(k, last - k) if v_shaped else k % s.pp for k in range(s.stages)]
-        for n, rank in zip(counts, ranks):
-            layers[rank] += n
-        of = s, counts, dropped, ranks, layers
+        for of_stage, rank in zip(blocks, ranks):
+            layers[rank] += tuple(of_stage)
+        of = s, blocks, dropped, ranks, layers
         return max(self._of_rank(*of, place, v_shaped) for place in {0, s.pp - 1})
 
-    def _of_rank(self, s, counts, dropped, ranks, layers, place, v_shaped):
+    def _of_rank(self, s, blocks, dropped, ranks, layers, place, v_shaped):
         last, split, zero = s.stages - 1, s.schedule in SPLIT, s.zero_stage
         mine = [k for k, rank in enumerate(ranks) if rank == place]
         work = fill = drain = 0.0
@@ -120,7 +121,7 @@ class _Bounds:
             ends = ranks[0] == rank, ranks[last] == rank
             t = self.times(layers[rank], ends, zero > 1, s.recompute == "selective", split)
             forward, again, backward = self._passes(
-                t, counts[stage], dropped[stage], stage == 0, stage == last, zero
+                t, blocks[stage], dropped[stage], stage == 0, stage == last, zero
             )
             if rank == place:
                 work += forward + again + backward
@@ -135,20 +136,23 @@ class _Bounds:
     def _passes(self, t, blocks, dropped, first, last, zero):
         """Seconds of a stage's forward, recomputation and backward: at ZeRO 3 each begins with a
         gather, and from ZeRO 2 on backward ends with a reduce-scatter, which nothing hides."""
-        forward = blocks * t.forward + t.embed * first + t.head * last
-        backward = blocks * t.backward + t.embed_back * first + t.head_back * last
+        ends, of = next(iter(t.values())), [(t[kind], n) for kind, n in self.w.kinds(blocks)]
+        again = sum(n * t[kind].again for kind, n in self.w.kinds(blocks[:dropped]))
+        forward = sum(n * one.forward for one, n in of) + ends.embed * first + ends.head * last
+        backward = sum(n * one.backward for one, n in of)
+        backward += ends.embed_back * first + ends.head_back * last
         gather, scatter = self.units(zero, first or last)
-        n = blocks + first + last
+        n = len(blocks) + first + last
         return (
             max(forward + gather, n * gather),
-            max(dropped * t.again + gather, dropped * gather) if dropped else 0.0,
+            max(again + gather, dropped * gather) if dropped else 0.0,
             max(backward + gather + scatter, n * scatter),
         )
 
     def _units(self, zero, end):
         """Seconds of a unit's gather and reduce-scatter, of the smallest on a stage."""
-        block, *ends = self.numels()
-        size = min(block, *ends) if end else block
+        blocks, *ends = self.numels()
+        size = min([*blocks.values(), *ends * end])
         kinds = (zero > 2, "all_gather"), (zero > 1, "reduce_scatter")
         return [on and self._moved(kind, size * self.w.itemsize) for on, kind in kinds]
 
@@ -173,50 +177,65 @@ class _Bounds:
         def seconds(parts):
             return sum(segment.seconds for segment in clock.run(self.s.inside.least_of(parts)))
 
-        weights = m.weights([0], False) if split else []
         head = m.weights([], True) if split else []
-        return MicrobatchTimes(
-            seconds(m.forward([0])),
-            seconds(m.forward([0], "recompute", True)),
-            seconds(m.backward([0])) + seconds(weights),
-            seconds(m.embed),
-            seconds(m.embed_back),
-            seconds(m.head),
-            seconds(m.head_back) + seconds(head),
-        )
+        of_ends = [seconds(parts) for parts in (m.embed, m.embed_back, m.head)]
+        of_ends.append(seconds(m.head_back) + seconds(head))
 
-    def _whole(self, again=False, twice=False):
+        def of(block):
+            weights = m.weights([block], False) if split else []
+            return MicrobatchTimes(
+                seconds(m.forward([block])),
+                seconds(m.forward([block], "recompute", True)),
+                seconds(m.backward([block])) + seconds(weights),
+                *of_ends,
+            )
+
+        return {kind: of(block) for kind, block in self.firsts.items()}
+
+    def _whole(self, again=False, twice=False, but=0):
         """Seconds of a microbatch on all stages, without what is hidden perhaps. again, twice :
-        attention's core, or all but the last all-reduce of every block, is recomputed."""
+        attention's core, or all but the last all-reduce of every block, is recomputed; of the last
+        ``but`` blocks not."""
         w, m = self.w, self.micro(again, False)
-        held = self.s.held_by(self.w, w.layers, (True, True), False)._replace(shards=0)
+        blocks = range(w.layers)
+        held = self.s.held_by(self.w, blocks, (True, True), False)._replace(shards=0)
         free = replace(self.cluster.device, launch=0.0)
         clock = Clock.of(self.cluster, self.mesh, w.dtype, device=replace(free, pointwise="free"))
         least = self.s.inside.least_of
-        block = sums(least([*m.forward([0]), *m.backward([0])]), clock)
-        more = sums(least(m.forward([0], "recompute", True)), clock) if twice else NOTHING
-        total = block.plus(more)
-        return kernels_of(free, held, w.dtype) + w.layers * (total.waited + more.kernels * twice)
+        total = kernels_of(free, held, w.dtype)
+        for kind, n in w.kinds():
+            block = [self.firsts[kind]]
+            both = [*m.forward(block), *m.backward(block)]
+            total += n * sums(least(both), clock).waited
+        for kind, n in w.kinds(blocks[: w.layers - but]) if twice else ():
+            parts = m.forward([self.firsts[kind]], "recompute", True)
+            total += n * sums(least(parts), clock).serial
+        return total
 
     def _numels(self):
-        """(numbers of a rank's part of a block, of the embedding, of the head)."""
-        found = counted(self.s.inside, self.w.one_layer)
-        return [sum(found[unit].values()) for unit in ("blocks.0", "embed", "head")]
+        """({kind of block: numbers of a rank's part of one}, of the embedding, of the head)."""
+        of = lambda unit: sum(counted(self.s.inside, self.w, unit).values())
+        blocks = {kind: of(f"blocks.{block}") for kind, block in self.firsts.items()}
+        return blocks, of("embed"), of("head")
+
+    def _in_blocks(self, blocks):
+        return sum(n * self.numels()[0][kind] for kind, n in self.w.kinds(blocks))
 
     def _end(self, layers, ends, zero):
         """(seconds of a rank behind its last backward, seconds in which dp is busy)."""
         s, w = self.s, self.w
-        block, embed, head = self.numels()
-        numel = layers * block + ends[0] * embed + ends[1] * head
+        _, embed, head = self.numels()
+        blocks = self._in_blocks(layers)
+        numel = blocks + ends[0] * embed + ends[1] * head
         clock = self._clock(self.s.held_by(self.w, layers, ends, zero > 1))
         after = clock.seconds(update(w, numel // (s.replicas.ranks if zero else 1)))
-        sent, busy = self._sent(numel, layers * block, zero)
+        sent, busy = self._sent(numel, blocks, zero)
         return after + sent, busy
 
     def _evenly(self, zero):
         """The same of the mean of all ranks, without the update."""
-        block, *ends = self.numels()
-        blocks = block * self.w.layers
+        _, *ends = self.numels()
+        blocks = self._in_blocks(range(self.w.layers))
         return self._sent((blocks + sum(ends)) / self.s.pp, blocks / self.s.pp, zero)
 
     def _sent(self, numel, blocks, zero):

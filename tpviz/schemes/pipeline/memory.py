@@ -57,13 +57,17 @@ flight}, where there are so many."""
 
 def least_activations(s: "Staged", w: "GPT") -> int:
     """Bytes that the first rank keeps of the microbatches that it has in flight, at least."""
-    each = s.stages // s.pp
+    each, drops = s.stages // s.pp, s.recompute in ("full", "stage_aware")
     flying = min(IN_FLIGHT[s.schedule](s.pp, each), s.microbatches * each)
-    count = min(len(blocks) for blocks in s.blocks(w)[:: s.pp])
-    drop = count if s.recompute in ("full", "stage_aware") else 0
-    kept = _Kept(s, w, count, drop, first=False, last=False)
-    whole = kept.dropped * (s.recompute == "full")
-    return 16 * w.batch * s.inside.part(w).seq // s.dp + flying * kept.after_forward + whole
+    kept = [
+        _kept(
+            s, w, w.kinds(blocks[:0] if drops else blocks), w.kinds(blocks[: drops * len(blocks)])
+        )
+        for blocks in s.blocks(w)[:: s.pp]
+    ]
+    whole = min(one.dropped for one in kept) * (s.recompute == "full")
+    least = flying * min(one.after_forward for one in kept)
+    return 16 * w.batch * s.inside.part(w).seq // s.dp + least + whole
 
 
 def memory_of(s: "Staged", w: "GPT", place: int) -> Memory:
@@ -78,7 +82,7 @@ def memory_of(s: "Staged", w: "GPT", place: int) -> Memory:
         states = flat_states(sizes, s.zero_stage, s.replicas.ranks, whole, whole)
         return Memory(states, activations=kept)
     tensors = sum(
-        len(w.block_shapes()) * len(blocks[stage])
+        sum(n * len(kind.block_shapes()) for kind, n in w.kinds(blocks[stage]))
         + (2 - w.rotary) * (stage == 0)
         + (1 + len(w.norm_shapes(""))) * (stage == s.stages - 1)
         for stage in stages
@@ -129,18 +133,19 @@ def activations(s: "Staged", w: "GPT", place: int) -> int:
 
 @lru_cache(maxsize=256)
 def _stages(s, w):
-    """{stage: (its layers, how many of them are recomputed, whether it is the first, the last)}."""
-    blocks, num_recomputed = s.blocks(w), s.num_recomputed(w)
+    """{stage: (its blocks that are kept, those that are recomputed, both as `GPT.kinds`, whether it
+    is the first, the last)}."""
+    parts = zip(s.blocks(w), s.num_recomputed(w))
     return {
-        stage: (len(blocks[stage]), num_recomputed[stage], not stage, stage == s.stages - 1)
-        for stage in range(s.stages)
+        stage: (w.kinds(blocks[n:]), w.kinds(blocks[:n]), not stage, stage == s.stages - 1)
+        for stage, (blocks, n) in enumerate(parts)
     }
 
 
 @lru_cache(maxsize=256)
-def _kept(s, w, count, drop, first, last):
-    """The `_Kept` of a stage of ``count`` layers; few stages of a pipeline differ."""
-    return _Kept(s, w, count, drop, first, last)
+def _kept(s, w, kept, drop, first=False, last=False):
+    """The `_Kept` of a stage; few stages of a pipeline differ."""
+    return _Kept(s, w, kept, drop, first, last)
 
 
 class _Kept:
@@ -151,26 +156,33 @@ class _Kept:
     of the head. noted : besides where a weight's gradient waits: its input, before it is all.
     """
 
-    def __init__(self, s, w, count, drop, first, last):
+    def __init__(self, s, w, kept, drop, first, last):
         local, item, wide = s.local(w), w.itemsize, max(w.itemsize, 4)
         tokens, at = local.batch * local.seq, s.inside.layout
         stream = message_bytes(s, w)
         sp, n = at.sp, at.i if at.sp else 1
         whole = tokens * w.hidden // at.s * item  # gathered
         gathered, beside = s.inside.gathered(local)
-        block = block_kept(at, local) + gathered
-        if s.recompute == "selective":
-            block -= dropped_bytes(at, local, "selective")
+        again = "selective" if s.recompute == "selective" else "none"
+
+        def bytes_of(kinds):
+            locals_of = ((s.local(kind), n) for kind, n in kinds if n)
+            return sum(
+                n * (block_kept(at, one) + gathered - dropped_bytes(at, one, again))
+                for one, n in locals_of
+            )
+
         logits = tokens * w.vocab // at.i
-        self.dropped = drop * block
-        self.after_forward = (count - drop) * block + stream * (1 + (drop > 0))
+        self.dropped = bytes_of(drop)
+        self.after_forward = bytes_of(kept) + stream * (1 + any(n for _, n in drop))
         self.in_forward = beside
-        width = w.mlp_width // at.i * item
-        self.noted = (count > 0) * tokens * width
+        widths = {kind.mlp_width // at.i * item for kind, n in (*kept, *drop) if n}
+        self.noted = tokens * max(widths, default=0)
         ends = w.vocab // at.i * w.hidden // at.s * item
-        inside = stream + tokens * width + sp * whole + beside
-        largest = w.hidden // at.s * width
-        self.in_backward = [(inside, largest) if count else (0, first * ends)]
+        inside = stream + sp * whole + beside
+        self.in_backward = [
+            (inside + tokens * width, w.hidden // at.s * width) for width in widths
+        ] or [(0, first * ends)]
         if last:
             head = (
                 2 * stream + statistics(w) * tokens // n * wide + logits * wide
@@ -178,6 +190,6 @@ class _Kept:
             self.after_forward += head
             self.in_forward += (2 if at.i == 1 else 1) * logits * wide
             self.in_backward = [
-                *((more - head, weight) for more, weight in self.in_backward if count),
+                *((more - head, weight) for more, weight in self.in_backward if widths),
                 (logits * item + stream + sp * 2 * whole, ends),
             ]

@@ -18,7 +18,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import Collective, Operation, Operations, Part
-from tpviz.schemes.gpt.step import PIECES, Kernels, backward, forward, kernels, payloads
+from tpviz.schemes.gpt.step import Kernels, backward, forward, kernels, named, payloads
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -35,9 +35,8 @@ class Microbatch:
     ):
         self.w, self.tp, self.split, self.again = w, inside.layout.i, split, again
         self.level = level if self.tp > 1 else 0
-        made = inside.pieces(w, split)
-        names = *PIECES, "mlp_unsummed", "head_weight", "weights"
-        self.of = {name: tuple(made.get(name, ())) for name in names}
+        self.of_kind = {kind: named(inside.pieces(kind, split)) for kind, _ in w.kinds()}
+        self.of = self.of_kind[w] if w.alike else named(inside.pieces(w, split))
         self.embed, self.embed_back = self._end("embed", "embed"), self._end("embed_back", "embed")
         self.head = self._end("head", "head")
         norm = self._end("norm_back", "norm")
@@ -80,11 +79,19 @@ class Microbatch:
                 )
                 for run in runs
             ]
-        layers = self._subs if self.level else self.of
-        parts = forward(layers, blocks, phase)
+        parts = [
+            part
+            for number in blocks
+            for part in forward(self._subs if self.level else self._of(number), [number], phase)
+        ]
         if skip_last_allreduce and parts:
-            parts[-1] = parts[-1]._replace(operations=self.of["mlp_unsummed"])
+            unsummed = self._of(blocks[-1])["mlp_unsummed"]
+            parts[-1] = parts[-1]._replace(operations=unsummed)
         return parts
+
+    def _of(self, block):
+        """{part of the block: its operations}."""
+        return self.of_kind[self.w.like(block)]
 
     def _runs(self, blocks):
         """Which blocks are one run: each by itself, or at level 3 all that follow each other."""
@@ -126,9 +133,12 @@ class Microbatch:
                 Part("backward", _name(run), self._run_back(len(run)))
                 for run in reversed(self._runs(blocks))
             ]
-        layers = self.of | (self._subs_back if self.level else {})
-        again = "selective" if self.again else "none"
-        parts = (part for number in reversed(blocks) for part in backward(layers, number, again))
+        subs, again = self._subs_back if self.level else {}, "selective" if self.again else "none"
+        parts = (
+            part
+            for number in reversed(blocks)
+            for part in backward(self._of(number) | subs, number, again)
+        )
         return [part for part in parts if part.operations]
 
     @cached_property
@@ -165,13 +175,13 @@ class Microbatch:
         """The gradients of the weights, where they are deferred."""
         last = [Part("backward", "head", self.of["head_weight"])] if head else []
         return last + [
-            Part("backward", f"blocks.{number}", self._weights) for number in reversed(blocks)
+            Part("backward", f"blocks.{number}", self._weights(number))
+            for number in reversed(blocks)
         ]
 
-    @cached_property
-    def _weights(self):
+    def _weights(self, block):
         if self.level < 2:
-            return self.of["weights"]
+            return self._of(block)["weights"]
         return tuple(layer[2] for k in self.halves for layer in (k.down, k.up, k.out, k.qkv))
 
 

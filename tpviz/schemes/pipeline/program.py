@@ -64,7 +64,7 @@ class GPTStage(Stage):
         self.sends = [stream] if not last else []
         if number == 0:
             self.embed = groups.embedding(w, **kw)
-        self.blocks = nn.ModuleDict({str(i): GridBlock(w, groups, **kw) for i in blocks})
+        self.blocks = nn.ModuleDict({str(i): GridBlock(w.like(i), groups, **kw) for i in blocks})
         if last:
             self.norm, self.head = groups.norm(w, **kw), groups.head(w, **kw)
 

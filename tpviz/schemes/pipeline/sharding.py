@@ -91,14 +91,22 @@ def padded(numel: int, ranks: int) -> int:
 
 def unit_numels(s: "Staged", w: "GPT", unit: str) -> dict[str, int]:
     """{kind of `groups`: elements of the flat buffer} of a unit under ZeRO 2 and 3."""
-    kinds = counted(s.inside, w.one_layer)["blocks.0" if unit.startswith("blocks") else unit]
+    kinds = counted(s.inside, w, unit)
     return {kind: padded(numel, s.replicas.ranks) for kind, numel in kinds.items()}
 
 
+def counted(inside: "TensorParallel", w: "GPT", unit: str) -> dict[str, int]:
+    """{kind of `groups`: number of a rank's parameters} of a unit; both ends count a shared
+    weight."""
+    name, _, number = unit.partition(".")
+    if name != "blocks":
+        return _counted(inside, w.one_layer)[unit]
+    return _counted(inside, w.like(int(number)).one_layer)["blocks.0"]
+
+
 @lru_cache(maxsize=256)
-def counted(inside: "TensorParallel", one: "GPT") -> dict[str, dict[str, int]]:
-    """{unit: {kind of `groups`: number of a rank's parameters}} of a model of one block;
-    all are alike, and both ends count a shared weight."""
+def _counted(inside, one):
+    """By unit, of a model of one block."""
     found, shapes = {}, dict(inside.flat_shapes(one))
     if one.tied:
         shapes[HEAD] = shapes[TOKENS]
@@ -118,15 +126,13 @@ def sharded(
     """``parts`` of a stage's "forward", "recompute" or "backward", with ZeRO's collectives."""
     if s.zero_stage < 2:
         return parts
-    axis, kinds = s.replicas.axis, {unit.split(".")[0]: unit for unit in units}
-    numels = {kind: unit_numels(s, w, unit).values() for kind, unit in kinds.items()}
+    axis, numels = s.replicas.axis, {unit: unit_numels(s, w, unit).values() for unit in units}
     of_unit: dict[str, list[Part]] = {}
     for part in parts:
         of_unit.setdefault(unit_of(part.layer), []).append(part)
 
     def collectives(kind, unit):
-        of = numels[unit.split(".")[0]]
-        return [Collective(axis, kind, numel * w.itemsize) for numel in of]
+        return [Collective(axis, kind, numel * w.itemsize) for numel in numels[unit]]
 
     exchange = ExchangeParts(s.zero, {unit: collectives("all_gather", unit) for unit in units})
     order = visits(units, action, drop)

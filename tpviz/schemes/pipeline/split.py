@@ -113,7 +113,7 @@ def balanced(
     rank_of : each stage's rank. block : what a block costs on each rank; head : what the head
     costs on the last stage. All stages between the first and the last have a block at least.
 
-    All blocks are alike, so it is exact to give each next one to the rank that is done with it
+    Where all blocks are alike, it is exact to give each next one to the rank that is done with it
     first. Of its stages the one with least gets it; of equals the last, since fewer microbatches
     are in flight there.
     """
@@ -134,3 +134,64 @@ def balanced(
         found[stage] += 1
         add(stage, block[rank_of[stage]])
     return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def balanced_unlike(
+    blocks: tuple[tuple[float, ...], ...], rank_of: tuple[int, ...], head: float
+) -> tuple[int, ...]:
+    """As `balanced`, of blocks that are not all alike: what each of ``blocks`` costs on each rank.
+
+    Where every rank has one stage it is exact, by dynamic programming over the places where stages
+    end. Ranks with several stages begin with that of as many ranks as there are stages, and then
+    places move by a block as long as that makes the slowest rank faster.
+    """
+    stages = len(rank_of)
+    until = [[0.0, *accumulate(block[rank] for block in blocks)] for rank in rank_of]
+
+    def cost(stage, start, stop):
+        return until[stage][stop] - until[stage][start] + head * (stage == stages - 1)
+
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}  # of stages that end there
+    for stage in range(stages):
+        least = int(0 < stage < stages - 1)
+        found = {}
+        for stop in range(min(best) + least, len(blocks) + 1):
+            slowest, start = min(
+                (max(before, cost(stage, start, stop)), start)
+                for start, (before, _) in best.items()
+                if start + least <= stop
+            )
+            found[stop] = slowest, (*best[start][1], stop)
+        best = found
+    ends = (0, *best[len(blocks)][1])
+    if len(set(rank_of)) < stages:
+        ends = _moved(ends, rank_of, cost)
+    return tuple(stop - start for start, stop in pairwise(ends))
+
+
+def _moved(ends, rank_of, cost):
+    """Places where stages end, each moved by a block as long as the slowest rank gets faster."""
+    inner = range(1, len(rank_of) - 1)
+
+    def slowest(ends):
+        total = [0.0] * (max(rank_of) + 1)
+        for stage, rank in enumerate(rank_of):
+            total[rank] += cost(stage, *ends[stage : stage + 2])
+        return sorted(total, reverse=True)
+
+    while True:
+        moves = [
+            (*ends[:k], ends[k] + by, *ends[k + 1 :])
+            for k in range(1, len(rank_of))
+            for by in (-1, 1)
+        ]
+        moves = [
+            move
+            for move in moves
+            if move == tuple(sorted(move)) and all(move[k] < move[k + 1] for k in inner)
+        ]
+        best = min(moves, key=slowest, default=ends)
+        if slowest(best) >= slowest(ends):
+            return ends
+        ends = best

@@ -33,6 +33,7 @@ from .split import (
     TOKENS,
     V_SHAPED,
     balanced,
+    balanced_unlike,
     counts,
     layers_of,
     layout_text,
@@ -288,17 +289,20 @@ class Staged(Strategy):
 
     def held(self, workload: GPT, rank: int = 0) -> "Held":
         last, stages = self.stages - 1, self.schedule_of(workload).stages_of(self.place_of(rank))
-        blocks = _counts(self, workload)
-        layers, ends = sum(blocks[stage] for stage in stages), (0 in stages, last in stages)
-        return self.held_by(workload, layers, ends, self.zero_stage > 1)
+        blocks, ends = self.blocks(workload), (0 in stages, last in stages)
+        mine = tuple(block for stage in stages for block in blocks[stage])
+        return self.held_by(workload, mine, ends, self.zero_stage > 1)
 
-    def held_by(self, workload: GPT, layers: int, ends: tuple[bool, bool], sharded: bool) -> "Held":
+    def held_by(
+        self, workload: GPT, blocks: Sequence[int], ends: tuple[bool, bool], sharded: bool
+    ) -> "Held":
         """The `Held` of a rank with these blocks and ends. sharded : whether the replicas share the
         sum of gradients."""
         flat = prod(self.inside.axes[axis] for axis in self.inside.flat_over)
         shards = (self.replicas.ranks if sharded else 1) * flat * (self.microbatches > 1)
         held = self.inside.held(self.of_replica(workload))
-        return held._replace(layers=layers, ends=ends, shards=shards)
+        mine = held.workload.kinds(blocks)
+        return held._replace(blocks=mine, ends=ends, shards=shards)
 
     def device(self, workload: GPT, cluster: "Cluster", rank: int = 0) -> "Device":
         """As `Strategy.device`. If the host limits the device and there is no pipeline, it keeps
@@ -409,17 +413,28 @@ def _blocks(s: Staged, workload: GPT):
 
 
 def _balanced(s: Staged, workload: GPT):
-    """Costs are FLOPs, in those of a block's forward and backward: the embedding has none."""
-    *block, head = kernels(workload.with_batch(1))
-    both = sum(kernel.flops for layer in block for kernel in layer)
-    again = sum(layer[0].flops for layer in block) / both
+    """Costs are FLOPs, in those of a first block's forward and backward: the embedding has none."""
+    w = workload.with_batch(1)
     order = s.schedule_for([1] * s.stages)
     shares = s.kept() if s.recompute == "stage_aware" else [0.0] * s.stages
-    cost = [0.0] * s.pp
+    dropped = [0.0] * s.pp
     for stage, rank in enumerate(order.rank_of):  # of a rank with several stages, the mean
-        cost[rank] += 1 + again * order.recomputes[stage] * (1 - shares[stage])
-    each = tuple(total * s.pp / s.stages for total in cost)
-    return balanced(workload.layers, tuple(order.rank_of), each, sum(k.flops for k in head) / both)
+        dropped[rank] += order.recomputes[stage] * (1 - shares[stage]) * s.pp / s.stages
+    of_kind = {kind: _flops(kind) for kind, _ in w.kinds()}
+    unit, each = of_kind[w.like(0)][1], []
+    for kind in map(w.like, range(w.layers)):
+        forward, both = of_kind[kind]
+        each.append(tuple((both + forward * part) / unit for part in dropped))
+    head = sum(k.flops for k in kernels(w).head) / unit
+    if w.alike:
+        return balanced(w.layers, tuple(order.rank_of), each[0], head)
+    return balanced_unlike(tuple(each), tuple(order.rank_of), head)
+
+
+def _flops(w):
+    """(FLOPs of a block's forward, of its forward and backward)."""
+    *block, _ = kernels(w)
+    return sum(layer[0].flops for layer in block), sum(k.flops for layer in block for k in layer)
 
 
 @lru_cache(maxsize=256)

@@ -77,16 +77,14 @@ def num_summed_parameters(s: "Staged", w: "GPT") -> dict[str, tuple[int, ...]]:
     def number(axis):
         return lambda kinds: sum(n for kind, n in kinds.items() if axis in kind.split("+"))
 
-    return {axis: _by_stage(s, w, number(axis)) for axis in s.inside.summed(w.one_layer)}
+    axes = (axis for kind, _ in w.kinds() for axis in s.inside.summed(kind.one_layer))
+    return {axis: _by_stage(s, w, number(axis)) for axis in dict.fromkeys(axes)}
 
 
 def _by_stage(s, w, number):
     """The sum of ``number`` of each unit's kinds, by stage."""
-    of = {unit: number(kinds) for unit, kinds in counted(s.inside, w.one_layer).items()}
-    found = [of["blocks.0"] * len(blocks) for blocks in s.blocks(w)]
-    found[0] += of["embed"]
-    found[-1] += of["head"]
-    return tuple(found)
+    units = [units_at(s, w, stage) for stage in range(s.stages)]
+    return tuple(sum(number(counted(s.inside, w, unit)) for unit in of) for of in units)
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
-from tpviz.schemes.gpt.bounds import bytes_seconds, shallows, sums
+from tpviz.schemes.gpt.bounds import bytes_seconds, grown, sums
 from tpviz.schemes.gpt.step import update
 
 from .memory import inner_memory
@@ -39,18 +39,20 @@ PHASES = ("forward",), ("recompute", "backward"), ("sync",)
 def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
     """Implements `tpviz.schemes.strategy.Strategy.bounds`."""
     mesh, local = Mesh(s.axes), s.local(w)
+    matrices = sum(n * kind.block_matrices for kind, n in w.kinds())
 
     @cache
     def inside(recompute, sharded):
         """(`Sums` of a microbatch's forward, backward, of what follows the last one, the clock)."""
         made = replace(s, recompute=recompute, zero=1 + sharded)
         clock = Clock.of(cluster, mesh, w.dtype, made.parent_axis, made.device(w, cluster))
-        steps, known = [inner_parts(made.inside, thin) for thin in shallows(local)], {}
-        one, two = (
-            [sums([p for p in step if p.phase in names], clock, known) for names in PHASES]
-            for step in steps
-        )
-        return *(a.grown(b, w.layers) for a, b in zip(one, two)), clock
+        known = {}
+
+        def within(names):
+            parts = lambda thin: [p for p in inner_parts(made.inside, thin) if p.phase in names]
+            return grown(local, lambda thin: sums(parts(thin), clock, known))
+
+        return *map(within, PHASES), clock
 
     @cache
     def moved():
@@ -72,7 +74,7 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
         except (ValueError, NotImplementedError):
             return 0.0
         ranks = s.inner.world_size if s.inner else 1  # share a matrix, at most
-        blocks = again * w.layers * w.block_matrices * w.itemsize / (ranks * size)
+        blocks = again * matrices * w.itemsize / (ranks * size)
         if not choice.get("reshard_after_forward", s.reshard_after_forward) or s.inside.summed(
             local
         ):
