@@ -53,6 +53,8 @@ test_axonn_bugs.py::test_evidence_begins_in_the_seeded_place
 test_axonn_bugs.py::test_without_the_fault_it_is_equal
 test_axonn_clip.py test_axonn_gather.py test_axonn_overlap.py test_axonn_tuner.py
 test_context.py::test_eight_ranks_equal_one_process
+test_blocks.py::test_every_product_equals_one_process
+test_blocks.py::test_every_product_is_predicted_as_captured
 test_experts.py::test_equals_one_process
 test_experts.py::test_products_of_eight_ranks_equal_one_process
 test_latent.py::test_every_way_equals_one_process

@@ -51,6 +51,8 @@ BILLIONS = {
     ("dbrx", "132B"): (132, 36),
     ("grok1", "314B"): (314,),  # "25% of the weights active"
     ("olmoe", "7B"): (6.9, 1.3),
+    ("llama4", "109B"): (109, 17),  # the first with what encodes images, about 0.9
+    ("llama4", "400B"): (400, 17),
 }
 """Parameters in all, and those that a token meets, as the authors round them."""
 KINDS = {
@@ -102,11 +104,11 @@ def test_every_preset_makes_a_workload(family):
     made = tv.models.presets()[family]
     assert made.__doc__ and set(tv.models.SIZES) == set(tv.models.presets())
     for size in tv.models.SIZES[family]:
-        w = made(size, batch=8, layers=3)
-        assert (w.batch, w.layers, w.dtype) == (8, 3, "bfloat16")
+        w = made(size, batch=8, layers=4)
+        assert (w.batch, w.layers, w.dtype) == (8, 4, "bfloat16")
         assert w.num_tensors == len(w.parameter_shapes())
-        per_layer = 2 * w.active_matrices + 4 * w.seq * w.query_features
-        gemms = 3 * per_layer + 2 * w.hidden * w.vocab
+        matrices = sum(w.like(block).active_matrices for block in range(4))
+        gemms = 2 * matrices + 4 * 4 * w.seq * w.query_features + 2 * w.hidden * w.vocab
         assert w.step_flops == 3 * w.batch * w.seq * gemms
         number, unit = re.match(r"([\d.x]+)([MB])", size).groups()
         named = prod(map(float, number.split("x"))) * {"M": 1e6, "B": 1e9}[unit]

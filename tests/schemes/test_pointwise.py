@@ -52,16 +52,17 @@ def test_fused_by_hand():
 
 def test_shares_of_ranks():
     w = tv.GPT(layers=4, hidden=64, heads=4, seq=16, batch=8, vocab=128)
-    whole, half = Held(w, 1, 1.0, 1.0, 4), Held(w, 2, 0.5, 0.5, 4)
+    whole, half = Held(w, 1, 1.0, 1.0, w.kinds()), Held(w, 2, 0.5, 0.5, w.kinds())
     assert total("fused", half) == total("fused", whole) / 2
     assert tv.Megatron(tp=2, sp=True).held(w) == half
     assert tv.Megatron(tp=2).held(w) == half._replace(stream=1.0)
-    assert tv.ATP(mesh=(2, 2)).held(w) == Held(w, 4, 0.5, 0.5, 4)
+    assert tv.ATP(mesh=(2, 2)).held(w) == Held(w, 4, 0.5, 0.5, w.kinds())
     inside = tv.Megatron(tp=2) * tv.DataParallel(dp=2)
     assert inside.held(w) == tv.Megatron(tp=2).held(w.with_batch(4))
     pipeline = tv.Merak(pp=2, tp=2, dp=1, microbatches=4, schedule="1f1b")
     first, last = (pipeline.held(w, rank) for rank in (0, 3))
-    assert (first.layers, first.ends, first.shards) == (2, (True, False), 1)
+    assert [n for _, n in first.blocks] == [2]
+    assert (first.ends, first.shards) == ((True, False), 1)
     assert last == first._replace(ends=(False, True))
 
 

@@ -1,0 +1,153 @@
+"""Models whose blocks are not all alike, dense ones among those with experts: what each block is,
+every scheme that takes experts against one process, and formulas against captures."""
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+from tiny import captured, named
+from together import together
+
+import tpviz as tv
+from tpviz.schemes.ownership import local_shapes, num_local
+
+FIRST = tv.GPT(
+    layers=4, hidden=32, heads=4, seq=16, batch=8, vocab=64, experts=4, moe_ffn=24, first_dense=1
+)
+EVERY = replace(
+    FIRST, first_dense=0, moe_every=2, shared_experts=1, routing=tv.Routing(skew=1.0), ffn=40
+)
+BOTH = replace(FIRST, layers=6, moe_every=2, tied=False, gated=True, norm="rms", bias=False)
+KINDS = {"first": FIRST, "every": EVERY, "both": BOTH}
+TP, SP, TWO = tv.Megatron(tp=2), tv.Megatron(tp=2, sp=True), tv.Experts(ep=2)
+PP = tv.Pipeline(pp=2, microbatches=2)
+FAST = [
+    (TWO, FIRST),
+    (TP * TWO, BOTH),
+    (SP * tv.Experts(ep=2, etp=2), EVERY),
+    (TWO * tv.DataParallel(dp=2, zero=3), BOTH),
+    (TWO * tv.Context(cp=2), FIRST),
+    (TWO * replace(PP, layout="balanced"), BOTH),
+]
+STRATEGIES = [
+    TWO,
+    TP,
+    SP,
+    tv.Experts(ep=2, recompute="full"),
+    tv.Experts(ep=2, accumulation=2, recompute="selective"),
+    *(tensor * tv.Experts(ep=2, etp=etp) for tensor in (TP, SP) for etp in (1, 2)),
+    *(TWO * tv.DataParallel(dp=2, zero=zero) for zero in range(4)),
+    TWO * tv.Context(cp=2),
+    TWO * PP,
+    TP * PP,
+    TWO * tv.Pipeline(pp=2, microbatches=2, recompute="stage_aware", keep=0.5),
+    TWO
+    * tv.Pipeline(pp=2, microbatches=2, schedule="interleaved_1f1b")
+    * tv.DataParallel(dp=2, zero=2),
+    TWO * tv.Pipeline(pp=2, microbatches=2, recompute="full") * tv.DataParallel(dp=2, zero=3),
+    TWO * tv.Pipeline(pp=2, microbatches=2, layout="balanced"),
+]
+BOX = tv.clusters.nvlink_pairs(pairs=4).scale_model(hidden=64)
+UNHIDDEN = replace(BOX, device=replace(BOX.device, unhidden=0.4, startup=2e-6, pointwise="eager"))
+
+
+def all_equal(cases):
+    found = together(lambda case: tv.verify(*case, steps=2), cases)
+    for (strategy, _), verdict in found.items():
+        assert verdict.ok and verdict.max_error < 1e-10, f"{strategy.short}\n{verdict}"
+
+
+# -- the model -------------------------------------------------------------------------------------
+def test_which_blocks_have_experts():
+    """The last of every two, as Llama 4 Maverick's, counted from the model's first."""
+    assert [FIRST.has_experts(i) for i in range(4)] == [False, True, True, True]
+    assert [EVERY.has_experts(i) for i in range(4)] == [False, True, False, True]
+    three = replace(BOTH, first_dense=3)
+    assert [three.has_experts(i) for i in range(6)] == [False, False, False, True, False, True]
+    assert not any(tv.GPT(layers=3).has_experts(i) for i in range(3))
+
+
+@pytest.mark.parametrize("w", KINDS.values(), ids=KINDS)
+def test_parameters_are_those_of_each_block(w):
+    shapes = w.parameter_shapes()
+    assert w.num_parameters == sum(map(prod, shapes.values())) and w.num_tensors == len(shapes)
+    for block in range(w.layers):
+        own = {n.split(".", 2)[2] for n in shapes if n.startswith(f"blocks.{block}.")}
+        assert own == set(w.block_shapes(block))
+        assert ("mlp.router.weight" in own) == w.has_experts(block)
+    unmet = (w.experts - w.top_k) * w.hidden * w.moe_ffn * (3 if w.gated else 2)
+    mixtures = sum(w.has_experts(block) for block in range(w.layers))
+    assert w.num_active_parameters == w.num_parameters - mixtures * unmet
+
+
+def test_flops_by_hand():
+    w = EVERY
+    attention = 4 * w.hidden * w.hidden
+    dense, experts = 2 * w.hidden * 40, w.hidden * (4 + (2 + 1) * 2 * 24)
+    matrices = 4 * attention + 2 * dense + 2 * experts + w.hidden * w.vocab
+    scores = 4 * 4 * w.seq * w.hidden
+    assert w.step_flops == 3 * w.batch * w.seq * (2 * matrices + scores)
+
+
+def test_a_block_alone_is_one_of_a_model_of_such_blocks():
+    dense, mixture = (kind for kind, _ in EVERY.kinds())
+    assert not dense.experts and dense.alike and mixture.alike and mixture.experts == 4
+    assert EVERY.like(0) is dense and [n for _, n in EVERY.kinds([1, 2, 3])] == [2, 1]
+    assert [n for _, n in FIRST.runs()] == [1, 3] and [n for _, n in EVERY.runs()] == [1] * 4
+    plain = tv.GPT(experts=4)
+    assert plain.like(1) is plain and plain.kinds() == ((plain, 2),) == plain.runs()
+
+
+@pytest.mark.parametrize(
+    "sizes, said",
+    [
+        ({"first_dense": 2}, "first_dense=2 is about experts: give experts=8"),
+        ({"moe_every": 2}, "moe_every=2 is about experts: give experts=8"),
+        ({"experts": 4, "moe_every": 0}, "moe_every=0 is too small: the least that works is 1"),
+        ({"experts": 4, "first_dense": 3}, "use first_dense=1 or less, layers=4, or experts=0"),
+        ({"experts": 4, "moe_every": 4}, "use moe_every=2, layers=4, or experts=0"),
+    ],
+)
+def test_models_without_a_block_of_experts_are_refused(sizes, said):
+    with pytest.raises(ValueError, match=said):
+        tv.GPT(**sizes)
+    assert any(tv.GPT(layers=4, experts=4, first_dense=3).has_experts(i) for i in range(4))
+
+
+# -- every scheme ----------------------------------------------------------------------------------
+def test_equal_one_process():
+    all_equal(FAST)
+
+
+@pytest.mark.parametrize("w", KINDS.values(), ids=KINDS)
+def test_every_product_equals_one_process(w):
+    all_equal([(strategy, w) for strategy in STRATEGIES])
+
+
+def as_captured(strategy, w):
+    program = captured(strategy, w)
+    for rank in range(strategy.world_size):
+        assert program.ledger(rank) == strategy.ledger_of(w, rank), strategy.short
+    for box in (BOX, UNHIDDEN):
+        simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
+        predicted = tv.predict(strategy, w, box).step_time
+        assert predicted == pytest.approx(simulated, rel=1e-9), strategy.short
+
+
+@pytest.mark.parametrize("strategy, w", FAST, ids=named)
+def test_time_and_ledgers_are_those_of_the_program(strategy, w):
+    as_captured(strategy, w)
+
+
+@pytest.mark.parametrize("w", KINDS.values(), ids=KINDS)
+def test_every_product_is_predicted_as_captured(w):
+    for strategy in STRATEGIES:
+        as_captured(strategy, w)
+
+
+@pytest.mark.parametrize("strategy", [s for s in STRATEGIES if not s.axes.get("pp")], ids=named)
+def test_parameters_of_a_rank(strategy):
+    for w in KINDS.values():
+        size = num_local(local_shapes(strategy, w)) * w.itemsize
+        whole = not getattr(strategy, "zero", 0)
+        assert not whole or strategy.memory(w)["parameters"] == size
