@@ -9,17 +9,15 @@ the same data offline.
 118528
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from itertools import groupby
 from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
 from .checks import divides, number, one_of, settle, whole_number, whole_numbers
+from .kinds import OF_EXPERTS, OfKinds
 from .latent import check_latent, latent_shapes
 from .routing import Routing
 
@@ -51,12 +49,9 @@ ROUTERS = ("softmax", "sigmoid")
 OPTIONAL = ("ffn", "kv_heads", "head_dim", "moe_ffn", "q_lora", "kv_lora", "rope_dim", "v_dim")
 NONE_AT_ALL = ("experts", "shared_experts", "first_dense")  # sizes that may be 0
 
-OF_EXPERTS = {"moe_ffn": None, "shared_experts": 0, "first_dense": 0, "moe_every": 1}
-OF_EXPERTS |= {"capacity": None, "aux_loss": 0.0, "routing": None}  # as of a dense model
-
 
 @dataclass(frozen=True)
-class GPT:
+class GPT(OfKinds):
     """A decoder-only transformer and the batch of one training step.
 
     Parameters
@@ -154,7 +149,7 @@ class GPT:
         settle(self, "norm", one_of, NORMS)
         settle(self, "router", one_of, ROUTERS)
         self._check_experts()
-        self._check_blocks()
+        self.check_blocks()
         settle(self, "documents", _packed, self.num_positions)
         if self.kv_heads:
             divides("heads", self.heads, "kv_heads", self.kv_heads)
@@ -187,19 +182,6 @@ class GPT:
                 "tv.Routing(skew=1.0)"
             )
 
-    def _check_blocks(self):
-        if not self.experts or any(map(self.has_experts, range(self.layers))):
-            return
-        n, every = self.first_dense, self.moe_every
-        most = self.layers // every * every - 1  # the number of the last block that may have some
-        works = [f"first_dense={most} or less"] * (most >= 0)
-        works += [f"moe_every={self.layers}"] * (n < self.layers < every)
-        raise ValueError(
-            f"first_dense={n} and moe_every={every} leave none of layers={self.layers} with "
-            f"experts: use {', '.join([*works, f'layers={(n // every + 1) * every}'])}, or "
-            "experts=0"
-        )
-
     @property
     def short(self) -> str:
         """As code: the sizes of model and batch, and other arguments that differ from defaults."""
@@ -223,30 +205,6 @@ class GPT:
     def with_batch(self, batch: int) -> "GPT":
         """The same workload with another batch size (cached)."""
         return _with(self, batch=batch)
-
-    @property
-    def alike(self) -> bool:
-        """Whether all blocks are of one kind."""
-        return not self.experts or (self.first_dense, self.moe_every) == (0, 1)
-
-    def has_experts(self, block: int) -> bool:
-        """Whether block number ``block``, from 0, has experts."""
-        return self.experts > 0 and block >= self.first_dense and not (block + 1) % self.moe_every
-
-    def like(self, block: int) -> "GPT":
-        """The same workload with all blocks as this one is (cached). What is said of one block is
-        said of such a workload."""
-        return self if self.alike else _like(self, self.has_experts(block))
-
-    def kinds(self, blocks: Iterable[int] | None = None) -> tuple[tuple["GPT", int], ...]:
-        """((a workload as of `like`, how many of ``blocks`` are so), ...) of each kind, that of the
-        first block first. blocks : all of them, unless said."""
-        blocks = range(self.layers) if blocks is None else tuple(blocks)
-        return ((self, len(blocks)),) if self.alike else _kinds(self, blocks)
-
-    def runs(self) -> tuple[tuple["GPT", int], ...]:
-        """As `kinds`, of blocks that follow each other, in their order."""
-        return ((self, self.layers),) if self.alike else _runs(self)
 
     @property
     def one_layer(self) -> "GPT":
@@ -488,24 +446,6 @@ def _packed(name: str, value: Any, seq: int) -> tuple[int, ...]:
             f"{name} of {seq - missing} tokens for seq={seq}: use seq={seq - missing}{more}"
         )
     return lengths if len(lengths) > 1 else ()
-
-
-@lru_cache(maxsize=1024)
-def _like(workload: GPT, experts: bool) -> GPT:
-    if experts:
-        return replace(workload, first_dense=0, moe_every=1)
-    return replace(workload, experts=0, **OF_EXPERTS)
-
-
-@lru_cache(maxsize=4096)
-def _kinds(workload: GPT, blocks: Sequence[int]):
-    return tuple(Counter(map(workload.like, blocks)).items())
-
-
-@lru_cache(maxsize=1024)
-def _runs(workload: GPT):
-    found = groupby(range(workload.layers), workload.like)
-    return tuple((kind, len(list(blocks))) for kind, blocks in found)
 
 
 @lru_cache(maxsize=1024)
