@@ -20,6 +20,7 @@ from .checks import divides, number, one_of, settle, whole_number, whole_numbers
 from .kinds import OF_EXPERTS, OfKinds
 from .latent import check_latent, latent_shapes
 from .routing import Routing
+from .text import windows
 
 MOST = {
     "layers": 1024,
@@ -428,13 +429,7 @@ class GPT(OfKinds):
         stands for the rest.
         """
         step = whole_number("step", step, low=0)
-        data = _corpus(self.vocab)
-        if self.seq + 1 > len(data):
-            raise ValueError(f"seq={self.seq} is longer than the text: at most {len(data) - 1}")
-        rng = np.random.default_rng((self.seed, step))
-        starts = rng.integers(0, len(data) - self.seq, size=self.batch)
-        windows = data[starts[:, None] + np.arange(self.seq + 1)]
-        return windows[:, :-1].copy(), windows[:, 1:].copy()
+        return windows(self.vocab, self.seq, self.batch, (self.seed, step))
 
 
 def _packed(name: str, value: Any, seq: int) -> tuple[int, ...]:
@@ -451,18 +446,3 @@ def _packed(name: str, value: Any, seq: int) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def _with(workload: GPT, **size: int):
     return replace(workload, **size)
-
-
-@lru_cache(maxsize=4)
-def _corpus(vocab: int):
-    """The text of Python's own help topics, as int64 tokens below ``vocab``."""
-    from pydoc_data.topics import topics
-
-    text = "\n\n".join(topics[name] for name in sorted(topics))
-    data = np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int64)
-    if vocab >= 256:
-        return data
-    by_frequency = np.argsort(-np.bincount(data, minlength=256), kind="stable")
-    token_of = np.empty(256, dtype=np.int64)
-    token_of[by_frequency] = np.minimum(np.arange(256), vocab - 1)
-    return token_of[data]
