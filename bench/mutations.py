@@ -98,6 +98,12 @@ MUTATIONS = [
         "tests/schemes/test_data.py",
     ),
     Mutation(
+        "schemes/diloco/program.py",
+        "nesterov=momentum > 0",
+        "nesterov=False",
+        "tests/schemes/test_diloco.py -k one_process",
+    ),
+    Mutation(
         "schemes/zero/few_bits.py",
         "most = 2 ** (bits - 1) - 1\n    blocks",
         "most = 2 ** (bits - 1)\n    blocks",

@@ -33,6 +33,7 @@ _HOMES = {
     "tpviz.schemes.pipeline.strategy": ["Pipeline"],
     "tpviz.schemes.zero.strategy": ["DataParallel"],
     "tpviz.schemes.context.strategy": ["Context"],
+    "tpviz.schemes.diloco.strategy": ["DiLoCo"],
     "tpviz.schemes.experts.strategy": ["Experts"],
     "tpviz.schemes.context.sequence": ["SequenceCut"],
     "tpviz.schemes.custom": ["Custom"],

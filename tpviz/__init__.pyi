@@ -47,6 +47,7 @@ from .schemes.axonn.strategy import AxoNN as AxoNN
 from .schemes.context.sequence import SequenceCut as SequenceCut
 from .schemes.context.strategy import Context as Context
 from .schemes.custom import Custom as Custom
+from .schemes.diloco.strategy import DiLoCo as DiLoCo
 from .schemes.experts.strategy import Experts as Experts
 from .schemes.gpt.own import reference_model as reference_model
 from .schemes.megatron.strategy import Megatron as Megatron

@@ -45,7 +45,7 @@ def test_space_has_every_class_and_product():
     ):
         assert strategy in found
     usual = {cls for cls in tv.strategies().values() if cls.searched}
-    asked = {tv.Pipeline, tv.Context, tv.Experts}  # tried only where they are asked for
+    asked = {tv.Pipeline, tv.Context, tv.Experts, tv.DiLoCo}  # tried only where they are asked for
     assert {type(s) for s in space(W, 1)} == usual == {*tv.strategies().values()} - asked
     layouts = [cell.strategy.axes for cell in cells(W, 1024)]
     assert {axes["tp"] for axes in layouts if "tp" in axes} == {2, 4, 8, 16, 32, 64}

@@ -7,7 +7,18 @@ from importlib import import_module
 
 from .strategy import Strategy, registered
 
-SCHEMES = ("atp", "axonn", "zero", "megatron", "merak", "t3", "context", "experts", "pipeline")
+SCHEMES = (
+    "atp",
+    "axonn",
+    "zero",
+    "megatron",
+    "merak",
+    "t3",
+    "context",
+    "experts",
+    "pipeline",
+    "diloco",
+)
 """In the order in which `strategies` lists them."""
 
 

@@ -87,6 +87,9 @@ class Strategy(Searched):
     needs no group.
     clip : gradients of a larger norm are scaled down to this one; 0: no clipping.
     accumulation : microbatches of a step. recompute : of `RECOMPUTE`, for a GPT's blocks.
+    updates : of the parameters in one step, each on its part of the batch.
+    reference(workload, device) : where the numbers are not those of one process under AdamW, the
+    `tpviz.schemes.gpt.program.Program` of one process that has them.
     local(workload) : the workload of one microbatch of one rank.
     shares_batch : the knob by which it splits the batch itself, so that no `DataParallel` is put
     around it; "" if it does not.
@@ -99,7 +102,7 @@ class Strategy(Searched):
 
     shares_batch, alike, scheme = "", False, ""
     parent_axis, searched = MappingProxyType({}), True
-    clip, accumulation, recompute = 0.0, 1, "none"
+    clip, accumulation, recompute, updates = 0.0, 1, "none", 1
 
     def __post_init__(self):
         settle_knobs(self)

@@ -108,7 +108,9 @@ def _compare(strategy: "DataParallel", workload: "GPT") -> tuple[Any, ...]:
     return errors, relative, share, (off / size) ** 0.5
 
 
-def _gradients(strategy, workload) -> tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]:
+def _gradients(
+    strategy: "DataParallel", workload: "GPT"
+) -> tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]:
     """(gradients, the most that these may be off by) of the first step."""
     program, device = program_here(strategy, workload)
     for bucket in program.buckets:

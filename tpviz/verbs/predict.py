@@ -70,6 +70,12 @@ class Prediction:
         return sum(self.parts.values())
 
     @property
+    def update_time(self) -> float:
+        """Seconds of one update of the parameters: of the several of a round (`tpviz.DiLoCo`), the
+        average."""
+        return self.step_time / self.strategy.updates
+
+    @property
     def tokens_per_second(self) -> float:
         """Tokens per second of all ranks together."""
         return self.workload.batch * self.workload.seq / self.step_time
@@ -124,6 +130,9 @@ class Prediction:
         rows = [["part", "time", "share"]]
         rows += [[name, show_seconds(s), _share(s, step)] for name, s in self.parts.items()]
         rows.append(["step", show_seconds(step), "100 %"])
+        if (updates := self.strategy.updates) > 1:
+            each = show_seconds(self.update_time), _share(self.update_time, step)
+            rows.append([f"of {updates} updates, each on average", *each])
         for kind in ("exposed", "hidden"):
             rows += [
                 [f"{kind} on {axis}", show_seconds(s), _share(s, step)]
@@ -143,10 +152,15 @@ class Prediction:
         return (
             f"Predicted: one step of {self.strategy.short} on {self.cluster.caption} takes "
             f"{show_seconds(self.step_time)}: {shares}. "
+            + self._round_in_words()
             + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
             + self.fit_in_words()
             + f" {self.badge[0].upper()}{self.badge[1:]}." * (self.badge != "predicted")
         )
+
+    def _round_in_words(self):
+        updates, each = self.strategy.updates, show_seconds(self.update_time)
+        return f"It is a round of {updates} updates, on average {each} each. " * (updates > 1)
 
     def fit_in_words(self) -> str:
         """A sentence: whether a rank's memory fits its device, and what was counted."""

@@ -147,7 +147,7 @@ def _compare(strategy: "Strategy", workload: "GPT", steps: int) -> tuple[Any, ..
     compared, the choices of one process's router by step where they count)."""
     report(0, steps, "verifying")
     program, device = program_here(strategy, workload)
-    expected, nudged = _references(workload, steps, device, strategy.clip)
+    expected, nudged = _references(strategy, workload, steps, device)
     losses = [], expected.pop("losses").tolist(), nudged.pop("losses").tolist()
     chosen, _ = (values.pop("chosen", None) for values in (expected, nudged))
     found = dict.fromkeys(expected, float("inf"))  # what stays so is missing
@@ -191,7 +191,9 @@ def _first_step(program: "Program"):
     }
 
 
-def _references(workload: "GPT", steps: int, device: str, clip: float) -> list[dict[str, Any]]:
+def _references(
+    strategy: "Strategy", workload: "GPT", steps: int, device: str
+) -> list[dict[str, Any]]:
     """{what: value} of training in one process, and of the same with `nudge`d parameters.
 
     Two ranks compute one each and send it to the others: on each rank both would take longer than
@@ -214,7 +216,7 @@ def _references(workload: "GPT", steps: int, device: str, clip: float) -> list[d
     for source, nudged in ((0, False), (last, True)):
         flat = torch.empty(sum(numels), dtype=torch.float64, device=device)
         if rank == source:
-            values = _trained(workload, steps, device, clip, nudged)
+            values = _trained(strategy, workload, steps, device, nudged)
             torch.cat([values[what].detach().reshape(-1) for what in sizes], out=flat)
         sent.append((flat, source))
     for flat, source in sent:  # after both are computed, so that they are at the same time
@@ -225,9 +227,14 @@ def _references(workload: "GPT", steps: int, device: str, clip: float) -> list[d
     ]
 
 
-def _trained(workload: "GPT", steps: int, device: str, clip: float, nudged: bool):
+def _trained(strategy: "Strategy", workload: "GPT", steps: int, device: str, nudged: bool):
     """{what: value} of one process, as `_references` names them."""
-    program = reference_program(workload, device=device, clip=clip)
+    own = getattr(strategy, "reference", None)
+    program = (
+        own(workload, device)
+        if own
+        else reference_program(workload, device=device, clip=strategy.clip)
+    )
     if nudged:
         nudge(program.module.parameters())
     program.watch()

@@ -227,7 +227,7 @@ class FlatBucket:
         """{name: this rank's reduced gradient, in the parameter's shape}."""
         if not self.zero:
             return {name: p.grad for name, p in zip(self.names, self.slots)}  # pyright: ignore[reportReturnType]
-        return self._parts_of(self.shard.grad)  # pyright: ignore[reportOptionalMemberAccess]
+        return self.parts_of(self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
 
     def full_bounds(self) -> dict[str, torch.Tensor]:
         """{name: the most that each number of `full_gradients` may be off by}, after a step with
@@ -236,16 +236,17 @@ class FlatBucket:
         for handle in self.sent or ():
             found = handle.bound(found)
         if self.zero:
-            return self._parts_of(found)
+            return self.parts_of(found)  # pyright: ignore[reportArgumentType]
         return {n: found[s].view(p.shape) for n, (p, s) in zip(self.names, self.slots.items())}  # pyright: ignore[reportOptionalSubscript]
 
     def full_parameters(self) -> dict[str, torch.Tensor]:
         """{name: value, in the parameter's shape}."""
         if self.zero == 3:
-            return self._parts_of(self.shard.detach())  # pyright: ignore[reportOptionalMemberAccess]
+            return self.parts_of(self.shard.detach())  # pyright: ignore[reportOptionalMemberAccess]
         return {name: p.detach() for name, p in zip(self.names, self.slots)}
 
-    def _parts_of(self, share):
+    def parts_of(self, share: torch.Tensor) -> dict[str, torch.Tensor]:
+        """{name: a part of the flat tensor of which ranks have a ``share``, in its shape}."""
         whole, work = gather_first(share, self.group)
         work.wait()
         return {

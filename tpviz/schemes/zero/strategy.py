@@ -175,6 +175,7 @@ class DataParallel(Strategy):
             made = self.inner.nested(other)
             return made and replace(self, inner=made)
         plain = self.inner is None and not isinstance(other, DataParallel)
+        plain = plain and not getattr(other, "outermost", False)
         beside = hasattr(other, "stages") and not other.shares_batch  # `Pipeline.takes` does it
         if not plain or beside:
             return None
