@@ -105,7 +105,7 @@ def test_a_prediction_says_what_an_update_takes():
     assert ["of 4 updates, each on average"] == [
         row[0] for row in found.to_table() if "4" in row[0]
     ]
-    assert "It is a round of 4 updates, on average" in found.describe()
+    assert "It is a round of 4 updates, " in found.describe()
     plain = tv.predict(tv.DataParallel(dp=2), W, box)
     assert plain.update_time == plain.step_time and "round" not in plain.describe()
 

@@ -87,9 +87,8 @@ class Strategy(Searched):
     needs no group.
     clip : gradients of a larger norm are scaled down to this one; 0: no clipping.
     accumulation : microbatches of a step. recompute : of `RECOMPUTE`, for a GPT's blocks.
-    updates : of the parameters in one step, each on its part of the batch.
-    reference(workload, device) : where the numbers are not those of one process under AdamW, the
-    `tpviz.schemes.gpt.program.Program` of one process that has them.
+    updates : of the parameters in one step. reference(workload, device) : the `Program` of one
+    process that has the same numbers, where AdamW on the whole batch has others.
     local(workload) : the workload of one microbatch of one rank.
     shares_batch : the knob by which it splits the batch itself, so that no `DataParallel` is put
     around it; "" if it does not.

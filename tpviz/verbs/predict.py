@@ -22,6 +22,7 @@ from tpviz.schemes.strategy import Strategy
 from .checks import check_cluster, check_fit
 from .fitted_range import outside
 from .room import Training, check_training, need, room, words
+from .utilization import utilization
 
 if TYPE_CHECKING:
     from tpviz.cluster.clock.cost import Segment
@@ -71,8 +72,7 @@ class Prediction:
 
     @property
     def update_time(self) -> float:
-        """Seconds of one update of the parameters: of the several of a round (`tpviz.DiLoCo`), the
-        average."""
+        """Seconds of an update of parameters; of those of a `tpviz.DiLoCo` round, the mean."""
         return self.step_time / self.strategy.updates
 
     @property
@@ -82,9 +82,8 @@ class Prediction:
 
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilization (`model_flops_utilization`)."""
-        ranks = self.strategy.world_size
-        return model_flops_utilization(self.workload, self.cluster, ranks, self.step_time)
+        """`utilization` of model FLOPs."""
+        return utilization(self.workload, self.cluster, self.strategy.world_size, self.step_time)
 
     @cached_property
     def exposed(self) -> dict[str, float]:
@@ -130,9 +129,8 @@ class Prediction:
         rows = [["part", "time", "share"]]
         rows += [[name, show_seconds(s), _share(s, step)] for name, s in self.parts.items()]
         rows.append(["step", show_seconds(step), "100 %"])
-        if (updates := self.strategy.updates) > 1:
-            each = show_seconds(self.update_time), _share(self.update_time, step)
-            rows.append([f"of {updates} updates, each on average", *each])
+        if (n := self.strategy.updates) > 1:
+            rows.append([f"of {n} updates, each on average", show_seconds(step / n), _share(1, n)])
         for kind in ("exposed", "hidden"):
             rows += [
                 [f"{kind} on {axis}", show_seconds(s), _share(s, step)]
@@ -149,18 +147,15 @@ class Prediction:
             f"{_share(s, self.step_time)} {name}" for name, s in self.parts.items() if s
         )
         axes = " and ".join(f"{show_seconds(s)} for {axis}" for axis, s in self.exposed.items())
+        n, each = self.strategy.updates, show_seconds(self.update_time)
         return (
             f"Predicted: one step of {self.strategy.short} on {self.cluster.caption} takes "
             f"{show_seconds(self.step_time)}: {shares}. "
-            + self._round_in_words()
+            + f"It is a round of {n} updates, {each} each on average. " * (n > 1)
             + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
             + self.fit_in_words()
             + f" {self.badge[0].upper()}{self.badge[1:]}." * (self.badge != "predicted")
         )
-
-    def _round_in_words(self):
-        updates, each = self.strategy.updates, show_seconds(self.update_time)
-        return f"It is a round of {updates} updates, on average {each} each. " * (updates > 1)
 
     def fit_in_words(self) -> str:
         """A sentence: whether a rank's memory fits its device, and what was counted."""
@@ -169,9 +164,8 @@ class Prediction:
             needs = show_bytes(self._memory.total)
         except NotImplementedError:
             return "There is no formula of its memory."
-        how = words(self.workload, self.cluster, self.training)
         fit = f"A rank needs {needs} of {size}: it {'fits' if self.fits else 'does not fit'}."
-        return f"{fit} {how}" if how else fit
+        return f"{fit} {words(self.workload, self.cluster, self.training)}".rstrip()
 
     def __repr__(self):
         return (
@@ -203,12 +197,6 @@ def predict(
     segments = max(steps, key=lambda step: sum(segment.seconds for segment in step))
     segments = on_shared_cores(segments, cluster, ranks)
     return Prediction(strategy, workload, cluster, tuple(segments), training)
-
-
-def model_flops_utilization(workload: GPT, cluster: Cluster, ranks: int, seconds: float) -> float:
-    """MFU (Chowdhery et al. 2022, arXiv 2204.02311): model FLOPs of a step that takes so long, over
-    what the peak rate of so many devices would do in that time."""
-    return workload.step_flops / (cluster.device.flops[workload.dtype] * ranks * seconds)
 
 
 def check(strategy: Strategy, workload: GPT, cluster: Cluster) -> None:

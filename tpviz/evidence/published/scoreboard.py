@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from tpviz.core.tables import show_seconds
-from tpviz.verbs.predict import model_flops_utilization
 from tpviz.verbs.room import room
+from tpviz.verbs.utilization import utilization
 
 from .adapter import RunPlan, cluster_of
 from .rows import DATA, FILES, PublishedRow, published
@@ -178,7 +178,7 @@ def needs(rows: Iterable[Checked]) -> list[float]:
 def mfu(point: ScorePoint) -> float:
     """Model FLOPs of a measured step over what its GPUs' peak would do in that time."""
     plan = point.plan
-    return model_flops_utilization(plan.workload, plan.cluster, point.row.n_gpus, point.measured)
+    return utilization(plan.workload, plan.cluster, point.row.n_gpus, point.measured)
 
 
 def shares_of_peak(points: Sequence[ScorePoint]) -> dict[tuple[str, str], float]:

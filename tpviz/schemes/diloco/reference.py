@@ -8,6 +8,8 @@ import torch
 
 from tpviz.schemes.gpt.program import Program, reference_program
 
+from .paper import outer_step
+
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
 
@@ -15,11 +17,8 @@ if TYPE_CHECKING:
 
 
 class DiLoCoReference(Program):
-    """Workers with an AdamW each; all begin each round where the first one is.
-
-    Nesterov momentum, as PyTorch's SGD has it (Sutskever et al. 2013): v = m v + g, then theta
-    becomes theta - lr (g + m v), or theta - lr g with m = 0.
-    """
+    """Workers with an AdamW each; all begin each round where the first one is, and it ends with
+    `paper.outer_step`."""
 
     def __init__(self, strategy: "DiLoCo", workload: "GPT", device: "torch.device | str"):
         local = strategy.local(workload)
@@ -66,9 +65,10 @@ class DiLoCoReference(Program):
         lr, m = self.strategy.outer_lr, self.strategy.outer_momentum
         for name, old in self.begun.items():
             away = [old - worker.named[name] for worker in self.workers]
-            g = self.outer[name] = torch.stack(away).mean(0)
-            v = self.velocity[name] = m * self.velocity.get(name, torch.zeros_like(g)) + g
-            self.workers[0].named[name].copy_(old - lr * (g + m * v if m else g))
+            delta = self.outer[name] = torch.stack(away).mean(0)
+            v = self.velocity.get(name, torch.zeros_like(old))
+            new, self.velocity[name] = outer_step(old, delta, v, lr, m)
+            self.workers[0].named[name].copy_(new)
 
     def outputs(self) -> torch.Tensor:
         return torch.cat(self.seen["logits"])
