@@ -67,6 +67,38 @@ def test_collectives_take_what_the_formula_says(world, box):
         assert model * 0.999 <= max(events) <= CLOSE * model, name
 
 
+def exchanges(cluster, parts, times):
+    """Seconds of each all-to-all of parts, in numbers from rank to rank."""
+    me = dist.get_rank()
+    send, receive = parts[me].tolist(), parts[:, me].tolist()
+    x, out = torch.ones(sum(send)), torch.empty(sum(receive))
+    with tv.record(cluster=cluster) as recorder:
+        for _ in range(times):
+            dist.all_to_all_single(out, x, receive, send)
+    comm = recorder.trace.select(kind="comm", name="all_to_all_v")
+    return (comm["end"] - comm["start"]).tolist()
+
+
+PAIRS = Cluster("pairs", DEVICE, (Level("in", 2, 4e6, 4e6), Level("out", 2, 1e6, 1e6, 1e-3)))
+HOT = np.full((4, 4), 2_000)
+HOT[:, 2] = 8_000
+
+
+@pytest.mark.parametrize(
+    "box, parts, seconds",
+    [
+        (PAIRS, HOT, 4 * (2 * 8_000 + 2 * 2_000) / 1e6),  # into the node of rank 2
+        (PAIRS, HOT.T, 4 * (2 * 8_000 + 2 * 2_000) / 1e6),
+        (Cluster("bus", DEVICE, (Level("bus", 4, 1e6, 1e6, 1e-3),)), HOT, 4 * 3 * 8_000 / 1e6),
+    ],
+    ids=["in", "out", "bus"],
+)
+def test_unequal_parts_take_what_the_busiest_port_takes(box, parts, seconds):
+    ranks = tv.launch(exchanges, box, parts, 4, world_size=4, timeout=120)
+    model = seconds + 3e-3  # three hops
+    assert model * 0.999 <= max(np.median(rank) for rank in ranks) <= CLOSE * model
+
+
 def kernel_times(cluster):
     a = torch.ones(200, 200)
     with tv.record(cluster=cluster) as recorder:

@@ -90,6 +90,21 @@ def test_a_straggler_is_named_with_its_factor():
     assert find_stragglers(trace(), trace()) == []
 
 
+def test_more_work_than_simulated_is_no_straggling():
+    """A kernel of 12 s in place of 3 s is no slow one where it has more FLOPs."""
+
+    def ran(flops, seconds):
+        events = []
+        for rank in range(3):
+            work, lasts = (flops, seconds) if rank == 0 else (1, 1.0)
+            events.append(Event(rank=rank, flops=1, end=1.0))
+            events.append(Event(rank=rank, flops=work, start=3.0, end=3.0 + lasts))
+        return Trace.from_events(events)
+
+    assert find_stragglers(ran(2, 12.0), ran(1, 3.0)) == []
+    assert find_stragglers(ran(1, 12.0), ran(1, 3.0)) == [(0, 4.0)]
+
+
 def test_who_lost_less_than_the_measuring_overran_is_not_accused():
     assert find_stragglers(trace(slow=[2]), trace(), late=1.9) == [(2, 2.0)]
     assert find_stragglers(trace(slow=[2]), trace(), late=2.1) == []

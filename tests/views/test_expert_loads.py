@@ -33,6 +33,15 @@ def test_loads_of_a_simulation_are_those_of_the_routing(name):
         assert (loads.rows[..., np.equal(index, at)].sum(-1) == counts[at] * etp).all()
     assert index[loads.busiest[0]] == counts.argmax()
     assert loads.times.max() == pytest.approx(counts.max() / counts.mean())
+    of_experts = W.batch * W.routing.counts(8, 2, 16).reshape(ep, -1)
+    for rank in range(size):  # ranks of one index share its experts' rows
+        same = np.equal(index, index[rank])
+        found = loads.experts[0][:, same].sum(1)
+        assert (found == of_experts[index[rank]] * etp).all()
+    hot = counts.argmax() * 8 // ep + of_experts[counts.argmax()].argmax()
+    share = of_experts.ravel()[hot] / (W.batch * W.seq)
+    assert loads.hot[0] == (hot, pytest.approx(share))
+    assert f"expert {hot}, which {100 * share:.0f} % of" in loads.describe()
 
 
 def test_loads_of_a_router_that_chooses():
@@ -43,6 +52,7 @@ def test_loads_of_a_router_that_chooses():
     assert (loads.steps, loads.badge) == (tuple(trace.steps), trace.badge)
     assert (loads.rows.sum(-1) == w.batch * w.seq * w.top_k).all()
     assert (loads.rows[:, 0] != loads.rows[:, 1]).any()
+    assert (loads.experts.sum(-1) == loads.rows).all()
 
 
 @pytest.mark.parametrize("around", [TP, tv.Context(cp=2)], ids=["etp 1", "sequences"])
@@ -75,7 +85,10 @@ def test_loads_of_a_recorded_program():
 
 def test_what_cannot_be_told_is_said():
     trace = tv.simulate(tv.Experts(ep=2), W, tv.clusters.nvswitch(2))
-    assert "cannot tell which expert" in tv.expert_loads(trace, W).describe()
+    c = trace.whole()
+    bare = c.where(c["kind"] != "compute")
+    assert "cannot tell which expert" in tv.expert_loads(bare, W).describe()
+    assert not tv.expert_loads(bare, W).hot
     with pytest.raises(ValueError, match=r"capacity=1\.0 sends buffers of one size"):
         tv.expert_loads(trace, replace(W, capacity=1.0))
     with pytest.raises(ValueError, match="has other rows than the trace"):

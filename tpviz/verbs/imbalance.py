@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NAMED = 1.15
 """A rank is named when its experts have more than this many times the mean of rows."""
+CLOSE = 0.95
+"""Ranks with the same experts are named together from this part of the busiest one's rows on."""
 
 
 class HotExpert(NamedTuple):
@@ -62,8 +64,13 @@ def hottest(strategy: "Strategy", workload: "GPT", model: Mapping[int, int]) -> 
     first, own = rows[rank]
     expert, w = first + int(own.argmax()), workload
     chosen = w.routing.counts(w.experts, w.top_k, w.num_positions) if w.routing else own  # pyright: ignore[reportOptionalMemberAccess]
-    ranks = tuple(r for r, source in sorted(model.items()) if of_ranks[source] == most)
-    return HotExpert(ranks, expert, chosen[expert] / w.num_positions, float(most / mean))
+    ranks = (
+        rank
+        for rank, source in sorted(model.items())
+        if rows[source][0] == first and of_ranks[source] >= CLOSE * most
+    )
+    share = float(chosen[expert] / w.num_positions)
+    return HotExpert(tuple(ranks), expert, share, float(most / mean))
 
 
 def _rows(strategy, w, rank):

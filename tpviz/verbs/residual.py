@@ -328,10 +328,14 @@ def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
 
 def kernel_times(step: "Trace") -> dict[int, np.ndarray]:
     """{rank: seconds of each of its kernels, in the order of the program}."""
+    return _of_kernels(step, lambda rows: rows["end"] - rows["start"])
+
+
+def _of_kernels(step, value):
     rows = step.select(kind="compute")
     rows = rows.where(np.lexsort((rows["start"], rows["rank"])))
-    length = rows["end"] - rows["start"]
-    return {rank: length[rows["rank"] == rank] for rank in rows.ranks}
+    values = value(rows)
+    return {rank: values[rows["rank"] == rank] for rank in rows.ranks}
 
 
 def find_stragglers(measured: "Trace", simulated: "Trace", late: float = 0.0) -> list[Straggler]:
@@ -339,11 +343,16 @@ def find_stragglers(measured: "Trace", simulated: "Trace", late: float = 0.0) ->
 
     late : seconds by which the measuring itself may be off in a step; a rank that lost less than
     that to its kernels is not accused. A rank is compared with the median of the others, so what
-    slows all ranks alike makes none of them a straggler. Raises ``ValueError`` where the two steps
-    are not of the same program.
+    slows all ranks alike makes none of them a straggler. Kernels with other work than simulated, as
+    of experts that a router chose, say nothing of a rank's speed. Raises ``ValueError`` where the
+    two steps are not of the same program.
     """
     ours, theirs = kernel_times(measured), kernel_times(simulated)
     ranks = _same(ours, theirs, "kernels on rank")
+    works = [_of_kernels(step, lambda rows: rows["flops"]) for step in (measured, simulated)]
+    for rank, same in ((rank, works[0][rank] == works[1][rank]) for rank in ranks):
+        if theirs[rank][same].sum() > 0:  # else one of the two does not know
+            ours[rank], theirs[rank] = ours[rank][same], theirs[rank][same]
     busy = {rank: theirs[rank].sum() for rank in ranks}
     ranks = [rank for rank in ranks if busy[rank] > 0]
     factors = np.array([_factor(ours[rank], theirs[rank]) for rank in ranks])

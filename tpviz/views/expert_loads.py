@@ -1,7 +1,8 @@
 """Rows that each rank computed for its experts, step by step, from the bytes of a trace.
 
 Of a rank's forward all-to-alls of rows one sends its tokens' and the other sends results back, as
-many as came: what it computes is what it chose, less what it sent, and what came (derived).
+many as came: what it computes is what it chose, less what it sent, and what came (derived). The
+FLOPs of its last kernels before results go back tell which of its experts had them.
 """
 
 from dataclasses import dataclass
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
     from tpviz.core.trace import Trace
     from tpviz.core.workload import GPT
 
-CANNOT = "A trace cannot tell which expert of a rank had them, nor from which rank they came."
+CANNOT = "This trace cannot tell which expert of a rank had them, nor from which rank they came."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ExpertLoads(Tabled):
     """steps, layers, ranks : their names, in order. rows : (steps, layers, ranks), of all
     microbatches; 0 where a rank has not the layer. groups : the ranks that share each one's
-    experts. badge : where the trace comes from."""
+    experts. badge : where the trace comes from. experts : (steps, layers, ranks, a rank's experts),
+    the rows of each; None where kernels do not tell. top_k : experts of a token."""
 
     steps: tuple[int, ...]
     layers: tuple[str, ...]
@@ -33,6 +35,8 @@ class ExpertLoads(Tabled):
     rows: np.ndarray
     groups: tuple[tuple[int, ...], ...]
     badge: str
+    experts: np.ndarray | None = None
+    top_k: int = 1
 
     @property
     def times(self) -> np.ndarray:
@@ -51,6 +55,21 @@ class ExpertLoads(Tabled):
         """The rank of each step with most times the mean."""
         return [self.ranks[at] for at in self.times.argmax(1)]
 
+    @property
+    def hot(self) -> list[tuple[int, float]]:
+        """Of each step (the expert of the busiest rank that has most rows, the part of all tokens
+        that choose it); [] where kernels do not tell."""
+        if self.experts is None:
+            return []
+        rows, found = self.experts.sum(1), []
+        for step, rank in enumerate(self.busiest):
+            at = self.ranks.index(rank)
+            index, own = self.groups[at].index(rank), int(rows[step, at].argmax())
+            same = [n for n, group in enumerate(self.groups) if group.index(self.ranks[n]) == index]
+            share = rows[step, same, own].sum() * self.top_k / rows[step].sum()
+            found.append((index * rows.shape[-1] + own, float(share)))
+        return found
+
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: a rank of a step each."""
         table, times = [["step", "rank", "rows", "times the mean"]], self.times
@@ -61,10 +80,21 @@ class ExpertLoads(Tabled):
         return table
 
     def describe(self) -> str:
-        """The busiest rank of each step, and what a trace cannot tell."""
+        """The busiest rank of each step with its hot expert, or that a trace cannot tell it."""
         steps = zip(self.steps, self.busiest, self.times.max(1))
-        told = ", ".join(f"step {step} rank {rank}, {most:.2f} times" for step, rank, most in steps)
-        return f"Rows of experts by rank ({self.badge}). Most, of the mean: {told}. {CANNOT}"
+        told = [f"step {step} rank {rank}, {most:.2f} times" for step, rank, most in steps]
+        if self.hot:
+            words = (
+                f"expert {n}, which {100 * part:.0f} % of tokens choose" for n, part in self.hot
+            )
+            told = [f"{most}, with {expert}" for most, expert in zip(told, words)]
+        most = f"Most, of the mean: {', '.join(told)}."
+        return f"Rows of experts by rank ({self.badge}). {most} {self.cannot}".rstrip()
+
+    @property
+    def cannot(self) -> str:
+        """What the trace cannot tell."""
+        return CANNOT if self.experts is None else ""
 
     def to_svg(self, theme: str = "auto") -> str:
         """Bars by rank, a line a step, as one SVG; the last steps and busiest ranks of many."""
@@ -113,4 +143,23 @@ def expert_loads(trace: "Trace", workload: "GPT", etp: int = 1) -> ExpertLoads:
     members = dict(zip(c["rank"].tolist(), c["members"].tolist()))
     groups = tuple(tuple(members_list(members[one])) for one in ranks.tolist())
     named = [tuple(each.tolist()) for each in (steps, layers, ranks)]
-    return ExpertLoads(named[0], named[1], named[2], rows, groups, trace.badge)
+    experts = _by_expert(trace, w, etp, c.where(back), (step, layer, rank), rows, groups)
+    return ExpertLoads(*named, rows, groups, trace.badge, experts, w.top_k)
+
+
+def _by_expert(trace, w, etp, back, where, rows, groups):
+    """Rows of each expert, or None: its two forward kernels are among the last of the rank before
+    the results ``back``, and the first one's FLOPs are 2 rows h f."""
+    own, (ranks, kernels) = w.experts // len(groups[0]), (back["rank"], {})
+    for rank in np.unique(ranks).tolist():
+        mine = trace.whole().select(kind="compute", rank=rank)
+        kernels[rank] = mine.where(np.argsort(mine["start"], kind="stable"))
+    each = 2 * w.hidden * w.up_features // etp
+    found = np.zeros((*rows.shape, own), dtype=np.int64)
+    for place, rank, start in zip(zip(*where), ranks.tolist(), back["start"].tolist()):
+        end = np.searchsorted(kernels[rank]["start"], start)
+        flops = kernels[rank]["flops"][max(0, end - 2 * own) : end : 2]
+        if len(flops) < own:
+            return None
+        found[place] += flops // each
+    return found if (found.sum(-1) == rows).all() else None

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tpviz.views.expert_loads import CANNOT, ExpertLoads
+from tpviz.views.expert_loads import ExpertLoads
 
 from .experts import many
 from .svg import LINE, VIEW, badge, document, image, lines, rect, text
@@ -41,5 +41,14 @@ def loads_svg(loads: ExpertLoads, theme: str = "auto") -> str:
         words = f"rank {loads.busiest[-len(times) :][line]}: {most:.2f}"
         body.append(text(VIEW - RIGHT + 4, y + 20, words))
     foot = HEAD + len(times) * PITCH + 14
-    body.append(lines(10, foot, [CANNOT], LINE, "muted"))
+    body.append(lines(10, foot, [loads.cannot or _hot(loads)], LINE, "muted"))
     return document(VIEW, foot + 12, body, title, theme, loads.describe())
+
+
+def _hot(loads):
+    """The hot expert of the last step."""
+    expert, share = loads.hot[-1]
+    return (
+        f"Step {loads.steps[-1]}: rank {loads.busiest[-1]} has expert {expert}, which "
+        f"{100 * share:.0f} % of the tokens choose."
+    )
