@@ -2,9 +2,9 @@
 
     python bench/pack_validation.py FOLDER
 
-Each file becomes a gzip'd CSV with the same columns and one more, ``part``: whether its group of
-rows is to fit on or to test on (`tpviz.evidence.published.split`). The result has the same bytes
-each time.
+Files of a kind, such as measured_rows.csv and measured_rows_2026.csv, become one: a gzip'd CSV with
+their columns and one more, ``part``: whether its group of rows is to fit on or to test on
+(`tpviz.evidence.published.split`). The result has the same bytes each time.
 """
 
 import csv
@@ -19,14 +19,20 @@ from tpviz.evidence.published.split import split
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     tables = {
-        kind: list(csv.DictReader((folder / f"{kind}_rows.csv").open(newline=""))) for kind in FILES
+        kind: [
+            row
+            for path in sorted(folder.glob(f"{kind}_rows*.csv"))
+            for row in csv.DictReader(path.open(newline=""))
+        ]
+        for kind in FILES
     }
     groups = [group_of(row) for kind in tables if kind != "collective" for row in tables[kind]]
     parts = split(groups)
     for kind, rows in tables.items():
         more = {} if kind == "collective" else {"part": ""}
         text = io.StringIO(newline="")
-        out = csv.DictWriter(text, [*rows[0], *more], lineterminator="\n")
+        columns = dict.fromkeys(name for row in rows for name in row)
+        out = csv.DictWriter(text, [*columns, *more], restval="", lineterminator="\n")
         out.writeheader()
         for row in rows:
             out.writerow(row | ({"part": parts[group_of(row)]} if more else {}))

@@ -7,6 +7,15 @@ from tpviz.evidence.published.rows import FILES, group_of, table
 from tpviz.evidence.published.split import FEW, FIXED, TEST_ONLY, digest, split
 
 KINDS = FILES[:3]
+LATER = (
+    "nemo_bridge_gptoss",
+    "nemo_bridge_qwen3",
+    "nemo_2407_fp8",
+    "dgxc_grok1",
+    "dgxc_nemotron4_1f6d9f4",
+    "primus_amd",
+    "maxtext_tpu_tiering",
+)
 
 
 def shipped():
@@ -19,8 +28,12 @@ def shipped():
 
 
 def test_the_split_has_not_moved():
-    """Whatever was fitted, was fitted on these rows; if this fails, no test row is one any more."""
-    assert digest(split(shipped())) == "5c0d5df1ded5"
+    """Whatever was fitted, was fitted on these rows; if this fails, no test row is one any more.
+    Sources of 2026 came later, with groups of their own, and moved none."""
+    parts = split(shipped())
+    assert digest(parts) == "a851d40a1544"
+    first = {g: part for g, part in parts.items() if not g[0].startswith(LATER)}
+    assert digest(first) == "5c0d5df1ded5"
 
 
 def test_the_rows_shipped_have_the_part_that_the_rule_gives():

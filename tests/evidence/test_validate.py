@@ -233,8 +233,14 @@ def test_fsdp_gathers_keys_and_shards_over_both(tp):
     "row, message",
     [
         (replace(SC21, cp=3, n_gpus=1536), "seq=2048 does not split evenly over 2.cp=6"),
-        (replace(SC21, ep=8), "models with experts are not modelled"),
-        (replace(SC21, model="mixtral-8x7b"), "models with experts are not modelled"),
+        (replace(SC21, ep=8), "how many experts, and how many of a token, is not stated"),
+        (replace(SC21, model="mixtral-8x7b"), "how many experts"),
+        (replace(SC21, model="deepseekv3"), "latent attention behind dense first blocks"),
+        (replace(SC21, experts=64, ep=64), "ep=64 lies over more than the dp=32 replicas"),
+        (replace(SC21, experts=6, ep=4), "experts=6 does not split evenly over ep=4"),
+        (replace(SC21, experts=8, ep=2, etp=4), "etp=4 ranks cannot share an expert where tp=8"),
+        (replace(SC21, experts=8, shared_ffn=5), "shared_ffn=5 is no multiple of an expert's"),
+        (replace(MPT, experts=8, zero=3), "ZeRO-3 with experts is not modelled"),
         (replace(SC21, dtype="fp8"), "dtype 'fp8' is not modelled"),
         (replace(SC21, micro_batch=None), "micro_batch is not stated"),
         (replace(SC21, vocab=None), "vocab is not stated"),
@@ -355,3 +361,34 @@ def test_it_shows_itself():
     assert len(checked.figure().data) == 8  # four frameworks, two panels
     assert "median of predicted over measured" in repr(checked)
     assert "<svg" in tv.validate([replace(SC21, cp=2)]).to_svg()  # none is predicted
+
+
+def test_experts_are_some_of_the_replicas():
+    """Megatron-LM's ep is a part of dp; the ranks of cp stay inside of those of ep."""
+    row = replace(SC21, experts=8, top_k=2, moe_ffn=4096, shared_ffn=8192, ep=8, cp=2, dp=16)
+    plan = plan_of(row)
+    w, s = plan.workload, plan.strategy
+    assert (w.experts, w.top_k, w.mlp_width, w.shared_experts) == (8, 2, 4096, 2)
+    assert s.axes == {"pp": 2, "dp": 2, "ep": 8, "cp": 2, "tp": 8}
+    assert list(s.axes) == ["pp", "dp", "ep", "cp", "tp"] and s.inside.inner.etp == 8
+    assert "experts cut over tp as other matrices, Megatron-LM's default" in plan.assumed
+    assert "as many tokens for each expert" in plan.assumed
+    whole = plan_of(replace(row, etp=1, cp=1, dp=32))
+    assert whole.strategy.inside.etp == 1
+    assert any("beside those of tp" in words for words in whole.assumed)
+    alone = plan_of(replace(row, ep=1, cp=1, dp=32))
+    assert isinstance(alone.strategy, tv.Merak) and alone.workload.experts == 8
+    half = memory(replace(whole), row).total, memory(alone, row).total
+    assert half[0] < half[1]
+
+
+def test_published_runs_with_experts():
+    """Those to fit on; nothing is fitted on any."""
+    rows = [r for r in tv.published(source="grok1") if r.part == "fit" and r.dtype == "bf16"]
+    checked = [r for r in tv.validate(rows).rows if r.ratio]
+    assert len(checked) == 4 and checked[0].ratio == pytest.approx(1, abs=0.1)
+    assert all(0.9 < r.ratio < 1.45 for r in checked)
+    (case, *_) = [r for r in tv.published("4experts", kind="memory") if r.part == "fit"]
+    (found,) = tv.validate([case]).rows
+    assert found.plan.workload.experts == 4 and found.ratio == pytest.approx(1, abs=0.06)
+    assert "Experts(ep=2, etp=2)" in found.plan.strategy.short

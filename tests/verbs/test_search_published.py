@@ -9,8 +9,13 @@ def published(tp, **knobs):
     return tv.Merak(tp=tp, sp=tp > 1, zero=1, recompute="none", **knobs)
 
 
+def spread(ep, etp, tp, cp=1, **knobs):
+    plan = published(tp, **knobs) * tv.Experts(ep=ep, etp=etp)
+    return plan * tv.Context(cp=cp) if cp > 1 else plan
+
+
 DEEP = {"schedule": "interleaved_1f1b"}
-RUNS = {  # NVIDIA's runs on H100s, without their context parallelism
+RUNS = {  # NVIDIA's runs on H100s, of dense models without their context parallelism
     "llama3 8B on 8": (
         tv.models.llama3("8B", batch=128),
         published(2, pp=1, dp=4, microbatches=32, schedule="1f1b"),
@@ -26,6 +31,23 @@ RUNS = {  # NVIDIA's runs on H100s, without their context parallelism
     "nemotron4 340B on 256": (
         tv.models.nemotron4("340B", batch=64),
         published(8, pp=8, dp=4, microbatches=16, chunks=12, **DEEP),
+    ),
+    # mixtures of experts: Megatron-Bridge's, Megatron-LM's CI, and DGX Cloud's
+    "gpt-oss 120B on 64": (
+        tv.models.gpt_oss("120B", batch=1280),
+        spread(8, 1, 1, pp=4, dp=2, microbatches=80, schedule="1f1b"),
+    ),
+    "qwen3 30B-A3B on 16": (
+        tv.models.qwen3("30B-A3B", batch=1024),
+        spread(8, 1, 1, pp=2, dp=1, microbatches=128, chunks=12, **DEEP),
+    ),
+    "mixtral 8x7B on 64": (
+        tv.models.mixtral("8x7B", batch=256),
+        spread(8, 1, 1, pp=4, dp=2, microbatches=16, chunks=8, **DEEP),
+    ),
+    "grok1 314B on 512": (
+        tv.models.grok1("314B", batch=1024, vocab=128256),
+        spread(8, 4, 4, 2, pp=8, dp=1, microbatches=128, chunks=8, **DEEP),
     ),
 }
 

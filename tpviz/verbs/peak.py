@@ -174,20 +174,23 @@ def states(s: "Merak", w: "GPT", stages: Iterable[int], run: TrainingRun) -> dic
     the place of the parameters, whose ends and two blocks are gathered (as FSDP: derived).
     """
     numels = num_local_parameters(s, w)
-    count = sum(len(s.blocks(w)[stage]) for stage in stages)
+    blocks = [block for stage in stages for block in s.blocks(w)[stage]]
     number = sum(numels[stage] for stage in stages)
     at = s.inside.layout
     number -= w.tied * (s.pp == 1) * w.vocab * w.hidden // (at.i * at.s)  # both ends share it
     cut, zero = cut_of(at, w), s.zero_stage
+    mixed = sum(map(w.has_experts, blocks))
     whole, own = _of_experts(w, ExpertCut(1, at.i)), _of_experts(w, cut)
-    number, experts = number - count * whole, count * own
+    number, experts = number - mixed * whole, mixed * own
     weights, gradients = 2 * (number + experts), run.summed * (number + experts)
     others = max(run.shards * cut.parts // cut.ep, 1) if run.shards > 1 else 1
     shared = number / run.shards + experts / others
     rest = (run.master + 2 * run.moment) * shared
     if zero > 1:
-        block = sum(unit_numels(s, w, "blocks.0").values()) - whole + own
-        ends = max(number + experts - block * count, 0)
+        each = {n: sum(unit_numels(s, w, f"blocks.{n}").values()) for n in blocks}
+        each = {n: size + (own - whole) * w.has_experts(n) for n, size in each.items()}
+        ends = max(number + experts - sum(each.values()), 0)
+        block = max(each.values(), default=0)
         gradients = run.summed * shared + 2 * ends + 6 * block
         if zero == 3:
             weights = (run.master or 2) * shared + 2 * ends + 4 * block
@@ -214,7 +217,8 @@ def _beside(s, w, run, last):
     mask."""
     local = s.local(w)
     tokens = local.batch * w.seq
-    dummies = 2 * _shapes(w, s.tp, cut_of(s.inside.layout, w)) * run.fused_grads
+    cut = cut_of(s.inside.layout, w)
+    dummies = 2 * max(_shapes(kind, s.tp, cut) for kind, _ in w.kinds()) * run.fused_grads
     gathered = 2 * tokens * w.hidden * (run.split and last)
     return run.workspace + dummies + gathered + 2 * tokens * (28 + run.mask * w.seq)
 
@@ -224,25 +228,31 @@ def _kept_by(s, w, stages, run):
     local, blocks, last = s.local(w), s.blocks(w), s.stages - 1
     again = s.recompute not in ("none", "selective")  # else no schedule need be made
     drops = s.num_recomputed(w) if again else [0] * s.stages
-    return {k: _kept(local, s.tp, run, len(blocks[k]), drops[k], not k, k == last) for k in stages}
+    found = {}
+    for k in stages:
+        kinds = local.kinds(blocks[k][drops[k] :]), local.kinds(blocks[k][: drops[k]])
+        found[k] = _kept(local, s.tp, run, *kinds, not k, k == last)
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _kept(w, tp, run, count, drop, first, last):
-    """The `KeptBytes` of a stage, one microbatch of a replica being the workload."""
+def _kept(w, tp, run, stay, drop, first, last):
+    """The `KeptBytes` of a stage, one microbatch of a replica being the workload. stay, drop : its
+    blocks that keep all, and that are recomputed, as `GPT.kinds`."""
     tokens = w.batch * w.seq
     whole = 2 * tokens * w.hidden
     stream = whole // tp if run.split else whole
-    block, backward = _block(w, tokens, stream, tp, run)
-    stays = block
-    if run.every_second:
-        products = w.qkv_features + w.up_features + 2 * w.hidden
-        stays = stream + tokens * (2 * w.hidden + products + 4 * w.heads) / tp
-    least = stream if drop else stays
-    dropped = drop * (block - stream) * run.at_once
-    backward = (backward + (block - least) * (not run.at_once)) * (count > 0)
+    kept = dropped = backward = 0
+    for kinds, again in ((stay, False), (drop, True)):
+        for kind, count in kinds:
+            block, moment = _block(kind, tokens, stream, tp, run)
+            stays = _second(kind, tokens, stream, tp) if run.every_second else block
+            kept += count * (stream if again else stays)
+            dropped += count * (block - stream) * (run.at_once and again)
+            more = (block - (stream if again else stays)) * (not run.at_once)
+            backward = max(backward, (moment + more) * (count > 0))
     embedding = run.dropout * first * stream / 2
-    after, more = (count - drop) * stays + drop * stream + embedding, 0.0
+    after, more = kept + embedding, 0.0
     weight = 2 * w.vocab * w.hidden / tp
     if first:  # the embedding's gradient, when its microbatch is gone
         backward = max(backward, weight + stream - after - dropped)
@@ -254,6 +264,12 @@ def _kept(w, tp, run, count, drop, first, last):
         backward = max(backward - held - norm, more, head)
         after += norm + held
     return KeptBytes(after, dropped, more, backward)
+
+
+def _second(w, tokens, stream, tp):
+    """What a block keeps where of the outputs of matrix products each second one is kept."""
+    products = w.qkv_features + w.up_features + 2 * w.hidden
+    return stream + tokens * (2 * w.hidden + products + 4 * w.heads) / tp
 
 
 def _block(w, tokens, stream, tp, run):

@@ -3,7 +3,7 @@ does not fit, and bounds."""
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.profiles import framework_of
@@ -142,7 +142,7 @@ def why_not(found: "Search", strategy: Strategy) -> str:
 
 def _by_bound(found, strategy, p):
     """Of one that fits: whether it was in the space, and what its bound was."""
-    from .space import cells
+    from .space import cells, usual
 
     best, seen = found.rows[0], found.formulas
     world_size, given, _ = found.asked or (strategy.world_size, None, None)
@@ -151,12 +151,13 @@ def _by_bound(found, strategy, p):
         f"{best.strategy.short} {show_seconds(best.predicted)}, because "
         f"{because(best.prediction, p)}"
     )
-    spaces = cells(found.workload, world_size, given, found.objective != "step")
+    on, by_step = (found.workload, found.cluster), found.objective == "step"
+    first = usual(*on, world_size, True, given) if by_step and given else ()
+    spaces = chain(first, cells(found.workload, world_size, given, not by_step))
     cell = next((c for c in spaces if c.has(strategy)), None)
     if cell is None or seen is None:
         return f"{strategy.short} was not in the space that was searched; {against}."
     choice = next(c for c in cell.choices if cell.made(c) == strategy)
-    on = found.workload, found.cluster
     bound = max(cell.strategy.least_of_all(*on), cell.strategy.bounds(*on)(choice))
     if bound <= seen.limit:
         return f"There was no time to look at {strategy.short}: {against}."

@@ -12,6 +12,7 @@ ZeRO-3 or 2 (FSDP), tp      `AxoNN` with z = dp ranks that shard every weight, x
 all others (Megatron-LM,    `Merak` with its 1F1B schedule, interleaved where the run has virtual
 nanotron)                   stages; ZeRO-1 and sequence parallelism where the run has them
 cp                          the product of these with `Context`, of the kind of the framework
+ep                          the product with `Experts`, whose ranks are some of dp's
 ==========================  ================================================================
 """
 
@@ -29,6 +30,7 @@ from tpviz.core.workload import GPT
 from tpviz.evidence.facts import facts
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.experts.strategy import Experts
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak
 from tpviz.schemes.strategy import Strategy
@@ -69,8 +71,7 @@ def plan_of(
     for name in (*needed, "n_gpus", "tp", "pp", "dp"):
         if not getattr(row, name):
             raise NotModelled(f"{name} is not stated")
-    if row.ep > 1 or any(word in row.model.lower() for word in FACTS.experts):
-        raise NotModelled("models with experts are not modelled")
+    row = _with_experts(row)
     if row.dtype not in HALF:
         raise NotModelled(f"dtype {row.dtype!r} is not modelled: GEMMs in 16 bits are")
     if (product := row.tp * row.pp * row.dp * row.cp) != row.n_gpus:
@@ -91,8 +92,10 @@ def plan_of(
         if (row.zero or 0) > 1:
             strategy = _sharded(row, workload, cut, assumed)
         else:
-            strategy = _pipelined(row, assumed)
+            strategy = _spread(_pipelined(row, assumed), row, assumed)
             strategy = strategy * cut if cut else strategy
+            if cut and row.ep > 1:
+                strategy = strategy.with_order("tp-cp-ep-dp-pp")
         strategy.check(workload)
         found = (cluster or cluster_of)(_gpu(row), row.n_gpus, row.source)
         found = found if cluster else as_ran(found, row)
@@ -106,6 +109,44 @@ def _cut(row: PublishedRow, assumed: list[str]):
     kind = _begins(FACTS.context, row.source) or FACTS.context[profile_of(row.source)]
     assumed.append(f"context parallelism of kind {kind!r}, as {row.framework} has it")
     return Context(cp=row.cp, kind=kind)
+
+
+def _with_experts(row: PublishedRow):
+    """The row with its experts, where the options of a case say them, or the family's name."""
+    found = {}
+    for option in options_of(row.model) if row.kind == "memory" else ():
+        name, _, value = option.partition("=")
+        found |= {FACTS.routing[name]: int(value)} if name in FACTS.routing else {}
+    row = replace(row, **found)
+    if row.experts or not has_experts(row):
+        return row
+    for word, why in FACTS.latent.items():
+        if word in row.model.lower():
+            raise NotModelled(f"{why}: not modelled")
+    raise NotModelled("how many experts, and how many of a token, is not stated")
+
+
+def has_experts(row: PublishedRow) -> bool:
+    """Whether a row is of a mixture of experts, as far as it says."""
+    named = any(word in row.model.lower() for word in FACTS.experts)
+    return row.experts > 0 or row.ep > 1 or named
+
+
+def _spread(strategy: Merak, row: PublishedRow, assumed: list[str]) -> Any:
+    """The pipeline with experts over ``ep`` of its replicas. Megatron-LM lets ranks of ep lie over
+    those of tp and cp too, where dp is too small or ``etp`` is below tp; ours are replicas."""
+    if not row.experts or row.ep == 1:
+        return strategy
+    if row.dp % row.ep:
+        raise NotModelled(f"ep={row.ep} lies over more than the dp={row.dp} replicas: not modelled")
+    etp = row.etp or row.tp
+    if row.etp is None and row.tp > 1:
+        assumed.append("experts cut over tp as other matrices, Megatron-LM's default")
+    if etp == row.tp > 1:
+        assumed.append("rows sent by each rank of tp, where Megatron-LM sends each row once")
+    if etp < row.tp:
+        assumed.append("ranks of ep beside those of tp, where Megatron-LM has them over both")
+    return replace(strategy, dp=row.dp // row.ep) * Experts(ep=row.ep, etp=etp)
 
 
 def _begins(known: Mapping[str, Any], text: str) -> Any:
@@ -124,7 +165,7 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
         options = options_of(row.model)
         for option, other in FACTS.options.items():
             fields = {**fields, **(other if option in options else {})}
-        if not vocab and row.model.startswith("gpt"):
+        if not vocab and row.model.startswith(("gpt", "moe/gpt")):
             vocab = FACTS.vocab
             assumed.append("GPT-2's vocabulary")
         if vocab and row.source == CI:
@@ -146,7 +187,21 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
         vocab=vocab,
         dtype="bfloat16",
         **fields,
+        **_mixture(row, assumed),
     )
+
+
+def _mixture(row, assumed):
+    """Fields of a model with experts; all load alike."""
+    if not row.experts:
+        return {}
+    assumed.append("as many tokens for each expert")
+    top_k, width = row.top_k or 2, row.moe_ffn or row.ffn or 4 * row.hidden
+    found = {"experts": row.experts, "top_k": top_k, "moe_ffn": row.moe_ffn}
+    shared, rest = divmod(row.shared_ffn or 0, width)
+    if rest:
+        raise NotModelled(f"shared_ffn={row.shared_ffn} is no multiple of an expert's {width}")
+    return found | {"shared_experts": shared}
 
 
 @lru_cache(maxsize=256)
@@ -276,6 +331,8 @@ def _place(row):
 
 def _sharded(row, workload, cut, assumed):
     """The strategy of FSDP, and of ZeRO-2, whose parameters stay gathered until backward."""
+    if row.experts:
+        raise NotModelled(f"ZeRO-{row.zero} with experts is not modelled")
     if row.pp > 1:
         raise NotModelled(f"ZeRO-{row.zero} inside a pipeline (pp={row.pp}) is not modelled")
     if row.recompute == "selective":

@@ -25,10 +25,20 @@ FEWEST = 5
 IDEAL = "ideal"
 
 
+EXPERTS = ", experts"
+"""Behind a framework's name: of its runs with experts."""
+
+
+def profile_with(point: ScorePoint) -> str:
+    """The profile of a run, and whether its model has experts."""
+    return profile_of(point.row.source) + EXPERTS * bool(point.plan.workload.experts)
+
+
 class Band(NamedTuple):
-    """Of ``rows`` published runs on a ``gpu`` (or `ANY`) by a ``framework`` (or `IDEAL`: predicted
-    as on ideal devices): median and 90th percentile of |predicted / measured - 1|, and the
-    quantiles at `SHARES` of measured / predicted."""
+    """Of ``rows`` published runs on a ``gpu`` (or `ANY`) by a ``framework`` (with `EXPERTS` behind
+    its name, of models with experts; or `IDEAL`: predicted as on ideal devices): median and 90th
+    percentile of |predicted / measured - 1|, and the quantiles at `SHARES` of measured / predicted.
+    """
 
     framework: str
     gpu: str
@@ -82,7 +92,7 @@ def of_others(
     """For each of these points the band that the others of its framework and GPU make, all of its
     source, model and number of GPUs left out: that of a run which is not published yet. sources :
     leave out all of its source, and take `ANY` GPU."""
-    place = lambda p: (profile_of(p.row.source), ANY if sources else p.plan.cluster.device.name)
+    place = lambda p: (profile_with(p), ANY if sources else p.plan.cluster.device.name)
     group = lambda p: (p.row.source, *(() if sources else (p.row.model, p.row.n_gpus)))
     alike, known = by(points, place), {}
 
@@ -108,9 +118,9 @@ def write(real: Iterable[ScorePoint], ideal: Iterable[ScorePoint], made_of: str)
     """Store the bands of points to test on: predicted as run by their framework, and as on ideal
     devices. made_of : hashes."""
     found: dict[str, Any] = {"made of": made_of}
-    for framework, own in by(real, lambda p: profile_of(p.row.source)).items():
+    for framework, own in by(real, profile_with).items():
         found[framework] = _of_gpus(own)
-    found[IDEAL] = _of_gpus(list(ideal))
+    found[IDEAL] = _of_gpus([p for p in ideal if not p.plan.workload.experts])
     lines = (f"{json.dumps(name)}: {json.dumps(its)}" for name, its in found.items())
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     stored.cache_clear()

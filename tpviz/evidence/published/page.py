@@ -4,7 +4,7 @@ All tables are of rows to test on, where they do not say otherwise: nothing was 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import log
 from pathlib import Path
 from statistics import median
@@ -17,8 +17,9 @@ from tpviz.verbs.simulate import simulate
 
 from . import bands
 from . import scoreboard as score
-from .adapter import ideal, profile_of
-from .rows import FILES, group_of, published
+from .adapter import has_experts, ideal
+from .bands import profile_with
+from .rows import FILES, PublishedRow, group_of, published
 from .rows import table as shipped
 from .split import digest, split
 from .validate import Checked, Validation, checked_rows, validate
@@ -85,7 +86,7 @@ def summary(rows: Iterable[Checked]) -> str:
     """The errors of the steps to test on, by framework, with the sources that its runs are of."""
     words = []
     tested = score.points(of_part(rows, "test"))
-    for framework, own in score.by(tested, lambda p: profile_of(p.row.source)).items():
+    for framework, own in score.by(tested, profile_with).items():
         e, counts = score.errors(own), Counter(p.row.source for p in own)
         runs = ", ".join(f"{n} of {source}" for source, n in counts.most_common())
         words.append(
@@ -127,7 +128,9 @@ def page(b: ScorePage) -> str:
         "ranking": ranking,
         "baselines": baselines,
         "shares": shares,
-        "context": _context(b),
+        "context": _of_rows(b, lambda row: row.cp > 1),
+        "experts": _of_rows(b, has_experts),
+        "experts_why": _why(b),
         "coverage": _coverage(b),
         "simulated_gpus": SIMULATED,
         "simulated": _simulated(b),
@@ -197,7 +200,7 @@ def _ranking(points: Sequence[score.ScorePoint]):
 
 
 def _baselines(b: ScorePage, test: Sequence[score.ScorePoint]):
-    shares = score.shares_of_peak(score.points(of_part(b.steps.rows, "fit")))
+    shares = _dense_shares(b)
     words = ", ".join(f"{f} on {gpu} {_percent(x)}" for (f, gpu), x in shares.items())
     models = {
         "tpviz": test,
@@ -222,19 +225,32 @@ def _baselines(b: ScorePage, test: Sequence[score.ScorePoint]):
     return out, f"Shares of the peak: {words}."
 
 
-def _context(b: ScorePage):
-    """Errors of the runs that cut sequences, steps and peaks of memory, beside the baselines."""
-    shares = score.shares_of_peak(score.points(of_part(b.steps.rows, "fit")))
+def _dense_shares(b: ScorePage):
+    """`score.shares_of_peak` of the runs to fit on, without those with experts."""
+    points = score.points(of_part(b.steps.rows, "fit"))
+    return score.shares_of_peak([p for p in points if not p.plan.workload.experts])
+
+
+def _of_rows(b: ScorePage, chosen: Callable[[PublishedRow], bool]):
+    """Errors of some runs, steps and peaks of memory, beside the baselines."""
+    shares = _dense_shares(b)
     out = [["what", "part", "rows", "modelled", *ERRORS, "ideal devices", "share of peak"]]
     for what, rows, plain in (("steps", b.steps.rows, b.ideal.rows), ("memory", b.memory.rows, ())):
         for part in ("test", "fit"):
-            some, same = ([r for r in of_part(v, part) if r.row.cp > 1] for v in (rows, plain))
+            some, same = ([r for r in of_part(v, part) if chosen(r.row)] for v in (rows, plain))
             own = score.points(some)
             bases = score.points(same), score.at_share(own, shares) if plain else []
             told = _told(score.errors(own)) if own else [""] * len(ERRORS)
             beside = (_percent(score.errors(base).median) if base else "" for base in bases)
             out.append([what, part, str(len(some)), str(len(own)), *told, *beside])
     return out
+
+
+def _why(b: ScorePage):
+    """Why runs with experts are not modelled, and how many."""
+    rows = [r for r in (*b.steps.rows, *b.memory.rows) if has_experts(r.row) and r.reason]
+    found = Counter(r.reason.partition(": use ")[0] for r in rows)
+    return "; ".join(f"{n} {why}" for why, n in found.most_common()) + "."
 
 
 def _middle(values: Iterable[float | None]):
@@ -246,14 +262,14 @@ def _middle(values: Iterable[float | None]):
 def _coverage(b: ScorePage):
     """How often the measured step lies in the band."""
     tests, fits = (score.points(of_part(b.steps.rows, part)) for part in ("test", "fit"))
-    shown = lambda p: bands.band(profile_of(p.row.source), p.plan.cluster.device.name)
+    shown = lambda p: bands.band(profile_with(p), p.plan.cluster.device.name)
     out = [["framework", "GPU", "part", "runs", "within the inner band", "within the band"]]
     for part, points, around, fewest in (
         ("test", tests, bands.of_others(tests), bands.FEWEST),
         ("test, by other sources", tests, bands.of_others(tests, sources=True), 1),
         ("fit", fits, shown, bands.FEWEST),
     ):
-        of = lambda p: (profile_of(p.row.source), p.plan.cluster.device.name)
+        of = lambda p: (profile_with(p), p.plan.cluster.device.name)
         for (framework, gpu), own in score.by(points, of).items():
             count, *shares = bands.inside(own, around)
             if count >= fewest:

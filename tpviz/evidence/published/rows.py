@@ -54,6 +54,8 @@ class PublishedRow:
 
     kind : of `FILES`. url : repository and file, or page. kv_heads : of grouped queries.
     global_batch, micro_batch : sequences of a step, and of one microbatch of one replica.
+    experts, top_k, moe_ffn, shared_ffn : experts of an MLP, those of a token, the width of one, and
+    that of what all tokens go through besides. etp : ranks of tp that share an expert.
     zero : stage of ZeRO, 3 for PyTorch's FSDP; recompute : "none", "selective" or "full".
     step : seconds of a step. peak : bytes, the largest allocation of a rank; where a source says
     gigabytes of a node or of a process, those.
@@ -79,6 +81,11 @@ class PublishedRow:
     vocab: int = 0
     cp: int = 1
     ep: int = 1
+    etp: int | None = None
+    experts: int = 0
+    top_k: int | None = None
+    moe_ffn: int | None = None
+    shared_ffn: int | None = None
     vpp: int = 1
     zero: int | None = None
     recompute: str = ""
@@ -104,7 +111,7 @@ class PublishedRow:
     @property
     def layout(self) -> str:
         """How the run was split, in short."""
-        axes = {name: getattr(self, name) for name in ("tp", "pp", "dp", "cp", "ep", "vpp")}
+        axes = {name: getattr(self, name) for name in ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")}
         words = [f"{name} {n}" for name, n in axes.items() if n and n > 1]
         words += [f"mbs {self.micro_batch}"] * bool(self.micro_batch)
         words += [f"ZeRO-{self.zero}"] * bool(self.zero)

@@ -164,7 +164,7 @@ class Experts(Around):
         return _part(self.within.local(self._shared(workload)), self.cut)
 
     def held(self, workload: GPT, rank: int = 0) -> "Held":
-        return self.within.held(self._shared(workload))
+        return self.within.held(_part(self._shared(workload), self.cut))
 
     def _shared(self, workload: GPT):
         """A rank's part of the batch."""

@@ -22,6 +22,8 @@ GELU               2a | 3a                      2a | 3a
 SwiGLU             2a 3a | 3a 3a 3a             3a | 5a
 rotary             2q 4q 2q 3q | the same       2q | 2q
 scores             2 2 2 | 3 2 2 (of S S)       2 | 3
+experts' rows      2r 2r | 2r 2r                the same; between ranks as many more
+experts' scores    2e 1e | 2e 3e                the same
 loss               3z | 1z 3z                   1z | 2z
 tokens' rows       2x, positions 3x | 2x        the same
 =================  ===========================  =====================================
@@ -30,12 +32,16 @@ Eager counts follow the operators that PyTorch calls, fused ones those projects'
 tensor read or written once in a kernel. In 16 bits an eager loss casts to float32 and back, one
 kernel more each way; and gradients are added up in float32: 10 bytes a parameter and microbatch,
 where it is three passes otherwise. Scores count only where attention="softmax", with the passes of
-its GEMMs over them: 2 | 4 more. No dropout.
+its GEMMs over them: 2 | 4 more. No dropout. r are the rows that a rank chooses for, k of each
+token: copied in the order of their experts, and added up; between ranks sorted once more on either
+side, since they arrive by rank. e are the router's scores in float32: softmax and choice.
 """
 
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from tpviz.schemes.experts.cut import ExpertCut
 
 from .kernels import linear
 from .step import downs, kernels
@@ -138,6 +144,10 @@ def _of_block(device, held, w, norm, summed):
         packing = (2, 2)
         turn, softmax = 2 * (2, 4, 2, 3), (2, 2, 2, 3, 2, 2)
     matrices = sum(layer[0].flops for layer in (k.qkv, k.out, k.up, k.down)) / (2 * tokens)
+    rows = _of_experts(held, w) if w.experts else []
+    if w.experts:  # of gradients those of the rank's experts are built, not of a token's
+        own = w.experts * held.parts / (_cut(held, w).ep * _cut(held, w).etp)
+        matrices += (own - w.top_k) * w.hidden * (w.up_features + w.mlp_width)
     # of latents, each with an RMSNorm
     latents = [tokens * w.itemsize * (n or 0) * held.stream for n in (w.q_lora, w.kv_lora)]
     return [
@@ -147,10 +157,23 @@ def _of_block(device, held, w, norm, summed):
         *((1, n * scores) for n in (*softmax, 2, 4) if scores),
         *((1, n * qkv) for n in packing),
         *((1, size) for size in biases),
+        *rows,
         *((1, n * latent) for latent in latents for n in ((2, 3) if fused else RMS) if latent),
         *([(4, matrices / 4 * summed)] if summed else ()),
         *((1, k * n * summed * held.parts) for k, n in downs(w) if summed),
     ]
+
+
+def _of_experts(held, w):
+    """[(number of kernels, bytes)] of the rows of a block with experts, and of its scores."""
+    cut, tokens = _cut(held, w), w.batch * w.seq
+    rows = tokens * w.top_k * w.hidden * w.itemsize / cut.parts
+    scores = tokens * w.experts * max(w.itemsize, 4) / cut.parts
+    return [(8 if cut.ep > 1 else 4, 2 * rows), *((1, n * scores) for n in (2, 1, 2, 3))]
+
+
+def _cut(held, w):
+    return w.cut or ExpertCut(1, held.parts, held.parts)
 
 
 def collectives(held: Held) -> int:

@@ -109,6 +109,8 @@ class _Bounds:
         ranks = [min(k, last - k) if v_shaped else k % s.pp for k in range(s.stages)]
         for of_stage, rank in zip(blocks, ranks):
             layers[rank] += tuple(of_stage)
+        if self.w.alike:  # which ones says nothing, and as many are seen once
+            layers = [tuple(range(len(of_rank))) for of_rank in layers]
         of = s, blocks, dropped, ranks, layers
         return max(self._of_rank(*of, place, v_shaped) for place in {0, s.pp - 1})
 

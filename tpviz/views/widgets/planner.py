@@ -21,7 +21,7 @@ from tpviz.core.checks import divisors, one_of
 from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.evidence.published.adapter import fabric_of
-from tpviz.evidence.published.bands import IDEAL, Band, band
+from tpviz.evidence.published.bands import EXPERTS, IDEAL, Band, band
 from tpviz.ranks.launch import max_ranks
 from tpviz.schemes import strategies
 from tpviz.schemes.context.strategy import Context
@@ -287,7 +287,8 @@ class Planner(Fitted, ipywidgets.VBox):
                 self.show_error(error)
                 self.facts.value = "These sizes do not fit; below are the last valid ones."
                 return
-            self.prediction, self.band = prediction, band(self.framework.value, self.gpu.value)  # pyright: ignore[reportArgumentType]
+            runs = f"{self.framework.value}{EXPERTS * bool(prediction.workload.experts)}"
+            self.prediction, self.band = prediction, band(runs, self.gpu.value)  # pyright: ignore[reportArgumentType]
             self.show_error("")
             self.gave.value = small_html(gave_words(gave))
             heavy = "" if prediction.fits else f"Does not fit: {prediction.fit_in_words()} "
