@@ -31,9 +31,9 @@ def deepseek():
     return causal("DeepseekV3", **how, **few, **low, **sizes, **SMALL | {"num_key_value_heads": 4})
 
 
-def gpt_oss():
+def gpt_oss(**more):
     how = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 4}
-    return causal("GptOss", sliding_window=4, **how, **SMALL)
+    return causal("GptOss", sliding_window=4, **how, **SMALL | more)
 
 
 def tokens(batch=8):
@@ -106,7 +106,21 @@ FAMILIES = [mixtral, qwen, deepseek, gpt_oss]
 
 @pytest.mark.parametrize("make", FAMILIES, ids=lambda make: make.__name__)
 def test_experts_equal_one_process(make):
-    check(make, tokens(), *ALONE, *[WITH_TP] * (make in (mixtral, deepseek)))
+    check(make, tokens(), *ALONE, WITH_TP)
+
+
+@pytest.mark.parametrize("make", [qwen, gpt_oss], ids=lambda make: make.__name__)
+def test_over_tp_alone_attention_has_norms_of_heads_and_sinks(make):
+    """Of these a rank has a part of the gradient: they are summed, or gathered, exactly so."""
+    check(make, tokens(), tv.Megatron(tp=2), world=2)
+    report = tv.parallelize(make(), tv.Megatron(tp=2), tokens()).report
+    kind, what = ("all_reduce", 2 * 4) if make is qwen else ("all_gather", 4)
+    layers = sum(pair.kind == "attention" for pair in report.pairs)
+    sent = lambda tokens: sum(
+        row.payload_bytes for row in report.ledger(tokens).rows if row.collective == kind
+    )
+    assert layers == 2 and 2 * sent(1) - sent(2) == layers * what * 4  # the rest is of tokens
+    assert f"{kind} tp (4 in all)" in report.describe()
 
 
 def test_experts_of_ones_own():
@@ -188,12 +202,14 @@ def test_what_cannot_be_spread_says_what_can(make, strategy, inputs, message):
         tv.parallelize(make(), strategy, inputs)
 
 
-@pytest.mark.parametrize("make", [qwen, gpt_oss], ids=lambda make: make.__name__)
-def test_where_attention_cannot_be_split_experts_are_named(make):
-    """Norms of heads (Qwen3) and sinks (GPT-OSS) would have a part of their gradients."""
+def test_where_attention_cannot_be_split_experts_are_named():
+    """One head of keys goes to one rank."""
+    make = partial(gpt_oss, num_key_value_heads=1)
     with pytest.raises(ValueError, match=r"its experts can be spread: tv.Experts\(ep=2\)$"):
         tv.parallelize(make(), tv.Megatron(tp=2), tokens())
     assert tv.parallelize(make(), tv.Experts(ep=2), tokens()).report.held
+    with pytest.raises(ValueError, match=r"sinks is between .* use Megatron\(tp=4\) or ATP"):
+        tv.parallelize(gpt_oss(), tv.ATP(mesh=(2, 2)), tokens())
 
 
 def balanced():

@@ -31,7 +31,7 @@ class LinearPart:
     out, ins : its features; out_dim : the dim of the weight with ``out``; blocks : output features
     of each block of a fused first layer; a3 : heads over both axes; sends : whether what a pair
     sends for its input is counted here, with the first of its first layers; z : shards of the
-    weight's block, over the axis z.
+    weight's block, over the axis z; once : what a call sends besides, however many tokens it has.
     """
 
     path: str
@@ -45,6 +45,7 @@ class LinearPart:
     blocks: tuple[int, ...] = ()
     sends: bool = True
     z: int = 1
+    once: tuple[Move, ...] = ()
 
     @property
     def role(self) -> str:

@@ -118,8 +118,8 @@ def choices_in(model: nn.Module, stacks: "Iterable[Stacked]") -> Iterator[list[l
 
 def _given(stack, args, kwargs):
     """(x, index, weights) of a call. Raises ``ValueError`` for others."""
-    given = (*args, *kwargs.values())
-    shapes = [tuple(getattr(t, "shape", ())) for t in given]
+    given: tuple[Any, ...] = (*args, *kwargs.values())
+    shapes: list[tuple[int, ...]] = [tuple(getattr(t, "shape", ())) for t in given]
     if list(map(len, shapes)) != [2, 2, 2] or len({s[0] for s in shapes}) > 1:
         wrong = True
     else:
@@ -220,8 +220,9 @@ class ExpertShares(Shares):
     def __init__(self, plan: "ExpertPlan", mesh: "DeviceMesh", groups: "RankGroups"):
         super().__init__(groups, ("dp", "ep") if plan.dp > 1 else ("ep",))
         self.quiet = False
+        alone: Any = Alone()  # as in `RankGroups.of`
         self.whole, self.of_experts = (
-            group_along(mesh, axis) if axis else Alone() for axis in plan.means
+            group_along(mesh, axis) if axis else alone for axis in plan.means
         )
 
     def attach(self, module: nn.Module, pieces: Any = ()) -> None:
@@ -360,7 +361,7 @@ class ExpertPlan:
                 f"tokens={tokens}: a rank's rows depend on the router's choices, which are those "
                 f"for example_inputs: use tokens={max(known)}"
             )
-        entries = [row for call in self.calls for row in self._entries(call, itemsize)]
+        entries: list[Any] = [row for call in self.calls for row in self._entries(call, itemsize)]
         sizes = {"dp": self.dp} | self.experts.axes
         for axis, (elements, parameters) in zip(self.means, self.gradients, strict=True):
             if axis and parameters:

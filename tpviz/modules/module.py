@@ -20,6 +20,7 @@ from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.merak.strategy import Merak, as_merak
 from tpviz.schemes.zero.strategy import DataParallel
 
+from .between import read_partly
 from .easy import EasyLinear
 from .experts import ExpertPlan, ExpertShares, cut, stacks_of
 from .factors import factors_of, layout_of, refuse_sparse
@@ -207,7 +208,9 @@ def parallelize(
         _replace(model, {part.path: made(part, whole) for part, whole in _parts(model, plan)})
     else:
         _split(model, plan, groups, grid)
-    if before is not None and not shared:  # before the hooks of the first forward are there
+    if (
+        inputs and before is not None and not shared
+    ):  # before the hooks of the first forward are there
         compare(before, outputs_of(model, inputs))
     if isinstance(shared, SequencePlan):
         grid = Sequences(mesh, shared)
@@ -216,8 +219,8 @@ def parallelize(
         grid = ExpertShares(shared, mesh, groups)
     split = Parallelized(model, replace(report, divided=True), groups, grid, seen=bool(inputs))
     if before is not None and shared:
-        after = outputs_of(model, inputs_of(split.rows(example_inputs)))
-        compare(before, split.joined(after), shared.wrong)
+        own: Any = inputs_of(split.rows(example_inputs))
+        compare(before, split.joined(outputs_of(model, own)), shared.wrong)
     if before is not None:
         same = "outputs for example_inputs are those of the whole model, up to rounding"
         split.report = replace(split.report, notes=(*report.notes, same))
@@ -336,6 +339,8 @@ def _split(model, plan, groups, grid):
         entrance = Entrance(
             groups.get_group(plan.at.inside), groups.get_group(plan.at.stream), len(pair.firsts)
         )
+        if plan.at.i > 1:
+            read_partly(model, pair.between, groups.get_group(plan.at.inside))
         for part in pair.layers:
             new[part.path] = SplitLinear(
                 modules[part.path], part, groups, entrance if part.first else None, grid

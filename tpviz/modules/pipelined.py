@@ -15,6 +15,7 @@ from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.pipeline.pipeline import RankPipeline
 from tpviz.schemes.pipeline.tied_weights import Tie
 
+from .between import PartlyRead
 from .grid import cut_rows, has_rows
 from .layers import HeldLinear, RankGroups
 from .parallelized import whole_of
@@ -344,13 +345,13 @@ def _leaves(leaves):
     """A function module -> bool of those that stay one operation: the user's, and split layers."""
     several = leaves if isinstance(leaves, (tuple, list, set, frozenset)) else (leaves,)
     if all(isinstance(kind, type) and issubclass(kind, nn.Module) for kind in several):
-        return lambda module: isinstance(module, (HeldLinear, *several))
+        return lambda module: isinstance(module, (HeldLinear, PartlyRead, *several))
     if not callable(leaves) or isinstance(leaves, (type, nn.Module)):
         raise ValueError(
             f"leaves={leaves!r}: give types of modules, as in leaves=(MyExperts,), or "
             "a function module -> bool"
         )
-    return lambda module: isinstance(module, HeldLinear) or bool(leaves(module))
+    return lambda module: isinstance(module, (HeldLinear, PartlyRead)) or bool(leaves(module))
 
 
 def _cut(model, inputs, stages, balance, leaves):

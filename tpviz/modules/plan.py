@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import gcd
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tpviz.core.checks import divides
 from tpviz.core.tables import listed
 
+from .between import SENT, Between, between_of
 from .cuts import LinearPart, Move
 from .rules import RULES, pairs_of, places
 from .structure import (
@@ -38,13 +39,15 @@ GRAPH = "graph"
 
 @dataclass(frozen=True)
 class Planned:
-    """One pair as it will be split. divided : (path of a module, attribute, whole, a rank's)."""
+    """One pair as it will be split. divided : (path of a module, attribute, whole, a rank's).
+    between : parameters that lie between its layers."""
 
     kind: str
     found: str
     firsts: tuple[LinearPart, ...]
     second: LinearPart
     divided: tuple[tuple[str, str, int, int], ...] = ()
+    between: tuple[Between, ...] = ()
 
     @property
     def layers(self) -> tuple[LinearPart, ...]:
@@ -219,6 +222,8 @@ class PairPlan:
         for count in counts:
             divides("heads" if attention else "width", count, at.inside, at.i, also=gcd(*counts))
         parts = at.i * at.s if a3 else at.i
+        between = between_of(pair, at, holder, self.modules[holder]) if pair else ()
+        once = [Move("backward", SENT[b.kind], at.inside, b.elements) for b in between]
         layer = lambda path, first: _part(
             LinearPart,
             path,
@@ -230,7 +235,8 @@ class PairPlan:
             sends=path in (firsts[0], second),
             z=self.z,
         )
-        layers = tuple(layer(path, True) for path in firsts), layer(second, False)
+        last = replace(layer(second, False), once=tuple(once) * (at.i > 1))
+        layers = tuple(layer(path, True) for path in firsts), last
         for part in (*layers[0], layers[1]):
             divides(f"{part.path}: block", part.block, "z", self.z)
         return Planned(
@@ -242,6 +248,7 @@ class PairPlan:
             found or (pair.name if pair else ""),
             *layers,
             _divided(pair, holder, self.modules[holder], parts) if pair else (),
+            between,
         )
 
 

@@ -199,6 +199,8 @@ def _moves(part, phase):
         for move in part.moves()
         if move.phase == phase
     ]
+    once = [move for move in part.once if move.phase == phase and move.elements]
+    words += [f"{move.collective} {move.axis} ({move.elements} in all)" for move in once]
     return ", ".join(words) or "nothing"
 
 

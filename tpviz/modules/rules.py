@@ -38,6 +38,9 @@ class Pair:
     "heads", as [q, k, v] of each head; numbers of heads, as (8, 2, 2), of blocks that differ.
     divide : further attributes of the holder of the first layer that count heads or features of a
     rank, to be divided by the number of parts; "config.heads" in a copy of its config.
+    shared, by_head : paths below ``*`` of parameters between the layers: of what all heads share,
+    as "q_norm.weight", gradients are summed; of what has numbers for each head, as "sinks", a rank
+    takes its own (`tpviz.modules.between`).
     owner : names of the classes that the module at ``*`` may have, none for any.
     name : what reports call it.
 
@@ -51,11 +54,13 @@ class Pair:
     head_size: int | str | None = None
     fused: str | Sequence[int] | None = None
     divide: Sequence[str] = ()
+    shared: Sequence[str] = ()
+    by_head: Sequence[str] = ()
     owner: Sequence[str] = ()
     name: str = "your rule"
 
     def __post_init__(self):
-        for field in ("first", "divide", "owner"):
+        for field in ("first", "divide", "shared", "by_head", "owner"):
             object.__setattr__(self, field, _names(field, getattr(self, field)))
         for field in ("second", "name"):
             _text(field, getattr(self, field))

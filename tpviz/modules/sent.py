@@ -47,9 +47,11 @@ class LayerCall(NamedTuple):
 
     def entries(self, itemsize: int, sizes: dict[str, int]) -> list[tuple[Any, ...]]:
         """Entries for `tpviz.Ledger.of`, one for each move. sizes : {axis: ranks}."""
+        once = [move for move in self.part.once if self.back and move.elements]
         return [
-            (axis, name, phase, times, elements * self.tokens * itemsize // times, sizes[axis])
-            for phase, name, axis, elements, times in self.moves()
+            (axis, name, phase, times, elements * tokens * itemsize // times, sizes[axis])
+            for tokens, moves in ((self.tokens, self.moves()), (1, once))
+            for phase, name, axis, elements, times in moves
         ]
 
 

@@ -192,8 +192,8 @@ class ExpertMLP(nn.Module):
         """(T, H) -> the weighted sums of results (T, H), each rank having seen all tokens."""
         told = experts if numbers is None else torch.cat([experts, numbers], -1)
         pick = lambda told: self._picked(told.view(-1, *experts.shape[:2], told.shape[-1]))
-        flat = (part.flatten(0, 1) for part in (weights, told))
-        return on_all_ranks(x, *flat, self.group, pick, self._computed, under)
+        weights, told = weights.flatten(0, 1), told.flatten(0, 1)
+        return on_all_ranks(x, weights, told, self.group, pick, self._computed, under)
 
     def _picked(self, told):
         """Of what all ranks have told, (n, two dims of the stream, ...), this one's choices."""

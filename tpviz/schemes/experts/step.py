@@ -58,9 +58,9 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     before, after, before_back, after_back = _around(at, cut)
     n = w.shared_experts
     both = lambda rows, k, n: (gemm(rows, n, k, item), gemm(n, rows, k, item))
-    first, second = [(h, n * ups[1]), (n * downs[0], h)] if n else [(), ()]
-    shared = [[gemm(tokens, *layer, item)] if n else [] for layer in (first, second)]
-    shared_back = [[*both(tokens, *layer)] if n else [] for layer in (first, second)]
+    layers = (h, n * ups[1]), (n * downs[0], h)
+    shared = [[gemm(tokens, *layer, item)] * bool(n) for layer in layers]
+    shared_back = [[*both(tokens, *layer)] * bool(n) for layer in layers]
     over = cut.overlap and n
     forward = [
         *before,
