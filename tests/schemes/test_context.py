@@ -182,6 +182,18 @@ def test_ledger_by_hand():
     assert sent == [ulysses_bytes(one, 4)]
 
 
+@pytest.mark.parametrize("zero", range(4))
+def test_buckets_of_one_replica_do_not_wait_for_the_ring(zero):
+    """Their queue is not the ring's, although the ranks are the same: a pass of the ring goes on
+    while gradients are summed, in the formula and in the program."""
+    strategy = tv.Context(cp=4) * tv.DataParallel(dp=1, zero=zero, bucket_mb=0.05)
+    w, box = replace(W, layers=3, hidden=64, seq=32), tv.clusters.nvlink_pairs(4)
+    box = box.scale_model(hidden=64)
+    assert {r.axis for r in strategy.ledger(w) if r.phase == "sync"} == {"dp*cp"}
+    simulated = tv.simulate(strategy, w, box, contention=False).step_time
+    assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+
+
 def test_replicas_of_batch_and_sequences_are_one_group():
     both = tv.Context(cp=2, ulysses=2) * tv.DataParallel(dp=2, zero=1)
     assert both.replicas == ("dp*cp*ulysses", 8)

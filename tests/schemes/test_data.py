@@ -10,6 +10,7 @@ from tiny import TINY, UNTIED, assert_equal, named
 from together import together
 
 import tpviz as tv
+from tpviz.schemes.replicas import Replicas
 from tpviz.schemes.zero.buckets import fill_buckets
 
 SEVERAL_BUCKETS = 0.02  # megabytes: some 8 buckets of the tiny model in float64
@@ -224,13 +225,14 @@ def _numel(shape):
 
 def test_buckets_keep_order_limit_and_whole_parameters():
     shapes = {"a": (10,), "b": (30,), "blocks.0.c": (5, 4), "d": (3,)}
-    buckets = fill_buckets(shapes, 4, 1, limit=40 * 4, itemsize=4)
+    two, four = Replicas("dp", 2), Replicas("dp", 4)
+    buckets = fill_buckets(shapes, four, 1, limit=40 * 4, itemsize=4)
     assert [[p[0] for p in b.parts] for b in buckets] == [["d", "blocks.0.c"], ["b", "a"]]
     assert buckets[0].parts == (("d", 0, 3), ("blocks.0.c", 3, 20)) and buckets[0].numel == 24
-    late = fill_buckets(shapes, 1, 0, limit=1, itemsize=4, partial=("d",))
+    late = fill_buckets(shapes, two, 0, limit=1, itemsize=4, partial=("d",))
     assert [[p[0] for p in b.parts] for b in late] == [["blocks.0.c"], ["b"], ["a"], ["d"]]
     assert [b.late for b in late] == [False, False, False, True]
-    units = fill_buckets(shapes, 2, 3, limit=1, itemsize=4)
+    units = fill_buckets(shapes, two, 3, limit=1, itemsize=4)
     assert [(b.block, [p[0] for p in b.parts]) for b in units] == [
         (0, ["blocks.0.c"]),
         (-1, ["d", "b", "a"]),

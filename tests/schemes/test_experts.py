@@ -1,6 +1,7 @@
 """Experts over ranks, on real processes: equal to one process that computes every expert, with the
 bytes of every rank by formula, whether the router chooses or a `tpviz.Routing`."""
 
+import math
 import random
 from dataclasses import replace
 
@@ -88,6 +89,11 @@ def test_balance_of_sequences_that_ranks_share(strategy):
     "strategy",
     [
         *(tv.Experts(ep=2) * tv.DataParallel(dp=2, zero=zero) for zero in (0, 1, 2, 3)),
+        *(tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=zero) for zero in (0, 1)),
+        tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=2, accumulation=2),
+        tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=3, accumulation=2, recompute="full"),
+        TP * tv.Experts(ep=2) * tv.DataParallel(dp=1, zero=3),
+        tv.Experts(ep=2) * tv.Context(cp=2) * tv.DataParallel(dp=1, zero=3),
         tv.Experts(ep=2) * tv.Context(cp=2),
         tv.Experts(ep=2) * PP,
         tv.Experts(ep=2) * tv.Pipeline(pp=2, microbatches=2, recompute="full"),
@@ -107,13 +113,38 @@ def test_products_of_four_ranks_equal_one_process(strategy, w):
         TP * tv.Experts(ep=4),
         SP * tv.Experts(ep=2) * tv.Context(cp=2),
         TP * tv.Experts(ep=2, etp=2) * PP,
-        SP * tv.Experts(ep=2) * tv.DataParallel(dp=2, zero=1),
+        *(SP * tv.Experts(ep=2) * tv.DataParallel(dp=2, zero=zero) for zero in (1, 3)),
+        tv.Experts(ep=2) * tv.Context(cp=2) * tv.DataParallel(dp=2, zero=2, accumulation=2),
+        tv.Experts(ep=2) * tv.DataParallel(dp=4, zero=2, shard=2),
+        tv.Experts(ep=2) * tv.DataParallel(dp=4, zero=3, reshard_after_forward=2),
         *(tv.Experts(ep=2) * PP * tv.DataParallel(dp=2, zero=zero) for zero in (1, 2, 3)),
     ],
     ids=lambda strategy: strategy.short,
 )
 def test_products_of_eight_ranks_equal_one_process(strategy, w):
     equal(strategy, w)
+
+
+def test_each_class_of_parameters_has_one_group():
+    """By hand, at each stage: experts over dp (and cp), the rest over ep too, each once."""
+    w = replace(GIVEN, tied=False)
+    numel = {n: math.prod(shape) for n, shape in w.parameter_shapes().items()}
+    experts = sum(numel[n] for n in numel if n.endswith((".mlp.up.weight", ".mlp.down.weight")))
+    rest = sum(numel.values()) - experts
+    two = tv.Experts(ep=2)
+    for inside, axis, ranks in ((two, "dp", 2), (two * tv.Context(cp=2), "dp*cp", 4)):
+        plans = [inside * tv.DataParallel(dp=2, zero=zero) for zero in range(4)]
+        sizes = {axis: experts // 2 * 4, f"{axis}*ep": rest * 4}
+        for zero, plan in enumerate(plans):
+            ledger, kind = plan.ledger(w), "reduce_scatter" if zero else "all_reduce"
+            found = {
+                r.axis: r.payload_bytes for r in ledger if (r.phase, r.collective) == ("sync", kind)
+            }
+            assert found == sizes
+            states = plan.memory(w)["optimizer"]
+            if zero:
+                shared = 2 * (sizes[axis] // ranks + sizes[f"{axis}*ep"] // (2 * ranks))
+                assert states == shared + 4 * len(plan.buckets(w))
 
 
 def test_the_balance_loss_is_the_papers():

@@ -2,6 +2,7 @@
 %, where loads are those that the formula takes."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tiny import EXACT, named, peaks
@@ -21,6 +22,7 @@ W = tv.GPT(
 )
 GATED = replace(W, gated=True, norm="rms", bias=False, moe_ffn=96, shared_experts=1)
 TP, SP, WHOLE = tv.Megatron(tp=2), tv.Megatron(tp=2, sp=True), tv.Experts(ep=1, etp=2)
+data = partial(tv.DataParallel, bucket_mb=1.0)  # several tensors a bucket
 CASES = [
     (tv.Experts(ep=2), W),
     (tv.Experts(ep=2), replace(W, batch=16, moe_ffn=64)),
@@ -28,7 +30,10 @@ CASES = [
     (SP * WHOLE, W),
     (TP * tv.Experts(ep=1), W),
     (TP * WHOLE, GATED),
-    (tv.Experts(ep=2) * tv.DataParallel(dp=2, zero=1), W),
+    *((tv.Experts(ep=2) * data(dp=2, zero=zero), replace(W, batch=32)) for zero in range(4)),
+    (tv.Experts(ep=2) * data(dp=1, zero=2), replace(W, batch=16)),
+    (tv.Experts(ep=2) * data(dp=1, zero=3, accumulation=2), replace(W, batch=32)),
+    (tv.Experts(ep=2) * data(dp=4, zero=3, shard=2), replace(W, batch=64)),
 ]
 
 

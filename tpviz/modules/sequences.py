@@ -398,7 +398,8 @@ class SequencePlan:
                 "where the model's attention is"
             )
         self.context, self.cut, self.dp = context, context.sequence, dp
-        self.replicas = Replicas.of(dp, context)
+        cut = {axis: context.axes[axis] for axis in self.cut.axes}
+        self.replicas = Replicas.along({**({"dp": dp} if dp > 1 else {}), **cut})
         self.rows, self.seq = _sizes(inputs)
         divides("batch", self.rows, "dp", dp)
         self.cut.check(self.seq)

@@ -33,8 +33,7 @@ def apart(strategy: "Strategy", kind: type[_Kind]) -> "tuple[Strategy, _Kind | N
         around = DataParallel(dp=1, accumulation=inside.accumulation)
     again = {"recompute": inside.recompute} if isinstance(around, DataParallel) else {}
     usual: dict[str, Any] = {"accumulation": 1, "recompute": "none", "placement": ""}
-    if kind is Context:
-        usual["summing"] = True
+    usual["summing"] = True
     return replace(around, inner=inside.inner, **again), replace(inside, inner=None, **usual)
 
 

@@ -6,7 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from tpviz.core.workload import GPT
 
@@ -94,6 +94,16 @@ class Factor:
         of the factor inside."""
         inner = getattr(self, "inner", None)
         return inner.uneven(workload) if inner else ()
+
+    @property
+    def joined(self) -> "Mapping[str, int]":
+        """{axis: ranks} of its axes along which `joins` has parameters that none of them cuts."""
+        return {}
+
+    def joins(self, workload: "GPT") -> "Mapping[str, Collection[str]]":
+        """{axis: parameters whose gradients replicas around it add up over it, in one sum with
+        their own}: these are not in `summed`; none by default."""
+        return {}
 
     def nested(self, other: "Strategy") -> "Strategy | None":
         """The product of this factor and ``other``, inside of a third; None if there is none."""

@@ -156,6 +156,18 @@ class Context(Around):
         """The workload of one microbatch of one rank."""
         return self.within.local(self.part(workload))
 
+    @property
+    def joined(self) -> Mapping[str, int]:
+        """The axes that sequences are cut over, where replicas are around, and those of the factor
+        inside."""
+        cut = self.sequence if not self.summing else None
+        return {**{axis: self.axes[axis] for axis in (cut.axes if cut else ())}, **super().joined}
+
+    def joins(self, workload: GPT) -> Mapping[str, Collection[str]]:
+        """All, over the axes that sequences are cut over; and what the factor inside does."""
+        names, within = workload.parameter_shapes(), super().joins(workload)
+        return {**{axis: names for axis in self.joined if axis not in within}, **within}
+
     def summed(self, workload: GPT) -> Mapping[str, tuple[str, ...]]:
         """What the factor inside adds up, and every gradient over the ranks that share sequences,
         where nothing is around."""

@@ -115,6 +115,12 @@ def parts_over(cut: ExpertCut, w: "GPT") -> tuple[str, ...]:
     return (*(w.context.axes if w.context else ()), *inside)
 
 
+def of_mixtures(w: "GPT") -> list[str]:
+    """The parameters of all MLPs that are mixtures."""
+    blocks = {f"blocks.{i}" for i in range(w.layers) if w.has_experts(i)}
+    return [name for name in w.parameter_shapes() if name.partition(".mlp.")[0] in blocks]
+
+
 def cut_of(at: "Layout", w: "GPT") -> ExpertCut:
     """How a rank's experts are cut: where no `tpviz.Experts` says, as any MLP is by the layout."""
     return w.cut or ExpertCut(1, at.i, at.i, at.inside)

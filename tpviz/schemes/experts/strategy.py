@@ -11,7 +11,7 @@ parallelism of experts besides (Yan et al. 2025, arXiv 2504.14960).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import product
 from math import gcd
@@ -30,7 +30,7 @@ from tpviz.schemes.pipeline.strategy import Pipeline
 from tpviz.schemes.strategy import Strategy, register
 from tpviz.schemes.zero.strategy import DataParallel
 
-from .cut import ExpertCut
+from .cut import ExpertCut, of_mixtures
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -81,6 +81,8 @@ class Experts(Around):
     recompute: str = recompute_knob()
     inner: TensorParallel | None = None
     placement: str = ""
+    summing: bool = field(default=True, repr=False)
+    """whether it adds up gradients over ep; replicas around it do so with those over dp"""
 
     searched = False
 
@@ -189,8 +191,29 @@ class Experts(Around):
         return local_shapes(self, workload)
 
     def summed(self, workload: GPT) -> Mapping[str, tuple[str, ...]]:
-        """Over ep all but experts, and what the factor inside adds up."""
-        return TensorParallel.summed(self, workload)
+        """Over ep all but experts, and what the factor inside adds up; less what it `joins`, where
+        replicas are around."""
+        found, joins = TensorParallel.summed(self, workload), self.joins(workload)
+        left = {a: tuple(n for n in of if n not in joins.get(a, ())) for a, of in found.items()}
+        return {axis: names for axis, names in left.items() if names}
+
+    @property
+    def joined(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The axis ep, where replicas are around."""
+        return {"ep": self.ep} if self.ep > 1 and not self.summing else {}
+
+    def joins(self, workload: GPT) -> Mapping[str, Collection[str]]:
+        """Over ep all but experts; and over the ranks inside, where each has whole experts and
+        chooses for its own tokens, these experts and their router."""
+        if not self.joined:
+            return {}
+        cuts, joins = self.cut_over(workload), {"ep": workload.parameter_shapes()}
+        if self.cut.parts > 1:
+            joins[self.cut.inside] = dict.fromkeys(of_mixtures(workload), ())
+        return {
+            axis: {name: () for name in names if axis not in cuts.get(name, ())}
+            for axis, names in joins.items()
+        }
 
     def check_split_backward(self) -> None:
         raise ValueError(

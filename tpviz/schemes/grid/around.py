@@ -65,6 +65,14 @@ class Around(TensorParallel):
         """As of the factor inside."""
         return self.within.parent_axis
 
+    @property
+    def joined(self) -> Mapping[str, int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """As of the factor inside."""
+        return self.within.joined
+
+    def joins(self, workload: "GPT") -> Mapping[str, Collection[str]]:
+        return self.within.joins(workload)
+
     def splits(self, workload: "GPT") -> dict[str, list[tuple[int, str]]]:
         return self.within.splits(workload)
 

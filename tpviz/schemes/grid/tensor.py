@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core.step import Collective, Part, Step, accumulated
-from tpviz.schemes.experts.cut import cut_of
+from tpviz.schemes.experts.cut import cut_of, of_mixtures
 from tpviz.schemes.gpt.memory import of_step
 from tpviz.schemes.gpt.step import assemble
 from tpviz.schemes.ownership import local_shapes, num_local
@@ -68,8 +68,7 @@ class TensorParallel(Strategy):
         }
         if workload.experts and at.i > 1 and not at.sp:
             # different tokens of its ranks, or parts of the experts' results, lead to these
-            mixtures = {f"blocks.{i}" for i in range(workload.layers) if workload.has_experts(i)}
-            mlp = (name for name in names if name.partition(".mlp.")[0] in mixtures)
+            mlp = of_mixtures(workload)
             of_axis[at.inside] = tuple(n for n in mlp if at.inside not in cuts.get(n, ()))
         return {axis: found for axis, found in of_axis.items() if found}
 

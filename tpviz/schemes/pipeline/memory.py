@@ -75,11 +75,13 @@ def memory_of(s: "Staged", w: "GPT", place: int) -> Memory:
     stages = s.schedule_of(w).stages_of(place)
     sizes = [numel * w.itemsize for stage in stages for _, numel in numels(s, w, stage)]
     size, blocks, kept = sum(sizes), s.blocks(w), activations(s, w, place)
+    ranks = s.replicas.ranks
     if s.zero_stage:
         whole = 0
         if s.zero_stage > 1:
             whole = max(most_whole(s, w, units_at(s, w, stage)) for stage in stages) * w.itemsize
-        states = flat_states(sizes, s.zero_stage, s.replicas.ranks, whole, whole)
+        each = [(size, size // ranks) for size in sizes]
+        states = flat_states(each, s.zero_stage, whole, whole * (s.zero_stage > 1))
         return Memory(states, activations=kept)
     tensors = sum(
         sum(n * len(kind.block_shapes()) for kind, n in w.kinds(blocks[stage]))

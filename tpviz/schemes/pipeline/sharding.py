@@ -70,9 +70,7 @@ def summed_names(inside: "TensorParallel", w: "GPT") -> dict[str, list[str]]:
 
 def flat_buckets(s: "Staged", w: "GPT", shapes: Mapping[str, tuple[int, ...]]) -> list[Bucket]:
     """The `Bucket` of each of the `groups`, in order. shapes : {parameter of the rank: shape}."""
-    made = (
-        fill_buckets(of, s.replicas.ranks, 1, maxsize, 1) for of in groups(s, w, shapes).values()
-    )
+    made = (fill_buckets(of, s.replicas, 1, maxsize, 1) for of in groups(s, w, shapes).values())
     return [bucket for (bucket,) in made]
 
 

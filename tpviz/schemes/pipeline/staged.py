@@ -93,7 +93,8 @@ class Staged(Strategy):
     @property
     def replicas(self) -> Replicas:
         """`DataParallel.replicas` of the one around the pipeline."""
-        return self.around.sharing(self.inside)
+        data = {axis: n for axis, n in self.around.sharing.items() if axis in self.axes}
+        return Replicas.along({**data, **self.inside.joined})
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -267,7 +268,7 @@ class Staged(Strategy):
         if self.zero_stage < 3:
             return getattr(self.inside, "flat_ranges", lambda w: {})(workload)
         shapes = self.inside.flat_shapes(workload)
-        return kept_ranges(flat_buckets(self, workload, shapes), self.replicas)
+        return kept_ranges(flat_buckets(self, workload, shapes))
 
     def ledger(self, workload: GPT) -> "Ledger":
         return self.ledger_of(workload, 0)

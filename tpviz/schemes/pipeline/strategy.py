@@ -150,7 +150,7 @@ class Pipeline(Staged):
                 f"{self.data.short} in a pipeline: what is sent in few bits are buckets, and a "
                 'pipeline has none; use gradients="full"'
             )
-        object.__setattr__(self, "inner", inside_of_replicas(self.inner))
+        object.__setattr__(self, "inner", inside_of_replicas(self.inner, experts=False))
         super().__post_init__()
 
     def _check_factor(self, factor: TensorParallel | DataParallel):

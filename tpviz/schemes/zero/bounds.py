@@ -2,7 +2,8 @@
 
 F and B seconds of a microbatch's forward and backward, a microbatches; of P bytes of parameters r
 seconds of reducing gradients (ZeRO 0: all-reduce, else reduce-scatter), g of gathering parameters,
-b of gathering those of blocks. What is in flight ends with the microbatch, so a step takes at least
+b of gathering those of blocks (of several classes of parameters, the one that takes longest). What
+is in flight ends with the microbatch, so a step takes at least
 
     ZeRO 0    (a - 1) (F + B) + F + max(B, r)
     ZeRO 1    the same, and g at the end, which nothing hides
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
+from tpviz.core.step import Collective
 from tpviz.schemes.gpt.bounds import bytes_seconds, grown, sums
 from tpviz.schemes.gpt.step import update
 
@@ -39,7 +41,6 @@ PHASES = ("forward",), ("recompute", "backward"), ("sync",)
 def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., float]:
     """Implements `tpviz.schemes.strategy.Strategy.bounds`."""
     mesh, local = Mesh(s.axes), s.local(w)
-    matrices = sum(n * kind.block_matrices for kind, n in w.kinds())
 
     @cache
     def inside(recompute, sharded):
@@ -56,29 +57,33 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
 
     @cache
     def moved():
-        """(P, seconds of a reduce-scatter of P at least, of a gather, of an all-reduce, of a gather
-        for backward, of an all-reduce of shares across groups)."""
-        size = inner_memory(s, local)["parameters"]
-        moves = [(s.replicas.axis, kind, size) for kind in ("reduce_scatter", "all_gather")]
-        moves.append(s.summing(size))
-        shares = (s.across.axis, "all_reduce", size // s.replicas.ranks)
-        moves.append(("reshard" if s.kept > 1 else s.replicas.axis, "all_gather", size))
-        moves.append(shares if s.shard else (s.replicas.axis, "all_reduce", 0))
-        return size, *(bytes_seconds(cluster, mesh, *move[:3]) for move in moves)
+        """(numbers of P that a rank updates under ZeRO, of all, seconds of a reduce-scatter of P at
+        least, of a gather, of an all-reduce, of a gather of blocks for backward, of an all-reduce
+        of shares across groups); each class of parameters at the same time."""
+        size, found = inner_memory(s, local)["parameters"], s.parts(w)
+        share = sum(part * size / of.ranks for of, (part, _) in found.items())
+
+        def most(kind, blocks=False, axis=""):
+            payloads = {of: size * part[blocks] for of, part in found.items()}
+            move = s.summing if kind == "sum" else lambda n: Collective("", kind, n)
+            moves = [move(n)._replace(axis=axis or of.axis) for of, n in payloads.items()]
+            return max(bytes_seconds(cluster, mesh, *one[:3]) for one in moves)
+
+        kinds = most("reduce_scatter"), most("all_gather"), most("sum")
+        again = most("all_gather", True, "reshard" if s.kept > 1 else "")
+        across = (s.across.axis, "all_reduce", share)
+        last = bytes_seconds(cluster, mesh, *across) if s.shard else 0.0
+        return share / w.itemsize, size / w.itemsize, *kinds, again, last
 
     def bound(choice, closely=False):
         zero, recompute = choice.get("zero", s.zero), choice.get("recompute", s.recompute)
         try:
             forward, backward, rest, clock = inside(recompute, zero >= 2)
-            size, scatter, gather, reduce, again, across = moved()
+            share, numel, scatter, gather, reduce, blocks, across = moved()
         except (ValueError, NotImplementedError):
             return 0.0
-        ranks = s.inner.world_size if s.inner else 1  # share a matrix, at most
-        blocks = again * matrices * w.itemsize / (ranks * size)
-        if not choice.get("reshard_after_forward", s.reshard_after_forward) or s.inside.summed(
-            local
-        ):
-            blocks = 0.0  # what is summed once more is gathered once, too
+        if not choice.get("reshard_after_forward", s.reshard_after_forward):
+            blocks = 0.0
         f, b = forward.serial, backward.serial
         blocks *= zero == 3
         if s.gradients != "full":  # fewer bytes: left out
@@ -87,9 +92,7 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
         first = max(f, gather * (zero == 3))
         before = (s.accumulation - 1) * (first + max(b, reduced) if zero > 1 else f + b)
         last = first + max(b, reduced, across)
-        after = rest.serial + clock.seconds(
-            update(w, size // (s.replicas.ranks if zero else 1) // w.itemsize)
-        )
+        after = rest.serial + clock.seconds(update(w, int(share if zero else numel)))
         busy = forward.plus(backward).plus(rest, s.accumulation).busy
         return max(before + last + after + gather * (0 < zero < 3), *busy.values(), 0.0)
 

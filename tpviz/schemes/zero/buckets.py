@@ -6,10 +6,9 @@ evenly. Buckets are listed in the order in which backward completes their gradie
 
 from collections.abc import Iterable
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from tpviz.schemes.replicas import Replicas
+from tpviz.schemes.replicas import Classes, Replicas
 
 MEGABYTE = 1_000_000
 
@@ -28,14 +27,26 @@ def gathered(units: Iterable[str], phase: str) -> list[str]:
 class Bucket(NamedTuple):
     """One flat buffer: ``parts`` are (parameter name, offset, numel); ``numel`` includes padding.
 
-    block : number of the transformer block whose parameters these are, -1 for others.
+    replicas : who adds up its gradients. block : number of the transformer block whose parameters
+    these are, -1 for others.
     late : the gradients are complete only after the inner strategy's own synchronisation.
     """
 
     parts: tuple[tuple[str, int, int], ...]
     numel: int
+    replicas: Replicas
     block: int = -1
     late: bool = False
+
+    @property
+    def axis(self) -> str:
+        """The axis of its collectives."""
+        return self.replicas.axis
+
+    @property
+    def share(self) -> int:
+        """Elements of a rank's share."""
+        return self.numel // self.replicas.ranks
 
     @property
     def unit(self) -> str:
@@ -43,29 +54,48 @@ class Bucket(NamedTuple):
         return "" if self.late else unit_of(self.parts[0][0])
 
 
+def buckets_of(
+    shapes: dict[str, tuple[int, ...]], classes: Classes, *how: Any, **options: Any
+) -> list[Bucket]:
+    """`fill_buckets` of each class with several ranks, in the order in which these are complete."""
+    place = {name: number for number, name in enumerate(reversed(shapes))}
+    found = (
+        bucket
+        for replicas, names in classes.items()
+        if replicas.ranks > 1
+        for bucket in fill_buckets({n: shapes[n] for n in names}, replicas, *how, **options)
+    )
+    return sorted(found, key=lambda b: (b.late, max(place[name] for name, _, _ in b.parts)))
+
+
 def fill_buckets(
     shapes: dict[str, tuple[int, ...]],
-    ranks: int,
+    replicas: Replicas,
     zero: int,
     limit: int,
     itemsize: int,
     partial: Iterable[str] = (),
-    padding: int = 1,
+    parts: int = 0,
 ) -> list[Bucket]:
     """Buckets for parameters {name: shape of a rank's part}, in the order their gradients complete.
 
     ZeRO 0 to 2 walk the parameters backwards and close a bucket when the next one would exceed
     ``limit`` bytes (a larger parameter has a bucket of its own). ZeRO 3 makes one bucket per
     transformer block and one, the root, of everything else. ``partial`` parameters share a last,
-    late bucket. A buffer's size is a multiple of ``padding``, under ZeRO also of ``ranks``.
+    late bucket. Under ZeRO a buffer's size is a multiple of the number of ranks, with ``parts`` in
+    any case, so many parts of each rank's.
     """
     sizes, partial = {name: prod(shape) for name, shape in reversed(shapes.items())}, set(partial)
     late = [name for name in sizes if name in partial]
     rest = [name for name in sizes if name not in partial]
     groups = _by_block(rest) if zero == 3 else _by_size(rest, sizes, limit // itemsize)
-    padding = max(padding, ranks if zero else 1)
-    buckets = [_bucket(names, sizes, padding, block) for block, names in groups if names]
-    return buckets + ([_bucket(late, sizes, padding, late=True)] if late else [])
+    padding = replicas.ranks * (parts or 1) if zero or parts else 1
+    groups += [(-1, late)]
+    return [
+        _bucket(names, sizes, padding, replicas, block, names is late)
+        for block, names in groups
+        if names
+    ]
 
 
 def _by_size(names, sizes, limit):
@@ -87,19 +117,19 @@ def _by_block(names):
     return sorted(blocks.items(), reverse=True)
 
 
-def _bucket(names, sizes, padding, block=-1, late=False):
+def _bucket(names, sizes, padding, replicas, block, late):
     parts, offset = [], 0
     for name in names:
         parts.append((name, offset, sizes[name]))
         offset += sizes[name]
-    return Bucket(tuple(parts), -(-offset // padding) * padding, block, late)
+    numel = -(-offset // padding) * padding
+    return Bucket(tuple(parts), numel, replicas, block, late)
 
 
-def kept_ranges(buckets: Iterable[Bucket], replicas: "Replicas") -> dict[str, dict[str, Any]]:
+def kept_ranges(buckets: Iterable[Bucket]) -> dict[str, dict[str, Any]]:
     """{parameter: {"axis": "dp", "ranges": which of its elements each rank keeps}} at ZeRO 3."""
-    axis, ranks = replicas
     return {
-        name: {"axis": axis, "ranges": _ranges(offset, numel, b.numel // ranks, ranks)}
+        name: {"axis": b.axis, "ranges": _ranges(offset, numel, b.share, b.replicas.ranks)}
         for b in buckets
         for name, offset, numel in b.parts
     }

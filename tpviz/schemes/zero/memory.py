@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.cost import Memory
 from tpviz.core.step import ready_order
-from tpviz.schemes.gpt.memory import of_step
+from tpviz.schemes.gpt.memory import of_step, under_adamw
 
-from .paper import model_states
+from .paper import FROM_STAGE, model_states
 from .step import inner_parts
 
 if TYPE_CHECKING:
@@ -35,20 +35,23 @@ if TYPE_CHECKING:
 
 def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
     """The `tpviz.cluster.clock.cost.Memory` of one rank."""
-    local, dp = strategy.local(workload), strategy.replicas.ranks
+    local = strategy.local(workload)
     found = of_step(inner_memory(strategy, local), workload, local)
-    if dp == 1:
+    if strategy.replicas.ranks == 1:
         return found
     buckets, zero, item = strategy.buckets(workload), strategy.zero, workload.itemsize
-    sizes, in_flight = [b.numel * item for b in buckets], 0
+    sizes, alone = [(b.numel * item, b.share * item) for b in buckets], strategy.alone(workload)
+    in_flight = sum(alone.values())
     if zero > 1:
         order = ready_order(inner_parts(strategy.inside, local))
-        in_flight = _in_flight(buckets, order, strategy.accumulation > 1)
+        in_flight = _in_flight(buckets, order, strategy.accumulation > 1, alone)
     if zero:
         kept = strategy.kept if strategy.reshard_after_forward else 0
         in_use = _in_use(buckets, kept) if zero == 3 else 0
-        found.update(flat_states(sizes, zero, dp, in_use * item, in_flight * item))
-    elif strategy.padding > 1:
+        whole = under_adamw(sum(alone.values()) * item, len(alone)) | {"gradients": 0}
+        states = flat_states(sizes, zero, in_use * item, in_flight * item)
+        found.update({kind: size + whole[kind] for kind, size in states.items()})
+    elif strategy.sent_in_parts:
         found["gradients"] += sum(b.numel - sum(n for _, _, n in b.parts) for b in buckets) * item
     if zero < 2:
         found["gradients"] += sum(n for b in buckets if b.late for _, _, n in b.parts) * item
@@ -56,16 +59,15 @@ def memory(strategy: "DataParallel", workload: "GPT") -> Memory:
 
 
 def flat_states(
-    sizes: Sequence[int], zero: int, ranks: int, parameters: int, gradients: int
+    sizes: Sequence[tuple[int, int]], zero: int, parameters: int, gradients: int
 ) -> dict[str, int]:
     """{kind: bytes of a rank} of flat buffers at stages 1 to 3, under AdamW: two moments, and 4
-    bytes a buffer to count steps. sizes : bytes of each buffer. parameters, gradients : bytes of
-    those that are whole for a moment, where they are shared out."""
-    size = sum(sizes)
-    share = size // ranks
+    bytes a buffer to count steps. sizes : (bytes of a buffer, of a rank's share of it). parameters,
+    gradients : bytes of those besides that are whole, perhaps for a moment."""
+    size, share = map(sum, zip(*sizes))
     return {
         "parameters": share + parameters if zero == 3 else size,
-        "gradients": share + (gradients if zero > 1 else size),
+        "gradients": share + gradients + (size if zero == 1 else 0),
         "optimizer": 2 * share + 4 * len(sizes),
     }
 
@@ -75,7 +77,12 @@ def least(strategy: "DataParallel", workload: "GPT") -> Memory:
     found = inner_memory(strategy, strategy.local(workload))
     if strategy.zero:
         found["optimizer"] = 2 * found["parameters"]  # two moments of the flat buffers
-    return Memory(found | model_states(found, strategy.zero, strategy.replicas.ranks))
+    states = dict.fromkeys(FROM_STAGE, 0)
+    for of, (part, _) in strategy.parts(workload).items():
+        whole = {kind: int(part * found[kind]) for kind in states}
+        share = model_states(whole, strategy.zero, of.ranks)
+        states = {kind: size + share[kind] for kind, size in states.items()}
+    return Memory(found | states)
 
 
 def inner_memory(strategy: "DataParallel", local: "GPT") -> Memory:
@@ -93,7 +100,11 @@ def _in_use(buckets, kept):
     """Elements of the root and of two neighbouring blocks, whole at once at stage 3, and of what
     stays after forward of the first of them and those before: 1/kept, if that is above 1. kept : 0
     where all blocks stay whole."""
-    blocks = [b.numel for b in reversed(buckets) if b.block >= 0]
+    of_block: dict[int, int] = {}
+    for b in reversed(buckets):
+        if b.block >= 0:
+            of_block[b.block] = of_block.get(b.block, 0) + b.numel
+    blocks = [*of_block.values()]
     root = sum(b.numel for b in buckets if b.block < 0)
     if not (kept and blocks):
         return root + sum(blocks)
@@ -103,13 +114,15 @@ def _in_use(buckets, kept):
     return root + max([*two, blocks[-1] + until[-1]])
 
 
-def _in_flight(buckets, order, again):
+def _in_flight(buckets, order, again, alone):
     """The most elements of whole gradients at once from stage 2 on: the steps of `program`. again :
-    of a microbatch before there are late ones, which are reduced once a step."""
+    of a microbatch before there are late ones, which are reduced once a step. alone : {parameter:
+    elements} of those in no bucket."""
     bucket_of = {name: k for k, b in enumerate(buckets) for name, _, _ in b.parts}
     numel_of = {name: numel for b in buckets for name, _, numel in b.parts}
     missing, begun = [len(b.parts) for b in buckets], set()
-    live = alone = again * sum(n for b in buckets if b.late for _, _, n in b.parts)
+    outside = again * sum(n for b in buckets if b.late for _, _, n in b.parts)
+    live = outside + again * sum(alone.values())
     peak = launched = 0
 
     def launch():
@@ -119,11 +132,15 @@ def _in_flight(buckets, order, again):
             launched += 1
 
     for name in order:
+        if name in alone:
+            live += alone[name] * (not again)
+            peak = max(peak, live)
+            continue
         k = bucket_of[name]
         if buckets[k].late:
             if again:
                 continue
-            live, alone = live + numel_of[name], alone + numel_of[name]
+            live, outside = live + numel_of[name], outside + numel_of[name]
             peak = max(peak, live)
             continue
         if k not in begun:
@@ -133,4 +150,4 @@ def _in_flight(buckets, order, again):
         missing[k] -= 1
         launch()
     late = sum(b.numel for b in buckets if b.late)
-    return max(peak, live - alone + late)
+    return max(peak, live - outside + late)

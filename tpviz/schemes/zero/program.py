@@ -39,19 +39,22 @@ class DataParallelProgram(Program):
     ):
         self.workload, self.mesh, self.inner = workload, mesh, inner
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
-        self.group, self.zero = group_along(mesh, strategy.replicas.axis), strategy.zero
-        self.accumulation = strategy.accumulation
+        self.zero, self.accumulation = strategy.zero, strategy.accumulation
+        buckets, named = strategy.buckets(workload), self.named
+        groups = {axis: group_along(mesh, axis) for axis in dict.fromkeys(b.axis for b in buckets)}
         self.rows = [(0, axis) for axis in reversed(strategy.data_axes)]
         axis, copies = strategy.across
         across = mesh.get_group(axis) if copies > 1 else None
         near = mesh.get_group("reshard") if strategy.kept > 1 else None
         bits = BITS[strategy.gradients]
         self.buckets = [
-            FlatBucket(b, self.named, self.group, self.zero, strategy.start_sum, across, near, bits)
-            for b in strategy.buckets(workload)
+            FlatBucket(b, named, groups[b.axis], self.zero, strategy.start_sum, across, near, bits)
+            for b in buckets
         ]
-        shards = [b.shard for b in self.buckets]
-        self.optimizer = adamw(shards, lr) if self.zero else inner.optimizer  # pyright: ignore[reportArgumentType]
+        shared = {p for bucket in self.buckets for p in bucket.slots}
+        self.alone = [p for p in self.named.values() if p not in shared]
+        kept = [*(b.shard for b in self.buckets), *self.alone]
+        self.optimizer = adamw(kept, lr) if self.zero else inner.optimizer  # pyright: ignore[reportArgumentType]
         inner.optimizer = self.optimizer  # the inner one must not keep the parameters' memory
         sets, reshard = [[bucket] for bucket in self.buckets], strategy.reshard_after_forward
         self.exchange = BucketExchange(sets, self.zero, reshard)
@@ -71,6 +74,8 @@ class DataParallelProgram(Program):
     def begin(self) -> None:
         for bucket in self.buckets:
             bucket.reset()
+        for parameter in self.alone:
+            parameter.grad = None
 
     def before_forward(self, microbatch: int) -> None:
         """Mark all gradients as missing; at ZeRO 2 and 3 also free the full ones."""

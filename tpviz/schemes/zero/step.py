@@ -85,8 +85,8 @@ class ExchangeParts:
         self.zero, self.gathers = zero, gathers
         self.again = gathers if again is None else again
         self.parts, self.made = list[Part](), Operations()
-        self.last, self.todo, self.asked = None, [], {}
-        self.then, self.added, self.left = (), None, []
+        self.last, self.todo, self.asked = {}, [], {}
+        self.then, self.added, self.left = (), {}, []
 
     def add(self, phase: str, layer: str = "") -> None:
         """End a part here, if there is anything in it."""
@@ -104,13 +104,18 @@ class ExchangeParts:
     def enter(self, unit: str) -> None:
         """A unit's parameters are needed now, and the next one's soon."""
         if unit in self.todo:
-            self.made.wait(self.asked.get(unit))
+            self.await_all(self.asked.get(unit, {}))
             for after in self.todo[self.todo.index(unit) + 1 :][:1]:
                 self._gather(after)
 
     def _gather(self, unit):
-        for move in self.now.get(unit, ()):  # none where all gradients are late
-            self.asked[unit] = self.made.issue(move)
+        # none where all gradients are late
+        self.asked[unit] = {move.axis: self.made.issue(move) for move in self.now.get(unit, ())}
+
+    def await_all(self, tickets: "Mapping[str, tuple[str, int] | None]") -> None:
+        """Wait for {axis: the last collective on it}."""
+        for ticket in tickets.values():
+            self.made.wait(ticket)
 
     def reduce(
         self, moves: Iterable[Collective], phase: str = "", then: Sequence[Collective] = ()
@@ -120,23 +125,24 @@ class ExchangeParts:
         if self.zero >= 2 or self.then:
             self.wait()
         for move in moves:
-            self.last = self.made.issue(move, phase)
+            self.last[move.axis] = self.made.issue(move, phase)
         self.then = then
 
     def wait(self) -> None:
         """Wait for what is being reduced, and start what comes behind."""
-        self.made.wait(self.last)
+        self.await_all(self.last)
+        self.last = {}
         for move in self.then[:1]:
-            self.added = self.made.issue(move)
+            self.added[move.axis] = self.made.issue(move)
             self.left.append(self.then[1:])
         self.then = ()
 
     def finish(self) -> None:
         """Wait until gradients are complete; what is left of each set's sum follows together."""
         self.wait()
-        self.made.wait(self.added)
+        self.await_all(self.added)
         for moves in zip(*self.left):
-            self.made.wait([self.made.issue(move) for move in moves][-1])
+            self.await_all({move.axis: self.made.issue(move) for move in moves})
 
 
 class _Step(ExchangeParts):
@@ -145,21 +151,23 @@ class _Step(ExchangeParts):
     def __init__(self, strategy, workload):
         self.strategy, self.workload = strategy, workload
         self.buckets = strategy.buckets(workload)
-        sizes = [bucket.numel * workload.itemsize for bucket in self.buckets]
-        axis, self.ranks = strategy.replicas
-        self.sums = [sums(strategy, b.numel, workload.itemsize) for b in self.buckets]
+        self.sums = [sums(strategy, bucket, workload.itemsize) for bucket in self.buckets]
         self.units = [f"blocks.{number}" for number in range(workload.layers)]
-        self.all = [Collective(axis, "all_gather", size) for size in sizes]
-        of_blocks = {b.unit: [move] for b, move in zip(self.buckets, self.all)}
+        self.all, of_blocks = [self._move(b, "all_gather") for b in self.buckets], {}
+        for b, move in zip(self.buckets, self.all):
+            of_blocks.setdefault(b.unit, []).append(move)
         again = of_blocks if strategy.reshard_after_forward else {}
         if strategy.kept > 1:
-            again = {u: [move._replace(axis="reshard")] for u, (move,) in of_blocks.items()}
+            again = {u: [m._replace(axis="reshard") for m in of] for u, of in of_blocks.items()}
         super().__init__(strategy.zero, of_blocks, again)
         self.missing = [1 if bucket.late else len(bucket.parts) for bucket in self.buckets]
         self.of = {
             name: k for k, b in enumerate(self.buckets) if not b.late for name, _, _ in b.parts
         }
         self.launched, self.entered = 0, None
+
+    def _move(self, bucket, kind):
+        return Collective(bucket.axis, kind, bucket.numel * self.workload.itemsize)
 
     def over(self, parts, last=True):
         """Parts of the whole step from those of the inner one; or of a microbatch but the last."""
@@ -201,9 +209,10 @@ class _Step(ExchangeParts):
             return
         if self.entered is None:
             pairs = zip(self.buckets, self.all)
-            roots = [self.made.issue(move) for b, move in pairs if b.unit not in self.units]
+            roots = [move for b, move in pairs if b.unit not in self.units]
+            asked = {move.axis: self.made.issue(move) for move in roots}
             self.begin(phase, self.units)
-            self.made.wait(roots[-1])
+            self.await_all(asked)
             self.add(phase, "embed")
         elif phase == "backward" and self.entered[0] == "forward":
             self.begin(phase, self.units[::-1])
@@ -216,8 +225,10 @@ class _Step(ExchangeParts):
         if not self.zero:
             self.parts += optimizer
             return
-        numel = sum(bucket.numel for bucket in self.buckets) // self.ranks
+        numel = sum(b.share for b in self.buckets)
+        numel += sum(self.strategy.alone(self.workload).values())
         self.parts.append(Part("optimizer", "", (update(self.workload, numel),)))
         if self.zero < 3:
-            self.made.extend([Issues(tuple(self.all)), Wait(self.all[0].axis)])
+            self.made.append(Issues(tuple(self.all)))
+            self.made += [Wait(axis) for axis in dict.fromkeys(move.axis for move in self.all)]
             self.add("optimizer")

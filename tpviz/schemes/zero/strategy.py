@@ -21,10 +21,10 @@ from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
 from tpviz.schemes.ownership import local_shapes
-from tpviz.schemes.replicas import Replicas
+from tpviz.schemes.replicas import Classes, Replicas, classes_of
 from tpviz.schemes.strategy import Strategy, register
 
-from .buckets import MEGABYTE, Bucket, fill_buckets, kept_ranges
+from .buckets import MEGABYTE, Bucket, buckets_of, kept_ranges
 from .memory import memory
 from .step import step
 from .sums import BITS
@@ -191,14 +191,37 @@ class DataParallel(Strategy):
 
     @property
     def replicas(self) -> Replicas:
-        """Who adds up gradients, and shares states: the parts of the batch, with ``shard`` those of
-        a group, and, inside, of the sequences."""
-        return self.sharing(self.inside)
+        """Who adds up gradients, and shares states, of parameters that no axis along which others
+        see other tokens cuts: parts of the batch, with ``shard`` those of a group, and inside."""
+        return Replicas.along({**self.sharing, **self.inside.joined})
 
-    def sharing(self, inside: Any) -> Replicas:
-        """`replicas` around the strategy ``inside``."""
-        axes = tuple(axis for axis in self.data_axes if axis != "replicate")
-        return Replicas.of(self.shard or self.dp, inside, axes)
+    @property
+    def sharing(self) -> dict[str, int]:
+        """{axis: ranks} of `data_axes` along which states are shared."""
+        return {axis: n for axis, n in self.data_axes.items() if axis != "replicate"}
+
+    def classes(self, workload: "GPT") -> Classes:
+        """{who adds up gradients and shares states: of which parameters}."""
+        names, _, joins = _inside(self.inside, workload, self.local(workload))
+        return classes_of(names, self.sharing, self.inside.axes, joins)
+
+    def parts(self, workload: "GPT") -> dict[Replicas, tuple[float, float]]:
+        """{`Replicas`: (fraction of a rank's elements that are of this class, of all its elements
+        those in blocks, which stage 3 gathers twice)}."""
+        shapes, late, _ = _inside(self.inside, workload, self.local(workload))
+        numels = {name: prod(shape) for name, shape in shapes.items()}
+        total, found = sum(numels.values()), {}
+        for of, names in self.classes(workload).items():
+            early = (n for n in names if n.startswith("blocks.") and n not in late)
+            blocks = sum(map(numels.__getitem__, early))
+            found[of] = sum(numels[name] for name in names) / total, blocks / total
+        return found
+
+    def alone(self, workload: "GPT") -> dict[str, int]:
+        """{parameter: elements} of a rank's parameters that no other has, and which no bucket."""
+        shapes = _inside(self.inside, workload, self.local(workload))[0]
+        of = (names for replicas, names in self.classes(workload).items() if replicas.ranks == 1)
+        return {name: prod(shapes[name]) for names in of for name in names}
 
     @property
     def kept(self) -> int:
@@ -211,9 +234,9 @@ class DataParallel(Strategy):
         return Replicas("replicate", self.dp // self.shard if self.shard else 1)
 
     @property
-    def padding(self) -> int:
-        """What the size of a bucket is a multiple of, where its gradients are sent in parts."""
-        return self.replicas.ranks * self.across.ranks if self.gradients != "full" else 1
+    def sent_in_parts(self) -> int:
+        """How many parts of a rank's share of a bucket are sent by themselves; 0: it is whole."""
+        return self.across.ranks if self.gradients != "full" else 0
 
     @property
     def data_axes(self) -> dict[str, int]:
@@ -275,8 +298,8 @@ class DataParallel(Strategy):
 
     def summing(self, size: float) -> Collective:
         """The collective that adds up ``size`` bytes of gradients at stage 0, here and around a
-        pipeline, which gives it the axis. One that sends other bytes overrides it, and
-        `start_sum`."""
+        pipeline; each of the `classes` gives it its own axis. One that sends other bytes overrides
+        it, and `start_sum`."""
         return Collective(self.replicas.axis, "all_reduce", size)  # pyright: ignore[reportArgumentType]
 
     def start_sum(self, flat: "torch.Tensor", group: "dist.ProcessGroup") -> "dist.Work":
@@ -344,12 +367,17 @@ class DataParallel(Strategy):
         """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
         if self.zero < 3 or self.replicas.ranks == 1:
             return {}
-        return kept_ranges(self.buckets(workload), self.replicas)
+        return kept_ranges(self.buckets(workload))
 
 
-def inside_of_replicas(inner: Any) -> Any:
-    """``inner`` with the gradients of its parts of sequences left to the replicas around it."""
-    return replace(inner, summing=False) if getattr(inner, "summing", False) else inner
+def inside_of_replicas(inner: Any, experts: bool = True) -> Any:
+    """``inner`` with the gradients of its own parts of the tokens left to the replicas around.
+    experts : also of those along which experts lie."""
+    if within := getattr(inner, "inner", None):
+        inner = replace(inner, inner=inside_of_replicas(within, experts))
+    if not hasattr(inner, "summing"):
+        return inner
+    return replace(inner, summing=not (experts or inner.sequence))
 
 
 def own_replicas(strategy: Any) -> int | None:
@@ -371,23 +399,23 @@ def _whole(recompute: str) -> Strategy:
 
 @lru_cache(maxsize=64)
 def _inside(inner: Strategy, workload: "GPT", local: "GPT"):
-    """({parameter: shape of a rank's part}, those whose gradients are partial), by the inner
-    strategy: the same at every stage of ZeRO."""
-    return local_shapes(inner, workload), inner.partial(local)
+    """({parameter: shape of a rank's part}, those whose gradients are partial, those that replicas
+    add up over its axes), by the inner strategy: the same at every stage of ZeRO."""
+    return local_shapes(inner, workload), inner.partial(local), inner.joins(local)
 
 
 @lru_cache(maxsize=256)
 def _buckets(strategy: "DataParallel", workload: "GPT"):
     """The ledger, the cost and the memory all ask for them."""
-    shapes, partial = _inside(strategy.inside, workload, strategy.local(workload))
+    shapes, partial, _ = _inside(strategy.inside, workload, strategy.local(workload))
     return tuple(
-        fill_buckets(
+        buckets_of(
             shapes,
-            strategy.replicas.ranks,
+            strategy.classes(workload),
             strategy.zero,
             int(strategy.bucket_mb * MEGABYTE),
             workload.itemsize,
             partial,
-            strategy.padding,
+            strategy.sent_in_parts,
         )
     )

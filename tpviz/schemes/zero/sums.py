@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tpviz.core.step import Collective
 
 if TYPE_CHECKING:
+    from .buckets import Bucket
     from .strategy import DataParallel
 
 BLOCK = 256
@@ -35,15 +36,15 @@ def packed_bytes(numel: int, bits: int) -> int:
     return SCALE * -(-numel // BLOCK) + -(-numel * bits // 8)
 
 
-def sums(s: "DataParallel", numel: int, item: int) -> tuple[Collective, ...]:
-    """The collectives that add up a bucket of ``numel`` numbers of ``item`` bytes."""
-    axis, ranks = s.replicas
+def sums(s: "DataParallel", bucket: "Bucket", item: int) -> tuple[Collective, ...]:
+    """The collectives that add up a bucket of numbers of ``item`` bytes."""
+    (axis, ranks), numel = bucket.replicas, bucket.numel
     across, copies = s.across
     bits = BITS[s.gradients]
     if not bits:
         first = Collective(axis, "reduce_scatter", numel * item) if s.zero else None
         then = (Collective(across, "all_reduce", numel // ranks * item),) * (copies > 1)
-        return first or s.summing(numel * item), *then
+        return first or s.summing(numel * item)._replace(axis=axis), *then
 
     def pair(axis: str, ranks: int, numel: int):
         size = ranks * packed_bytes(numel // ranks, bits)
