@@ -62,6 +62,7 @@ test_latent.py::test_every_way_equals_one_process
 test_data.py::test_equals_one_process test_diloco.py::test_equals_one_process
 test_few_bits.py::test_errors_are_within_what_scales_allow
 test_megatron.py::test_equals_one_process
+test_experts_balance.py::test_every_way_equals_one_process
 test_memory_formulas.py::test_equals_what_is_tracked
 test_memory_formulas.py::test_the_peak_may_be_in_the_last_block
 test_memory_formulas.py::test_small_buckets_are_never_undercounted

@@ -29,7 +29,8 @@ FLOORS = {
     # 39 for heads of other sizes and two families
     # 117 for latent attention, 3 for parts of an all-to-all
     # 131 for kinds of blocks and Llama 4
-    "core": 6_422,
+    # 45 for groups of experts and biases
+    "core": 6_467,
     "cluster": 3_815,  # 193 for all-to-alls of unequal parts
     "ranks": 6_152,  # 54 for all-to-alls of unequal parts
     "files": 2_100,
@@ -38,8 +39,8 @@ FLOORS = {
     # 258 for gradients in few bits, 328 for latent attention and its cut
     # 168 for blocks that are not all alike
     # 454 for rounds of workers
-    # classes of parameters
-    "schemes": 16_433,
+    # classes of parameters, 148 for groups of experts and biases of loads
+    "schemes": 16_581,
     # 121 for gradients in few bits, 166 for hot experts in the residual
     # 24 for rounds of workers
     "verbs": 5_090,  # 20 to check bytes after a router's choices

@@ -11,11 +11,13 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from .routing import CHOICE
+
 if TYPE_CHECKING:
     from .workload import GPT
 
 OF_EXPERTS = {"moe_ffn": None, "shared_experts": 0, "first_dense": 0, "moe_every": 1}
-OF_EXPERTS |= {"capacity": None, "aux_loss": 0.0, "routing": None}  # as of a dense model
+OF_EXPERTS |= {"capacity": None, "aux_loss": 0.0, "routing": None, **CHOICE}  # as of a dense model
 
 
 class OfKinds:

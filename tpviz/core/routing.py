@@ -13,10 +13,18 @@ array([3, 7, 4, 2])
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .checks import number, settle, whole_number
+from .checks import divides, number, one_of, settle, whole_number
+
+if TYPE_CHECKING:
+    from .workload import GPT
+
+CHOICE = {"groups": 1, "top_groups": None, "bias_balance": 0.0}
+CHOICE |= {"norm_top_k": True, "routed_scale": 1.0}
+"""How a router chooses and weighs, {field of `tpviz.GPT`: its value where nothing is said}."""
 
 
 @dataclass(frozen=True)
@@ -72,3 +80,24 @@ def _decisions(routing: Routing, experts: int, top_k: int, seq: int) -> np.ndarr
     found = np.searchsorted(ends, draws[:, None] + np.arange(top_k), side="right")
     found.flags.writeable = False
     return found
+
+
+def check_choice(w: "GPT") -> None:
+    """Raise ``ValueError`` where the sizes of `CHOICE` do not belong together."""
+    settle(w, "bias_balance", number, 0, 1)
+    settle(w, "routed_scale", number, 1e-6, 1e6)
+    settle(w, "norm_top_k", one_of, (True, False))
+    if not w.experts:
+        return
+    divides("experts", w.experts, "groups", w.groups)
+    best, each = w.top_groups or w.groups, w.experts // w.groups
+    if best > w.groups:
+        raise ValueError(
+            f"top_groups={best} is more than groups={w.groups}: use top_groups={w.groups} or less, "
+            f"or groups={best}"
+        )
+    if w.top_k > best * each:
+        raise ValueError(
+            f"top_k={w.top_k} is more than the {best * each} experts of top_groups={best}: use "
+            f"top_k={best * each} or less, or top_groups={-(-w.top_k // each)}"
+        )

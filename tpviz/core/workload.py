@@ -19,7 +19,7 @@ import numpy as np
 from .checks import divides, number, one_of, settle, whole_number, whole_numbers
 from .kinds import OF_EXPERTS, OfKinds
 from .latent import check_latent, latent_shapes
-from .routing import Routing
+from .routing import Routing, check_choice
 from .text import windows
 
 MOST = {
@@ -43,11 +43,13 @@ MOST = {
     "v_dim": 10**6,
     "first_dense": 1024,
     "moe_every": 1024,
+    "groups": 10**4,
+    "top_groups": 10**4,
 }  # of each size; FLOPs and bytes of a step stay finite
 DTYPES = {"float32": 4, "float64": 8, "bfloat16": 2}  # bytes per element
 NORMS = ("layer", "rms")
 ROUTERS = ("softmax", "sigmoid")
-OPTIONAL = ("ffn", "kv_heads", "head_dim", "moe_ffn", "q_lora", "kv_lora", "rope_dim", "v_dim")
+OPTIONAL = "ffn kv_heads head_dim moe_ffn q_lora kv_lora rope_dim v_dim top_groups".split()
 NONE_AT_ALL = ("experts", "shared_experts", "first_dense")  # sizes that may be 0
 
 
@@ -83,7 +85,13 @@ class GPT(OfKinds):
     ``decoder_sparse_step`` and ERNIE's ``moe_layer_interval``). The others have a dense MLP of
     width ``ffn``, with biases where there are any.
     router : "softmax" over all experts, or "sigmoid" of each score (DeepSeek-AI 2024, arXiv
-    2412.19437). The chosen ones' weights are scaled to add up to 1 where ``top_k`` is above 1.
+    2412.19437). The chosen ones' weights are scaled to add up to 1 where ``top_k`` is above 1, but
+    with ``norm_top_k=False``, and then by ``routed_scale``.
+    groups, top_groups : experts lie in so many groups, in order, and a token's are from the
+    ``top_groups`` of these whose best two scores add up to most (the same, section 2.1.2).
+    bias_balance : rate of a bias of each expert, added to its score for the choice alone; after
+    each step it grows by the rate where fewer tokens than the mean have chosen the expert, and
+    shrinks where more have (Wang et al. 2024, arXiv 2408.15664); 0: no bias.
     capacity : None: no choice is dropped; else an expert takes at most ``capacity * seq * top_k /
     experts`` of each sequence's, first choices first, and what is over is dropped (Lepikhin et al.
     2020, arXiv 2006.16668, for whom a group is what a sequence is here).
@@ -131,6 +139,11 @@ class GPT(OfKinds):
     kv_lora: int | None = None
     rope_dim: int | None = None
     v_dim: int | None = None
+    groups: int = 1
+    top_groups: int | None = None
+    bias_balance: float = 0.0
+    norm_top_k: bool = True
+    routed_scale: float = 1.0
     cut: Any = field(default=None, repr=False)
     """of a rank's part: how `tpviz.schemes.experts` cuts its experts"""
     place: tuple[tuple[str, int], ...] = field(default=(), repr=False)
@@ -177,6 +190,7 @@ class GPT(OfKinds):
         for name, usual in OF_EXPERTS.items():
             if (value := getattr(self, name)) != usual and not self.experts:
                 raise ValueError(f"{name}={value!r} is about experts: give experts=8, or leave it")
+        check_choice(self)
         if not isinstance(self.routing, Routing | None):
             raise ValueError(
                 f"routing={self.routing!r} is no routing: use None, where the router chooses, or "

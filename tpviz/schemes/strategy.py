@@ -191,13 +191,17 @@ class Strategy(Searched):
         program = import_module(f"{self.scheme}.program")
         made = program.build(self, workload, mesh, dtype, device, **options)
         import_module("tpviz.schemes.gpt.model").recompute(made.module, self.recompute_in_blocks)
+        if workload.bias_balance:
+            import_module("tpviz.schemes.experts.balance").balance(self, workload, mesh, made)
         return made
 
 
 @lru_cache(maxsize=32)  # a large model's is thousands of tuples
 def step_of(strategy: Strategy, workload: "GPT") -> "Step":
-    """`Strategy.step`, cached, since ledger and cost both need it."""
-    return interned(strategy.step(workload))
+    """`Strategy.step`, cached, since ledger and cost both need it, and what biases send behind."""
+    balance = workload.bias_balance and import_module("tpviz.schemes.experts.balance")
+    more = balance.balancing(strategy, workload) if balance else ()
+    return interned([*strategy.step(workload), *more])
 
 
 @lru_cache(maxsize=256)

@@ -3,15 +3,19 @@
 Shapes: T tokens, H hidden, E experts, k of them a token, F an expert's width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tpviz.core.labels import current
+
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
+    from tpviz.schemes.collectives import Group
 
 
 class Stack(nn.Module):
@@ -24,12 +28,23 @@ class Stack(nn.Module):
 
 class Router(nn.Linear):
     """Scores of all experts, in float32 at least, and the choice among them. where : the places of
-    the tokens in the sequence, all of them unless said."""
+    the tokens in the sequence, all of them unless said.
+
+    offset : what is added to the scores for the choice alone, (E,), where there is a
+    ``bias_balance`` (`LoadBias` changes it); loads : how many tokens of a step have chosen each
+    expert, int64 (E,).
+    """
 
     def __init__(self, w: "GPT", where: Tensor | None = None, **kw: Any):
         super().__init__(w.hidden, w.experts, bias=False, **kw)
         self.top_k, self.sigmoid, self.given = w.top_k, w.router == "sigmoid", None
         self.taken = w.taken if w.capacity else 0
+        self.groups, self.top_groups = w.groups, w.top_groups or w.groups
+        self.norm, self.scale = w.norm_top_k and w.top_k > 1, w.routed_scale
+        wide = torch.promote_types(self.weight.dtype, torch.float32)
+        zeros = self.weight.new_zeros(w.experts, dtype=wide) if w.bias_balance else None
+        self.register_buffer("offset", zeros)
+        self.register_buffer("loads", zeros if zeros is None else zeros.long())
         if w.routing:
             table = w.routing.decisions(w.experts, w.top_k, w.num_positions)
             given = torch.tensor(table, device=self.weight.device)
@@ -47,17 +62,33 @@ class Router(nn.Linear):
         which is dropped from `taken` on). sequence : the dim of ``scores`` along which the places
         are, 0 where (S, B, k) is meant."""
         if self.given is None:
-            experts = scores.topk(self.top_k, -1).indices
+            experts = self._best(scores.detach())
         else:
             given = self.given.unsqueeze(1 - sequence)
             experts = given.expand(*scores.shape[:-1], -1)
+        if self.loads is not None and current().phase != "recompute":  # each token counts once
+            chosen = experts.flatten()
+            self.loads.scatter_add_(0, chosen, torch.ones_like(chosen))
         weights = scores.gather(-1, experts)
-        if self.top_k > 1:
+        if self.norm:
             weights = weights / weights.sum(-1, keepdim=True)
+        weights = weights * self.scale if self.scale != 1 else weights
         if not self.taken:
             return experts, weights, None
         numbers = self._numbers(experts.movedim(sequence, 1)).movedim(1, sequence)
         return experts, weights * (numbers < self.taken), numbers
+
+    def _best(self, scores):
+        """The ``top_k`` experts by score and bias, in the best groups."""
+        if self.offset is not None:
+            scores = scores + self.offset
+        if self.top_groups < self.groups:
+            in_groups = scores.unflatten(-1, (self.groups, -1))
+            of_group = in_groups.topk(min(2, in_groups.shape[-1]), -1).values.sum(-1)
+            left = torch.ones_like(of_group, dtype=torch.bool)
+            left.scatter_(-1, of_group.topk(self.top_groups, -1).indices, False)
+            scores = in_groups.masked_fill(left.unsqueeze(-1), float("-inf")).flatten(-2)
+        return scores.topk(self.top_k, -1).indices
 
     def _numbers(self, experts):
         """Of choices (B, S, k): the first of all tokens come before any second one."""
@@ -105,6 +136,33 @@ class Balance:
         parts = scores / scores.sum(-1, keepdim=True)
         loss = (counts / tokens * parts.mean(1)).sum(1).mean() * self.experts / self.top_k
         return LossBeside.apply(y, loss, self.factor * self.weight / self.ranks)  # pyright: ignore[reportReturnType]
+
+
+class LoadBias:
+    """Balances loads without a loss: the biases of the routers of ``modules``, which change after
+    each step by the loads of all its tokens (Wang et al. 2024, arXiv 2408.15664, algorithm 1).
+
+    group : of the ranks that have other tokens of the batch, None for one that has all. Their loads
+    are added up in one message, and then all change their biases alike.
+    """
+
+    def __init__(self, w: "GPT", modules: Iterable[nn.Module], group: "Group | None" = None):
+        found = (part for module in modules for part in module.modules())
+        self.routers = [part for part in found if isinstance(part, Router)]
+        self.rate, self.group = w.bias_balance, group
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Change the biases by what was chosen since the last time."""
+        if not self.routers:
+            return
+        loads = torch.stack([router.loads for router in self.routers])  # pyright: ignore[reportArgumentType]
+        if self.group:
+            dist.all_reduce(loads, group=self.group)  # pyright: ignore[reportArgumentType]
+        more = loads.sum(1, keepdim=True) - loads * loads.shape[1]  # whole numbers: exact
+        for router, few in zip(self.routers, more.sign()):
+            router.offset.add_(few.to(router.offset.dtype), alpha=self.rate)  # pyright: ignore
+            router.loads.zero_()  # pyright: ignore
 
 
 def weigh(module: nn.Module, factor: float) -> None:

@@ -18,7 +18,7 @@ from tpviz.schemes.collectives import GroupsByAxis, own_of, reordered, restored
 from tpviz.schemes.gradients import add_up, own_rows, share
 from tpviz.schemes.zero.flat_param import FlatBucket, gather_updated
 
-from .experts import weigh
+from .experts import LoadBias, weigh
 from .initial import load_initial
 from .model import ReferenceGPT
 
@@ -121,7 +121,7 @@ class Program:
     clip : largest norm of the gradient, 0 for any.
     accumulation : microbatches of a step.
     buckets : flat buffers of data parallelism, if there are any, that have the gradients and
-    parameters.
+    parameters. bias : what balances loads after each step, if anything does.
     unkept : what of a step `verify` cannot compare: "input gradient", "gradient <name>" of a
     parameter of which no rank keeps the whole gradient. extra : what this rank holds that the
     reference lacks, as "parameter <name>" or "buffer <name>".
@@ -132,6 +132,7 @@ class Program:
     rows: Sequence[tuple[Any, ...]] = ()
     sequence: "SequenceCut | None" = None
     buckets: Sequence[FlatBucket] = ()
+    bias: LoadBias | None = None
     unkept: Sequence[str] = ()
     extra: Sequence[str] = ()
 
@@ -223,6 +224,9 @@ class Program:
         """Update the parameters from the gradients of the last `step`."""
         self.optimizer.step()
         gather_updated([bucket for bucket in self.buckets if bucket.zero in (1, 2)])
+        if self.bias:
+            with label(phase="optimizer"):
+                self.bias.update()
 
     @property
     def parts(self) -> Iterable["nn.Module"]:
@@ -309,4 +313,6 @@ def reference_program(
     """The whole model in one process, on one device; ``clip``: as of a `Strategy`."""
     module = ReferenceGPT(workload, dtype=dtype or getattr(torch, workload.dtype), device=device)
     load_initial(module, workload)
-    return Program(workload, module, lr=lr, clip=clip, accumulation=accumulation)
+    made = Program(workload, module, lr=lr, clip=clip, accumulation=accumulation)
+    made.bias = LoadBias(workload, [module]) if workload.bias_balance else None
+    return made

@@ -18,7 +18,6 @@ from tpviz.schemes.collectives import Alone
 from tpviz.schemes.gpt.model import Heads, ResidualBlock, activation
 from tpviz.schemes.gpt.program import Program, load_parts
 from tpviz.schemes.gpt.vocabulary import ParallelEmbedding, cross_entropy
-from tpviz.schemes.operators import Same
 
 from .layers import GridLinear, norm
 from .operators import Gather, LinearSharding, PipelinedMLP
@@ -70,7 +69,9 @@ class Groups:
 
     def attention(self, w: "GPT", **kw: Any) -> nn.Module:
         """The first part of a block: of layers, or from latents."""
-        return (latent_attention if w.kv_lora else GridAttention)(w, self, **kw)
+        if not w.kv_lora:
+            return GridAttention(w, self, **kw)
+        return import_module("tpviz.schemes.grid.latent_layers").attention(w, self, **kw)
 
     def mlp(self, w: "GPT", **kw: Any) -> nn.Module:
         """The second part of a block: layers, or experts."""
@@ -110,26 +111,6 @@ class Groups:
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
         return cross_entropy(logits, targets_BS.t() if self.layout.sp else targets_BS, self.inside)
-
-
-def latent_attention(w: "GPT", groups: Groups, **kw: Any) -> nn.Module:
-    """Causal attention with N' heads on each rank, from latents that all have whole. The layers in
-    between send nothing: latents are gathered, or their gradients added up, all at once."""
-    from tpviz.schemes.gpt.latent import LatentAttention
-
-    alone, sp = LinearSharding(Alone(), Alone()), groups.layout.sp
-    return LatentAttention(
-        w,
-        groups.heads(w, **kw),
-        groups.where(w),
-        lambda *sizes: groups.linear(*sizes, alone, bias=False, **kw),
-        None if w.q_lora else groups.linear(w.hidden, w.query_features, groups.qkv, False, **kw),
-        groups.linear(w.mixed_features, w.hidden, groups.out, bias=w.bias, **kw),
-        groups.inside.size(),
-        partial(Same.apply, group=groups.inside, first=sp) if groups.inside.size() > 1 else None,
-        sp,
-        **kw,
-    )
 
 
 class GridAttention(nn.Module):

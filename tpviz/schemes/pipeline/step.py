@@ -18,6 +18,7 @@ from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import Schedule, ScheduleTimes, timeline
 from tpviz.core.step import Collective, Part, Repeat, count, interned
+from tpviz.schemes.experts.balance import balancing
 from tpviz.schemes.gpt.step import update
 
 from .microbatch import Microbatch
@@ -217,7 +218,16 @@ def cost(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segmen
 
 def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
     """What a rank does after its last backward: gradients are summed between the two ends (shared
-    weight), over the axes of the factor inside, and over dp; then the optimizer's update."""
+    weight), over the axes of the factor inside, and over dp; then the optimizer's update, and what
+    biases of routers ask for."""
+    stages = s.schedule_of(w).stages_of(place)
+    blocks = [block for stage in stages for block in s.blocks(w)[stage]]
+    sync, update_part = _ends(s, w, place)
+    biases = (move for part in balancing(s, w, blocks) for move in part.operations)
+    return [sync, update_part._replace(operations=(*update_part.operations, *biases))]
+
+
+def _ends(s, w, place):
     schedule, item, (axis, dp) = s.schedule_of(w), w.itemsize, s.replicas
     stages = schedule.stages_of(place)
     once = {

@@ -26,6 +26,7 @@ block's reduce-scatter queues behind that all-gather, and the next all-gather be
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import (
@@ -65,7 +66,9 @@ def step(strategy: "DataParallel", workload: "GPT") -> Step:
 
 
 def inner_parts(inside: "Strategy", local: "GPT") -> tuple[Part, ...]:
-    """The step of the strategy inside; those whose step has a `Repeat` are never inside."""
+    """The step of the strategy inside, without what is done once for all replicas; those whose step
+    has a `Repeat` are never inside."""
+    local = replace(local, bias_balance=0.0) if local.bias_balance else local
     return tuple(part for part in step_of(inside, local) if isinstance(part, Part))
 
 
