@@ -163,20 +163,20 @@ def displayed(box):
 def test_long_sequences_have_knobs_of_context_parallelism():
     """Shown from 8,192 tokens on; how they are cut only where they are."""
     view = tv.explore(LONG, gpus=64)
-    degree, kind, ulysses = view._cut.children
+    degree, kind, ulysses = view._cuts[tv.Context].children
     assert view.strategy.axes["cp"] > 1 and view.prediction.fits and view.error == ""
-    assert all(map(displayed, (view._cut, degree, kind, ulysses)))
+    assert all(map(displayed, (view._cuts[tv.Context], degree, kind, ulysses)))
     words = f"Context cp {view.strategy.axes['cp']} (zigzag)"
     assert words in view.facts.value and words in view.describe()
-    view._cut.controls["kind"].value = "all_gather"
+    view._cuts[tv.Context].controls["kind"].value = "all_gather"
     assert "(all_gather)" in view.facts.value and "cp" in view.axes.value
-    view._cut.controls["cp"].value = 1
+    view._cuts[tv.Context].controls["cp"].value = 1
     assert type(view.strategy) is tv.Merak and view.strategy.world_size == 64
-    assert displayed(view._cut) and not displayed(kind)
+    assert displayed(view._cuts[tv.Context]) and not displayed(kind)
     short = tv.explore("llama2 7B", gpus=64)
-    assert not displayed(short._cut) and type(short.strategy) is tv.Merak
+    assert not displayed(short._cuts[tv.Context]) and type(short.strategy) is tv.Merak
     short._sizes.controls["seq"].value = 4 * short.workload.seq
-    assert short.error == "" and displayed(short._cut)
+    assert short.error == "" and displayed(short._cuts[tv.Context])
 
 
 @pytest.mark.parametrize(
@@ -203,6 +203,52 @@ def test_plans_that_cut_sequences_set_the_knobs_and_run_in_small(plan):
     assert len(few) == min(3, sum(n > 1 for n in plan.axes.values()))  # 8 ranks have three axes
     assert few.keys() <= plan.axes.keys() and ("cp" in few) == ("cp" in plan.axes)
     assert small.cluster.size == small.strategy.world_size <= 8
+    assert tv.predict(small.strategy, small.workload, small.cluster).step_time > 0
+
+
+MIXTURE = tv.models.qwen3("30B-A3B", batch=512)
+
+
+def test_mixtures_have_knobs_of_experts():
+    """Only where there are some; how they are cut only where they are."""
+    view = tv.explore(MIXTURE, gpus=64)
+    box = view._cuts[tv.Experts]
+    assert view.error == "" and view.prediction.fits and displayed(box)
+    box.controls["ep"].value = 8
+    assert view.strategy.axes["ep"] == 8 and view.strategy.world_size == 64
+    assert "Experts ep 8" in view.facts.value and "ep" in view.axes.value
+    view._inner.controls["tp"].value = 2
+    shown = lambda: [name for name, line in zip(box.controls, box.children) if displayed(line)]
+    assert shown() == ["ep", "etp", "dispatch"]  # no shared experts, whose time could hide rows
+    assert not displayed(view._cuts[tv.Context])  # sequences of 4,096 tokens
+    assert [n for _, n in box.controls["ep"].options] == [1, 2, 4, 8, 16, 32, 64]
+    view._inner.controls["tp"].value = 1
+    assert shown() == ["ep", "dispatch"]
+    box.controls["ep"].value = 1
+    assert shown() == ["ep"]
+    view.model.value = "llama2 7B"
+    assert tv.Experts not in view._cuts and view.error == ""
+    view.model.value = "mixtral 8x7B"
+    assert tv.Experts in view._cuts and view.prediction.workload.experts == 8
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        tv.Merak(pp=2, tp=2, dp=2, microbatches=32, schedule="1f1b", recompute="none", sp=True)
+        * tv.Experts(ep=8),
+        tv.Megatron(tp=2, sp=True) * tv.Experts(ep=4, etp=2) * tv.DataParallel(dp=8, zero=1),
+        tv.Experts(ep=64) * tv.DataParallel(dp=1, zero=1, accumulation=8),
+    ],
+    ids=lambda plan: plan.short,
+)
+def test_plans_that_spread_experts_set_the_knobs_and_run_in_small(plan):
+    view = tv.explore(MIXTURE, gpus=64)
+    view.take(plan)
+    assert view.strategy == plan and view.error == ""
+    small = view.scale_model()
+    assert small.strategy.axes["ep"] > 1 and small.workload.experts == 16
+    assert small.strategy.world_size == small.cluster.size <= 8
     assert tv.predict(small.strategy, small.workload, small.cluster).step_time > 0
 
 

@@ -25,6 +25,7 @@ KINDS = {
     "tensor": ("axis0", "diamond", "with tensor parallelism"),
     "pipeline": ("optimizer_state", "square", "with a pipeline"),
     "context": ("axis3", "triangle", "with sequences over GPUs"),
+    "experts": ("axis2", "star", "with experts over GPUs"),
 }
 """{kind of plan: its ink, its shape, its words}."""
 SHAPES = {
@@ -32,6 +33,7 @@ SHAPES = {
     "square": "M-{0},-{0}h{1}v{1}h-{1}z",
     "diamond": "M0,-{0}L{0},0L0,{0}L-{0},0z",
     "triangle": "M0,-{0}L{0},{0}H-{0}z",
+    "star": "M0,-{0}L{2},-{2}L{0},0L{2},{2}L0,{0}L-{2},{2}L-{0},0L-{2},-{2}z",
 }
 DOT, CHOSEN = 5.5, 11
 RUNS = "9 of 10 runs of the plan shown"
@@ -144,7 +146,7 @@ def _ground(across, up, wall, capacity):
 
 
 def _shape(kind, half):
-    return SHAPES[KINDS[kind][1]].format(half, 2 * half)
+    return SHAPES[KINDS[kind][1]].format(half, 2 * half, round(0.35 * half, 1))
 
 
 def _mark(kind):
@@ -192,5 +194,6 @@ def _chosen(plan, across, up, band, best):
 def kind_of(axes: dict[str, int]) -> str:
     """The kind of a plan, by the axes of its mesh that have more than one rank."""
     many = {name for name, size in axes.items() if size > 1}
-    found = [kind for kind, axis in (("context", "cp"), ("pipeline", "pp")) if axis in many]
+    axis_of = {"experts": "ep", "context": "cp", "pipeline": "pp"}
+    found = [kind for kind, axis in axis_of.items() if axis in many]
     return [*found, "tensor" if many & {"tp", "d1", "d2", "x", "y"} else "data"][0]

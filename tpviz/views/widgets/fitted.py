@@ -16,6 +16,8 @@ from tpviz.ranks.bar import viewer
 from tpviz.schemes import strategies
 from tpviz.schemes.apart import apart
 from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.experts.strategy import Experts
+from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.merak.strategy import as_merak
 from tpviz.schemes.strategy import Strategy
@@ -30,6 +32,9 @@ from .still import Still
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
+
+BETWEEN: tuple[type[Around], ...] = (Experts, Context)
+"""Factors that have knobs of their own beside those of a strategy, innermost first."""
 
 
 class Fitted(Still):
@@ -46,7 +51,6 @@ class Fitted(Still):
     _lock: threading.RLock
     _moved: Latest
     _fitting: Fitting
-    usual_cut: Context | None = None
 
     if TYPE_CHECKING:
 
@@ -61,28 +65,30 @@ class Fitted(Still):
         def _state_at(self, values: dict[str, Any]) -> dict[str, Any]: ...
         def _heading(self) -> str: ...
 
+    def usual_between(self, workload: "GPT") -> tuple[Strategy, ...]:
+        """Factors between a strategy and data parallelism that have knobs though none was given."""
+        return ()
+
     @shown
-    def _choose(self, inner=None, outer=None, cut=None, workload=None):
+    def _choose(self, inner=None, outer=None, between=(), workload=None):
         """A strategy was chosen: its knobs, those of data parallelism around it, and the model's.
 
-        inner, outer, cut : factors whose values the knobs take, None for the usual ones.
+        inner, outer, between : factors whose values the knobs take, None for the usual ones.
         """
         with self._lock:
             cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
             if outer is None and not (composes(cls) or cls.shares_batch):
                 outer = next(c for c in strategies().values() if composes(c))(**{"dp": 1})
-            inner, cut, w = (
-                inner or cls(),
-                cut or self.usual_cut,
-                workload or self._fitting.workload,
-            )
-            fitting = self._fitting = self._fitting_of(w, inner, outer, cut)
+            inner, w = inner or cls(), workload or self._fitting.workload
+            factors = {type(f): f for f in (*self.usual_between(w), *between)}
+            between = [factors[kind] for kind in BETWEEN if kind in factors]
+            fitting = self._fitting = self._fitting_of(w, inner, outer, between)
             values, stops = fitting.values, fitting.stops
             self._sizes = Knobs(ModelSizes, values, compact=True, stops=stops)
             self._inner = Knobs(cls, values, stops=stops)
             of = lambda factor, without: Knobs(type(factor), values, stops=stops, without=without)
             self._outer = of(outer, self._inner.controls) if outer else None
-            self._cut = of(cut, WholeBlocks.__dataclass_fields__) if cut else None
+            self._cuts = {type(f): of(f, WholeBlocks.__dataclass_fields__) for f in between}
             self._turned, self._writer = {}, 0
             self.show_knobs(*self._all_knobs)
             for knobs in self._all_knobs:
@@ -90,12 +96,13 @@ class Fitted(Still):
                     box.observe(lambda change, name=name: self._turn(name), "value")
         self._moved()
 
-    def _fitting_of(self, workload: "GPT", inner: Strategy, outer: Any, cut: Any):
-        return Fitting(workload, inner, outer, self.most_ranks(), cut=cut)
+    def _fitting_of(self, workload: "GPT", inner: Strategy, outer: Any, between: Any):
+        return Fitting(workload, inner, outer, self.most_ranks(), between=between)
 
     @property
     def _all_knobs(self):
-        return [knobs for knobs in (self._sizes, self._inner, self._outer, self._cut) if knobs]
+        factors = self._inner, self._outer, *self._cuts.values()
+        return [knobs for knobs in (self._sizes, *factors) if knobs]
 
     def _turn(self, name):
         """A knob was moved, not by `_fit`: the last one moved is the last of ``_turned``."""
@@ -178,14 +185,19 @@ def place(name: str) -> tuple[bool, int, str]:
     return composes(cls), len(knob_fields(cls)), name
 
 
-def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None, Context | None]:
-    """(the strategy inside, the one around it or None, its `Context` or None). Raises ValueError on
-    what is none. A product that is one of Merak's is that."""
+def parts(
+    strategy: Strategy | None,
+) -> tuple[Strategy | None, Strategy | None, tuple[Strategy, ...]]:
+    """(the strategy inside, the one around it or None, those `BETWEEN`). Raises ValueError on what
+    is none. A product that is one of Merak's is that."""
     if strategy is None:
-        return None, None, None
+        return None, None, ()
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
-    without, cut = apart(strategy, Context)
+    without, between = strategy, ()
+    for kind in reversed(BETWEEN):
+        without, found = apart(without, kind)
+        between = (found, *between) if found else between
     given: Strategy = as_merak(without)
     inner = getattr(given, "inner", None)
     if not {type(given).__name__, type(inner or given).__name__} <= {*offered()}:
@@ -193,7 +205,8 @@ def parts(strategy: Strategy | None) -> tuple[Strategy | None, Strategy | None, 
             f"{given.short} is in no menu and has no knobs to turn: use "
             "tv.compare(strategy, workload, cluster), tv.run or tv.verify"
         )
-    return inner or given, replace(given, inner=None) if inner else None, cut  # pyright: ignore[reportCallIssue]
+    outer = replace(given, inner=None) if inner else None  # pyright: ignore[reportCallIssue]
+    return inner or given, outer, between
 
 
 def composes(cls: "Callable[..., Any]") -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tpviz.core.workload import GPT
 from tpviz.schemes.advice import fits
-from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.knobs import knob
 from tpviz.schemes.strategy import Strategy
@@ -25,6 +25,8 @@ from .knobs import is_pair, knob_fields, pairs
 
 MOST, RANKS = 8, 16
 """Whole numbers are all offered up to the first, then multiples; meshes up to the second."""
+SHARED = "cp", "ep"
+"""Axes whose ranks, as replicas, may share states, with one replica of their own too."""
 FACTORS = (1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4, 1, 3 / 2, 2, 3, 4, 6, 8)
 """Sizes of the model to choose from, as parts and multiples of those given."""
 
@@ -42,7 +44,8 @@ class ModelSizes:
 
 
 class Fitting:
-    """The knobs of a workload, a strategy, data parallelism around it and a `Context` (or None).
+    """The knobs of a workload, a strategy, data parallelism around it (or None), and factors
+    between the two: `Experts`, `Context`.
 
     A knob stops where the sizes of the model allow it, were the other knobs of the strategies at
     their least. Where knobs then bind each other, by the number of ranks say, the last one moved
@@ -60,10 +63,10 @@ class Fitting:
         outer: Strategy | None,
         ranks: int,
         more: Collection[int] = (),
-        cut: Strategy | None = None,
+        between: Collection[Strategy] = (),
     ):
         self._workload, self._inner, self.ranks = workload, inner, ranks
-        self._around = [factor for factor in (cut, outer) if factor]
+        self._around = [factor for factor in (*between, outer) if factor]
         sizes = {name: getattr(workload, name) for name in _names(ModelSizes)}
         self.values = dict(sizes)
         self._choices = {name: _multiples(size) for name, size in sizes.items()}
@@ -150,14 +153,15 @@ class Fitting:
         strategy = _with(self._inner, *((n, values[n]) for n in _names(type(self._inner))))
         for factor in self._around:
             made = _with(factor, *((n, values[n]) for n in _names(type(factor))))
-            if made.world_size > 1 or "cp" in strategy.axes:  # whose replicas may share states
+            shared = not isinstance(made, Around) and not strategy.axes.keys().isdisjoint(SHARED)
+            if made.world_size > 1 or shared:
                 strategy *= made
         return strategy, workload
 
 
 def own_fields(cls: type) -> list[Field[Any]]:
-    """The knobs of a class; of `Context` those that the factors inside it do not have."""
-    without = WholeBlocks.__dataclass_fields__ if cls is Context else ()
+    """The knobs of a class; of `Context` and `Experts` those that factors inside do not have."""
+    without = WholeBlocks.__dataclass_fields__ if issubclass(cls, Around) else ()
     return [f for f in knob_fields(cls) if f.name not in without]
 
 

@@ -20,7 +20,7 @@ from tpviz.schemes.strategy import Strategy
 from .fitted import parts
 from .fitting import Fitting
 
-HIDDEN, HEADS, SEQ, VOCAB = 128, 8, 64, 512
+HIDDEN, HEADS, SEQ, VOCAB, EXPERTS = 128, 8, 64, 512, 16
 LAYERS, PASSES, CHUNKS = 2, 4, 2
 """Blocks of a stage; microbatches for each rank of a pipeline, and stages of a rank, at most."""
 
@@ -43,8 +43,10 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
     and of latencies, are not.
     """
     w, sizes = workload, shrunk(strategy.axes, ranks)
-    inner, outer, cut = (factor and _resized(factor, sizes) for factor in parts(strategy))
+    inner, outer, between = parts(strategy)
     assert inner is not None
+    inner, outer = _resized(inner, sizes), outer and _resized(outer, sizes)
+    between = [_resized(factor, sizes) for factor in between]
     divided = w.hidden / HIDDEN
     stages = getattr(inner, "stages", 1)
     changes: dict[str, Any] = {"seq": min(SEQ, w.seq), "vocab": min(VOCAB, w.vocab)}
@@ -52,8 +54,11 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
     if w.kv_heads:
         shares = prod(inner.axes.values()) if outer else max(sizes.values())
         changes["kv_heads"] = min(HEADS, max(HEADS * w.kv_heads // w.heads, shares))
-    if w.ffn:
-        changes["ffn"] = max(1, round(w.ffn / divided / 16)) * 16
+    for width in ("ffn", "moe_ffn"):
+        if size := getattr(w, width):
+            changes[width] = max(1, round(size / divided / 16)) * 16
+    if w.experts:
+        changes["experts"] = min(w.experts, max(EXPERTS, w.top_k))
     if w.kv_lora:
         least = lambda size: max(1, round(size))
         changes |= {"kv_lora": least(w.kv_lora / divided), "v_dim": None}
@@ -61,7 +66,7 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
         changes["rope_dim"] = 2 * least(HIDDEN / HEADS * (w.rope_dim or 0) / w.key_size / 2)
     batch = prod(sizes.values()) * getattr(inner, "microbatches", getattr(inner, "accumulation", 1))
     small = replace(w, dtype="float32", batch=batch, documents=(), head_dim=None, **changes)
-    fitting = Fitting(small, inner, outer, ranks, cut=cut)  # what does not fit gives way
+    fitting = Fitting(small, inner, outer, ranks, between=between)  # what does not fit gives way
     made, small = fitting.strategy, fitting.workload
     half = w.dtype if w.dtype in cluster.device.flops and w.dtype != "float32" else ""
     cut = _cut(cluster, strategy.axes, made.axes).scale_model(hidden=divided, dtype=half)

@@ -25,6 +25,7 @@ from tpviz.evidence.published.bands import EXPERTS, IDEAL, Band, band
 from tpviz.ranks.launch import max_ranks
 from tpviz.schemes import strategies
 from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.experts.strategy import Experts
 from tpviz.schemes.strategy import Strategy
 from tpviz.verbs.predict import Prediction, predict
 from tpviz.verbs.room import USUAL, Training
@@ -110,8 +111,6 @@ class Planner(Fitted, ipywidgets.VBox):
     ``error`` the message shown, or "".
     """
 
-    usual_cut = Context(cp=1)
-
     def __init__(
         self,
         workload: GPT | str | None = None,
@@ -190,6 +189,10 @@ class Planner(Fitted, ipywidgets.VBox):
         """The strategy chosen."""
         return self._fitting.strategy
 
+    def usual_between(self, workload: GPT) -> tuple[Strategy, ...]:
+        """`Context`, and `Experts` where there are some."""
+        return (*(Experts(ep=1),) * bool(workload.experts), Context(cp=1))
+
     def most_ranks(self) -> int:
         """As many ranks as GPUs."""
         return self.gpus.value  # pyright: ignore[reportReturnType]
@@ -219,9 +222,9 @@ class Planner(Fitted, ipywidgets.VBox):
         self._set_menu(inner)
         self._choose(inner, *around)
 
-    def _fitting_of(self, workload, inner, outer, cut):
+    def _fitting_of(self, workload, inner, outer, between):
         more = {n for count in (*COUNTS, self.most_ranks()) for n in divisors(count)}
-        return Fitting(workload, inner, outer, self.most_ranks(), sorted(more), cut)
+        return Fitting(workload, inner, outer, self.most_ranks(), sorted(more), between)
 
     @property
     def _filling(self) -> str:
@@ -267,11 +270,21 @@ class Planner(Fitted, ipywidgets.VBox):
         heading = ipywidgets.HTML("<b>the model and its batch</b>")
         self.knobs_box.children = [*factors, heading, sizes]
 
-    def _show_cut(self):
-        """Show the knobs of context parallelism where sequences are long or cut; how, if cut."""
-        on, cut = self._fitting.values["cp"] > 1, self._cut
-        for box, there in zip((cut, *cut.children[1:]), (on or also(self.workload), on, on)):  # pyright: ignore[reportOptionalMemberAccess]
-            box.layout.display = "" if there else "none"  # pyright: ignore[reportOptionalMemberAccess]
+    def _show_cuts(self):
+        """Show the knobs of context parallelism where sequences are long or cut, those of experts
+        where there are some; how they are cut only where they are, and what there is to choose."""
+        w, values = self.workload, self._fitting.values
+        long = Context in also(w)
+        tp = self.strategy.axes.get("tp", 1)
+        choice = {"etp": tp > 1, "overlap": w.shared_experts > 0}
+        for kind, (axis, wanted) in {Context: ("cp", long), Experts: ("ep", True)}.items():
+            if (knobs := self._cuts.get(kind)) is None:
+                continue
+            on = values[axis] > 1
+            knobs.layout.display = "" if on or wanted else "none"
+            for name, line in zip(knobs.controls, knobs.children):
+                there = name == axis or (on and choice.get(name, True))
+                line.layout.display = "" if there else "none"
 
     @shown
     def _redraw(self):
@@ -281,7 +294,7 @@ class Planner(Fitted, ipywidgets.VBox):
             try:
                 cluster = self.cluster
                 gave = self._fit()
-                self._show_cut()
+                self._show_cuts()
                 prediction = predict(self.strategy, self.workload, cluster, training=self.training)
             except ValueError as error:
                 self.show_error(error)
