@@ -19,6 +19,7 @@ WORKLOAD = {
     "vocab": 51200,
     "dtype": "bfloat16",
 }
+MIXTURE = {"experts": 8, "top_k": 2, "tied": False}  # its experts have uneven loads
 
 
 def strategies(tv):
@@ -30,6 +31,11 @@ def strategies(tv):
         "AxoNN": tv.AxoNN(x=8, y=2, z=16, data=16, overlap=("oar", "ors", "oag")),
         "Merak": tv.Merak(pp=8, tp=8, dp=64, microbatches=16, schedule="1f1b"),
         "T3": tv.T3(tp=8, mode="tile") * tv.DataParallel(dp=512),
+        "Experts": tv.Megatron(tp=8, sp=True)
+        * tv.Experts(ep=8, etp=8)
+        * tv.Context(cp=2)
+        * tv.Pipeline(pp=8, microbatches=16)
+        * tv.DataParallel(dp=4),
     }
 
 
@@ -37,7 +43,8 @@ def one(name):
     """Capture and simulate one strategy; print its figures; whether they are within the bounds."""
     import tpviz as tv
 
-    strategy, workload = strategies(tv)[name], tv.GPT(**WORKLOAD)
+    mixture = MIXTURE | {"routing": tv.Routing(skew=1)} if name == "Experts" else {}
+    strategy, workload = strategies(tv)[name], tv.GPT(**WORKLOAD, **mixture)
     tv.capture(tv.Megatron(tp=2), tv.GPT())  # torch itself is loaded
     start = time.process_time()
     capture = tv.capture(strategy, workload)

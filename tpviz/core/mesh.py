@@ -1,4 +1,4 @@
-"""The mesh: named axes of ranks. Pure Python; `Mesh.device_mesh` alone needs torch.
+"""The mesh: named axes of ranks. `Mesh.device_mesh` alone needs torch.
 
 >>> mesh = Mesh({"dp": 2, "tp": 2})
 >>> mesh.coords(3), mesh.group(3, "dp"), mesh.groups("tp")
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from . import limits
 from .checks import whole_number
@@ -114,9 +116,11 @@ class Mesh:
 
     def groups(self, axis: str) -> list[list[int]]:
         """All groups of an axis, ordered by their first rank."""
-        seen = set[int]()
-        firsts = (rank for rank in range(self.size) if rank not in seen)
-        return [g for first in firsts if not seen.update(g := self.group(first, axis))]
+        self.check_axis(axis)
+        dims = [self.names.index(one) for one in axis.split("*")]
+        ranks = np.arange(self.size).reshape(self.shape)
+        last = np.moveaxis(ranks, sorted(dims), range(-len(dims), 0))
+        return last.reshape(-1, self.ranks_along(axis)).tolist()
 
     def device_mesh(self, device_type: str = "cpu") -> "DeviceMesh":
         """The torch ``DeviceMesh`` with these axes; to be called on every rank of the world.
@@ -202,8 +206,9 @@ def _new_groups(several: list[list[int]], name: str):
 
     # Every rank makes every group: those made by their members alone take their name from the
     # members, so one made anew after its end would meet its own old keys in the store.
+    me = dist.get_rank()
     made = [(members, dist.new_group(members, group_desc=f"mesh_{name}")) for members in several]
-    return [group for members, group in made if dist.get_rank() in members]
+    return [group for members, group in made if me in members]
 
 
 def _exists(group: Any):

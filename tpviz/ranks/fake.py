@@ -5,11 +5,13 @@ The groups are the recorded backend's own, around an inner group that is always 
 kernels of their own: `Fakes` reports them instead.
 """
 
+import functools
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +34,18 @@ class NoNumbers(RuntimeError):
 
 def _refuse_objects(*_):
     raise NoNumbers("exchanges Python objects")
+
+
+def _own_alone(make: Callable[..., Any], rank: int):
+    """Makes no group that this rank is not in: thousands of them would take most of the time."""
+
+    @functools.wraps(make)
+    def make_own(ranks: Sequence[int] | None = None, *args: Any, **kwargs: Any):
+        if ranks is not None and rank not in ranks:
+            return dist.GroupMember.NON_GROUP_MEMBER
+        return make(ranks, *args, **kwargs)
+
+    return make_own
 
 
 class Fakes(QuickFakes):
@@ -80,8 +94,9 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
         )
     backend.silent, hook = True, sys.excepthook
     c10d, pickling = dist.distributed_c10d, ("_object_to_tensor", "_tensor_to_object")
-    originals = {name: getattr(c10d, name) for name in pickling}
+    originals = {name: getattr(c10d, name) for name in (*pickling, "_new_group_with_tag")}
     vars(c10d).update(dict.fromkeys(pickling, _refuse_objects))
+    c10d._new_group_with_tag = _own_alone(c10d._new_group_with_tag, rank)
     gc.freeze()  # the collector finds tensors for memory tracking: exclude older ones
     try:
         dist.init_process_group(

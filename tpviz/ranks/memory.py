@@ -49,6 +49,7 @@ class MemoryHook(SeesCompiled):
             if t.is_leaf and t.requires_grad:
                 self._gradient_of(t)
                 self.hooks.append(t.register_post_accumulate_grad_hook(self._gradient_of))
+        self.samples.clear()  # all of this was there before, in no order
         self._sample()
         self._watch_resizing()
         return super().__enter__()

@@ -105,6 +105,17 @@ class Factor:
         their own}: these are not in `summed`; none by default."""
         return {}
 
+    def routed(self, workload: "GPT") -> "Collection[str]":
+        """Of `uneven` those along which ranks differ in nothing but in `rows`."""
+        inner = getattr(self, "inner", None)
+        return inner.routed(workload) if inner else ()
+
+    def rows(self, workload: "GPT") -> "tuple[int, ...]":
+        """Of one sequence, rows from one rank: for each expert of a rank, for all of these, and for
+        each rank of ep. workload : with the rank's ``place``."""
+        inner = getattr(self, "inner", None)
+        return inner.rows(workload) if inner else ()
+
     def nested(self, other: "Strategy") -> "Strategy | None":
         """The product of this factor and ``other``, inside of a third; None if there is none."""
         return self.takes(other) or other.takes(self)  # pyright: ignore[reportArgumentType]

@@ -11,6 +11,7 @@ from itertools import product
 from time import thread_time
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -18,6 +19,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from tpviz.cluster.clock import deadline
+from tpviz.cluster.clock.affine import Affine, enough
 from tpviz.cluster.clock.agreement import checked
 from tpviz.cluster.clock.program import Capture, place
 from tpviz.core.mesh import Mesh
@@ -28,6 +30,7 @@ from tpviz.ranks.rank_errors import raised_at
 from tpviz.ranks.recorder import Recorder
 from tpviz.ranks.repeat import repeating
 from tpviz.schemes.ownership import ownership
+from tpviz.schemes.strategy import seen_by
 
 from .checks import check_fit
 
@@ -48,7 +51,9 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
     if work along some is ``uneven``, one for each index on the others. Otherwise the first, the
     last along each mesh axis and the last of all. If these run the same program but for their place
     in the mesh, they stand for all (ranks between are not checked); along an axis where they
-    differ, every index is recorded, with the first and last along the other axes.
+    differ, every index is recorded, with the first and last along the other axes. Where ranks
+    differ in how many rows their experts have, a few are recorded, from which the others' programs
+    follow (`tpviz.cluster.clock.affine`).
     detail: as `tpviz.record` takes it. Raises ``ValueError`` where sizes do not fit, where ranks
     disagree about a collective's size, operation, root or dtype, or the program needs the numbers
     that its tensors hold; ``RuntimeError`` inside a rank.
@@ -69,10 +74,8 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
             known = {*(mesh.names if strategy.alike is True else strategy.alike)}
             known -= {*strategy.uneven(workload)}
             distinct = tuple(a for a in mesh.names if a not in known)
-        recorded, ranks, start = {}, _ranks(mesh, distinct), thread_time()
-        for rank in ranks:
-            deadline.check_pace(start, len(recorded), len(ranks))
-            recorded[rank] = record(rank)
+        ranks = _ranks(mesh, distinct)
+        recorded = _all(strategy, workload, mesh, ranks, record)
     model = {}
     for rank in range(mesh.size):
         coords = mesh.coords(rank)
@@ -91,6 +94,43 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
         },
     )
     return checked(found)
+
+
+def _all(strategy, workload, mesh, ranks, record):
+    """{rank: its program}; of a family of ranks that differ in rows of experts alone, a
+    few are recorded (one more of the first family, to compare)."""
+    routed = {*strategy.routed(workload)}
+    families, found, start = {}, {}, thread_time()
+    for rank in ranks:
+        rows = strategy.rows(seen_by(strategy, workload, rank)) if routed else ()
+        few = tuple(min(n, 2) for n in rows)  # without rows, or with one, it is another program
+        family = *((a, i) for a, i in mesh.coords(rank).items() if a not in routed), few
+        families.setdefault(family, {})[rank] = rows
+    for number, family in enumerate(families.values()):
+        deadline.check_pace(start, number, len(families))
+        found |= _family(mesh, family, record, checked=number == 0)
+    return {rank: found[rank] for rank in ranks}
+
+
+def _family(mesh, family, record, checked):
+    """{rank: its program} of {rank: its counts of rows}."""
+    ranks, rows = [*family], np.array([*family.values()], np.int64)
+    chosen = [ranks[at] for at in enough(rows)]
+    rest = [rank for rank in ranks if rank not in chosen]
+    if len(rest) > checked:
+        records = {rank: record(rank) for rank in chosen}
+        program = Affine.of_records(mesh, records, np.array([family[rank] for rank in chosen]))
+        if program:
+            made = records | {rank: program.at(rank, np.array(family[rank])) for rank in rest}
+            if not checked or _equal(made[rest[-1]], record(rest[-1])):
+                return made
+    return {rank: record(rank) for rank in ranks}
+
+
+def _equal(one, other):
+    """Whether two programs of a rank are the same, in every row and every byte allocated."""
+    same = all(np.array_equal(one[name], other[name]) for name in one.columns)
+    return same and all(one.meta.get(key) == other.meta.get(key) for key in ("memory", "parts"))
 
 
 def _distinct_axes(mesh: Mesh, record: Callable[[int], "Trace"]):

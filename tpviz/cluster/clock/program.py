@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tpviz.core.mesh import Mesh
+from tpviz.core.trace.critical import rows_of
 from tpviz.core.trace.members import members_list, members_text
 from tpviz.core.trace.table import Trace
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tpviz.core.trace.ledger import Ledger
 
 PEER = ("send", "recv")
+WHAT = ("begin", "kernel", "issue", "end", "wait")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class Capture:
     @property
     def world_size(self) -> int:
         """Number of ranks of the program."""
-        return Mesh(self.axes).size
+        return self.mesh.size
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -111,17 +113,15 @@ def operations(trace: Trace) -> list[tuple[str, int, int]]:
     ("kernel", row, row), ("issue", row, row), ("wait", row of the collective, row), and ("begin",
     row, row), ("end", row, row) of a step. Rows are indices into the trace.
     """
-    row_of = {i: row for row, i in enumerate(trace["id"].tolist())}
-    found = []
-    for row, (kind, start, end, source) in enumerate(
-        zip(*(trace[name].tolist() for name in ("kind", "start", "end", "waits_for")))
-    ):
-        if kind == "step":
-            found += [(start, "begin", row, row), (end, "end", row, row)]
-        elif kind == "compute":
-            found.append((start, "kernel", row, row))
-        elif kind == "comm":
-            found.append((start, "issue", row, row))
-        else:
-            found.append((end, "wait", row_of[source], row))
-    return [op[1:] for op in sorted(found, key=lambda op: op[0])]
+    kinds = trace["kind"]
+    rows = np.repeat(np.arange(len(kinds)), np.where(kinds == "step", 2, 1))  # it begins, and ends
+    what = np.full(len(rows), WHAT.index("wait"))
+    for number, kind in enumerate(("step", "compute", "comm")):
+        what[kinds[rows] == kind] = number
+    what[1:][rows[1:] == rows[:-1]] = WHAT.index("end")
+    waits = what == WHAT.index("wait")
+    on = np.where(waits, rows_of(trace, trace["waits_for"])[rows], rows)
+    late = what >= WHAT.index("end")
+    order = np.argsort(np.where(late, trace["end"][rows], trace["start"][rows]), kind="stable")
+    columns = (column[order].tolist() for column in (what, on, rows))
+    return [(WHAT[number], row, own) for number, row, own in zip(*columns)]

@@ -4,7 +4,7 @@ import gc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -98,12 +98,10 @@ class Template:
         self.trace, self.rank = trace, rank
         self.operations = operations(trace)
         columns = [trace[c].tolist() for c in ("flops", "bytes", "dtype")]
-        self.seconds = [device.time(*row) for row in zip(*columns)]
+        self.seconds = [*map(cache(device.time), *columns)]  # rows of layers and microbatches
         self.names, self.bytes = trace["name"].tolist(), trace["bytes"].tolist()
         axes, members = trace["axis"].tolist(), trace["members"].tolist()
-        self.group = [
-            (axis, text, is_message(name)) for axis, text, name in zip(axes, members, self.names)
-        ]
+        self.group = list(zip(axes, members, map(cache(is_message), self.names)))
         comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
         self.side = {group: side for side, group in enumerate(self.groups)}

@@ -117,10 +117,15 @@ class Context(Around):
     def uneven(self, workload: GPT) -> Collection[str]:
         """The axis cp of a ring, where kind "ring" or documents do not balance it; and what experts
         say."""
+        return {*self._unbalanced(workload), *super().uneven(workload)}
+
+    def routed(self, workload: GPT) -> Collection[str]:
+        return {*super().routed(workload)} - {*self._unbalanced(workload)}
+
+    def _unbalanced(self, workload):
         cut = self.sequence
         ring = cut is not None and cut.ring > 1
-        own = ("cp",) if ring and (self.kind == "ring" or workload.documents) else ()
-        return {*own, *super().uneven(workload)}
+        return ("cp",) if ring and (self.kind == "ring" or workload.documents) else ()
 
     @property
     def token_ranks(self) -> int:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core.step import Part
+from tpviz.schemes.experts.cut import cut_of
 
 from .layout import Layout
 from .tensor import TensorParallel, WholeBlocks
@@ -85,6 +86,16 @@ class Around(TensorParallel):
     def flat_ranges(self, workload: "GPT") -> dict[str, dict[str, Any]]:
         """As of the factor inside."""
         return getattr(self.within, "flat_ranges", lambda workload: {})(workload)
+
+    def routed(self, workload: "GPT") -> Collection[str]:
+        return TensorParallel.uneven(self, workload)
+
+    def rows(self, workload: "GPT") -> tuple[int, ...]:
+        local = self.local(workload).with_batch(1)
+        cut = cut_of(self.layout, local)
+        sent = cut.sent(local).reshape(cut.ep, -1)
+        own = sent[cut.at(local)]
+        return *own.tolist(), int(own.sum()), *sent.sum(1).tolist()
 
     def check_split_backward(self) -> None:
         self.within.check_split_backward()
