@@ -50,7 +50,9 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
     divided = w.hidden / HIDDEN
     stages = getattr(inner, "stages", 1)
     changes: dict[str, Any] = {"seq": min(SEQ, w.seq), "vocab": min(VOCAB, w.vocab)}
-    changes |= {"layers": min(w.layers, LAYERS * stages), "hidden": HIDDEN, "heads": HEADS}
+    layers = max(min(w.layers, LAYERS * stages), w.moe_every)
+    changes |= {"layers": layers, "hidden": HIDDEN, "heads": HEADS}
+    changes["first_dense"] = min(w.first_dense, 1)
     if w.kv_heads:
         shares = prod(inner.axes.values()) if outer else max(sizes.values())
         changes["kv_heads"] = min(HEADS, max(HEADS * w.kv_heads // w.heads, shares))
