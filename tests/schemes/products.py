@@ -90,6 +90,8 @@ def mixture(rnd, w, cp):
         capacity=rnd.choice((None, None, 0.75, 1.5)) if cp == 1 else None,
         aux_loss=rnd.choice((0.0, 0.1)),
         routing=rnd.choice((None, None, tv.Routing(rnd.choice((0.0, 1.5)), rnd.randrange(9)))),
+        first_dense=rnd.choice((0, 0, 1)),
+        moe_every=rnd.choice((1, 1, 2)),
     )
 
 

@@ -1,15 +1,22 @@
 """Models whose blocks are not all alike, dense ones among those with experts: what each block is,
 every scheme that takes experts against one process, and formulas against captures."""
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations_with_replacement, pairwise
 from math import prod
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import captured, named
 from together import together
 
 import tpviz as tv
 from tpviz.schemes.ownership import local_shapes, num_local
+from tpviz.schemes.pipeline.split import balanced, balanced_unlike, ranges
+from tpviz.verbs.space import cells
+from tpviz.views.widgets.in_small import in_small
 
 FIRST = tv.GPT(
     layers=4, hidden=32, heads=4, seq=16, batch=8, vocab=64, experts=4, moe_ffn=24, first_dense=1
@@ -112,6 +119,91 @@ def test_models_without_a_block_of_experts_are_refused(sizes, said):
     with pytest.raises(ValueError, match=said):
         tv.GPT(**sizes)
     assert any(tv.GPT(layers=4, experts=4, first_dense=3).has_experts(i) for i in range(4))
+
+
+# -- stages of unequal cost ------------------------------------------------------------------------
+@given(st.randoms(use_true_random=False))
+def test_balanced_stages_are_as_fast_as_can_be(rnd):
+    """One stage a rank: no other stages have a faster slowest rank. Several: no worse than those
+    that count blocks."""
+    pp, deep = rnd.choice((2, 3)), rnd.choice((1, 1, 2))
+    rank_of, layers = tuple(range(pp)) * deep, rnd.randrange(pp * deep, 9)
+    slower = [1 + rnd.random() / 3 for _ in range(pp)]
+    costs = [rnd.choice((1.0, 0.3, 2.5)) for _ in range(layers)]
+    blocks, head = tuple(tuple(c * f for f in slower) for c in costs), rnd.choice((0.0, 0.5, 2.0))
+
+    def slowest(counts):
+        ranks = [0.0] * pp
+        for rank, own in zip(rank_of, ranges(counts)):
+            ranks[rank] += sum(blocks[block][rank] for block in own)
+        ranks[-1] += head
+        return max(ranks)
+
+    found, stages = balanced_unlike(blocks, rank_of, head), pp * deep
+    assert sum(found) == layers and all(found[1:-1])
+    others = [
+        counts
+        for ends in combinations_with_replacement(range(layers + 1), stages - 1)
+        if all((counts := [len(own) for own in cut((0, *ends, layers))])[1:-1])
+    ]
+    least = min(map(slowest, others))
+    assert slowest(found) <= (least if deep == 1 else 1.5 * least) * (1 + 1e-12)
+
+
+def cut(ends):
+    return [range(a, b) for a, b in pairwise(ends)]
+
+
+def test_balanced_stages_weigh_experts():
+    """Blocks with wide experts behind are fewer on their stage; where all are alike, as before."""
+    w = replace(FIRST, layers=8, first_dense=4, moe_ffn=400, ffn=16)
+    plan = TWO * replace(PP, layout="balanced")
+    (first, second), even = plan.blocks(w), (TWO * PP).blocks(w)
+    assert len(first) > len(even[0]) > len(second)
+    steps = [
+        tv.predict(TWO * replace(PP, layout=x), w, BOX).step_time for x in ("even", "balanced")
+    ]
+    assert steps[1] < steps[0]
+    plain = replace(w, first_dense=0)
+    assert balanced_unlike(((1.0, 1.0),) * 8, (0, 1), 0.5) == balanced(8, (0, 1), (1.0, 1.0), 0.5)
+    assert [len(own) for own in plan.blocks(plain)] == [4, 4]
+
+
+def test_bounds_are_never_above_the_prediction():
+    seen = 0
+    for w in KINDS.values():
+        for cell in fitting(w):
+            bound = cell.strategy.bounds(w, BOX)
+            for choice in cell.choices[len(cell.choices) % 9 :: 9]:
+                with suppress(ValueError):
+                    strategy = cell.made(choice)
+                    step = tv.predict(strategy, w, BOX).step_time * (1 + 1e-9)
+                    assert max(bound(choice, closely) for closely in (False, True)) <= step
+                    assert 0 < cell.strategy.least_of_all(w, BOX) <= step
+                    assert strategy.least_memory(w).total <= strategy.memory(w).total
+                    seen += 1
+    assert seen > 100, seen
+
+
+def fitting(w):
+    for cell in cells(w, 4, tv.Experts):
+        with suppress(ValueError):
+            cell.strategy.check(w)
+            yield cell
+
+
+# -- what else shows a model -----------------------------------------------------------------------
+def test_loads_are_those_of_blocks_with_experts():
+    loads = tv.expert_loads(tv.simulate(TWO, EVERY, BOX), EVERY)
+    assert loads.layers == ("blocks.1.mlp", "blocks.3.mlp")
+    assert (loads.rows.sum(-1) == EVERY.batch * EVERY.seq * EVERY.top_k).all()
+
+
+def test_in_small_dense_blocks_stay():
+    w, box = tv.models.llama4("400B", batch=8), tv.clusters.nvswitch_nodes()
+    small = in_small(tv.DataParallel(dp=8), replace(w, first_dense=3), box, 4).workload
+    assert not small.has_experts(0) and small.has_experts(small.layers - 1)
+    assert (small.ffn, small.moe_ffn) == (416, 208)
 
 
 # -- every scheme ----------------------------------------------------------------------------------

@@ -21,6 +21,9 @@ W = tv.GPT(
     routing=tv.Routing(),
 )
 GATED = replace(W, gated=True, norm="rms", bias=False, moe_ffn=96, shared_experts=1)
+FIRST = replace(W, first_dense=1)
+BEFORE = replace(W, moe_every=2, batch=16, moe_ffn=256, vocab=64, ffn=16)
+"""Its peak is in the second block, which has experts; the third and last is dense, and small."""
 TP, SP, WHOLE = tv.Megatron(tp=2), tv.Megatron(tp=2, sp=True), tv.Experts(ep=1, etp=2)
 data = partial(tv.DataParallel, bucket_mb=1.0)  # several tensors a bucket
 CASES = [
@@ -34,6 +37,9 @@ CASES = [
     (tv.Experts(ep=2) * data(dp=1, zero=2), replace(W, batch=16)),
     (tv.Experts(ep=2) * data(dp=1, zero=3, accumulation=2), replace(W, batch=32)),
     (tv.Experts(ep=2) * data(dp=4, zero=3, shard=2), replace(W, batch=64)),
+    (SP * WHOLE, FIRST),
+    (tv.Experts(ep=2), BEFORE),
+    (tv.Experts(ep=2) * data(dp=2, zero=3), replace(FIRST, batch=32)),
 ]
 
 

@@ -19,7 +19,7 @@ the last stage have a block less; ``decoder_first_pipeline_num_layers`` and
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby, pairwise, product
 from typing import Any
 
 from tpviz.core.checks import text, whole_number
@@ -144,7 +144,8 @@ def balanced_unlike(
 
     Where every rank has one stage it is exact, by dynamic programming over the places where stages
     end. Ranks with several stages begin with that of as many ranks as there are stages, and then
-    places move by a block as long as that makes the slowest rank faster.
+    blocks go from a stage to another as long as that makes the slowest rank faster: a local
+    optimum.
     """
     stages = len(rank_of)
     until = [[0.0, *accumulate(block[rank] for block in blocks)] for rank in rank_of]
@@ -171,8 +172,9 @@ def balanced_unlike(
 
 
 def _moved(ends, rank_of, cost):
-    """Places where stages end, each moved by a block as long as the slowest rank gets faster."""
-    inner = range(1, len(rank_of) - 1)
+    """Places where stages end, neighbouring ones together moved by a block, as long as the slowest
+    rank gets faster: one stage gives a block, another one gets one."""
+    inner, places = range(1, len(rank_of) - 1), range(1, len(rank_of))
 
     def slowest(ends):
         total = [0.0] * (max(rank_of) + 1)
@@ -180,18 +182,15 @@ def _moved(ends, rank_of, cost):
             total[rank] += cost(stage, *ends[stage : stage + 2])
         return sorted(total, reverse=True)
 
+    def moves():
+        for first, last, by in product(places, places, (-1, 1)):
+            moved = [end + by * (first <= k <= last) for k, end in enumerate(ends)]
+            least = all(moved[k] < moved[k + 1] for k in inner)
+            if least and moved == sorted(moved) and first <= last:
+                yield tuple(moved)
+
     while True:
-        moves = [
-            (*ends[:k], ends[k] + by, *ends[k + 1 :])
-            for k in range(1, len(rank_of))
-            for by in (-1, 1)
-        ]
-        moves = [
-            move
-            for move in moves
-            if move == tuple(sorted(move)) and all(move[k] < move[k + 1] for k in inner)
-        ]
-        best = min(moves, key=slowest, default=ends)
+        best = min(moves(), key=slowest, default=ends)
         if slowest(best) >= slowest(ends):
             return ends
         ends = best
