@@ -22,7 +22,7 @@ W = tv.GPT(
 )
 GATED = replace(W, gated=True, norm="rms", bias=False, moe_ffn=96, shared_experts=1)
 FIRST = replace(W, first_dense=1)
-BEFORE = replace(W, moe_every=2, batch=16, moe_ffn=256, vocab=64, ffn=16)
+BEFORE = replace(W, moe_every=2, seq=16, moe_ffn=256, vocab=64, ffn=16)
 """Its peak is in the second block, which has experts; the third and last is dense, and small."""
 TP, SP, WHOLE = tv.Megatron(tp=2), tv.Megatron(tp=2, sp=True), tv.Experts(ep=1, etp=2)
 data = partial(tv.DataParallel, bucket_mb=1.0)  # several tensors a bucket
