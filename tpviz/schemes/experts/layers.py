@@ -164,7 +164,9 @@ class ExpertMLP(nn.Module):
 
     def _after(self, y):
         if self.cut.etp > 1:
-            return (ReduceScatter if self.sp else Reduce).apply(y, self.inside)
+            if self.sp:
+                return ReduceScatter.apply(y, self.inside)
+            return Reduce.apply(y.clone() if y._is_view() else y, self.inside)  # works in place
         return Gather.apply(y, self.inside, 1) if self.cut.parts > 1 and not self.sp else y
 
     def _through(self, x, experts, under):
