@@ -21,7 +21,7 @@ MOVES = "() => document.querySelector('.tpv-playing') && performance.now()"
 def test_it_is_of_this_code():
     """The pictures that no run is in are what the script would write now."""
     there = places((DOCS / "gallery.html").read_text())
-    for name in ("blocks", "grid", "schedules", "context", "tiles", "mesh"):
+    for name in ("blocks", "grid", "schedules", "context", "experts", "tiles", "mesh"):
         [drawn] = places(getattr(gallery, name)())
         assert drawn in there, f"{name}: run make gallery"
     assert "](docs/gallery.html)" in (DOCS.parent / "README.md").read_text()
@@ -32,7 +32,7 @@ def test_everything_plays_and_every_slider_changes_its_picture(tab):
     tab.goto((DOCS / "gallery.html").as_uri())
     assert tab.wait_for_function(MOVES).json_value() < FIRST_MOTION
     places = tab.locator(".tpv-place")
-    assert places.count() == 9
+    assert places.count() == 11
     for i in range(places.count()):
         place = places.nth(i)
         place.scroll_into_view_if_needed()
@@ -57,7 +57,7 @@ def test_no_control_changes_a_height(width, tab):
     tab.set_viewport_size({"width": width, "height": 900})
     tab.emulate_media(reduced_motion="reduce")
     tab.goto((DOCS / "gallery.html").as_uri())
-    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 9")
+    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 11")
     assert check_heights(tab) > 100
 
 
@@ -65,7 +65,7 @@ def test_no_control_changes_a_height(width, tab):
 def test_anybody_can_use_it(tab):
     """axe-core finds nothing serious; at 200 % nothing is beside the window; Tab reaches all."""
     tab.goto((DOCS / "gallery.html").as_uri())
-    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 9")
+    tab.wait_for_function("() => document.querySelectorAll('[data-ready]').length === 11")
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         found = Axe().run(tab).response["violations"]

@@ -4,6 +4,7 @@ Each function draws one, as html for `tpviz.views.figures.page.document`. The mi
 and the comparison come from real ranks; the other pictures are counted or simulated.
 """
 
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -23,6 +24,7 @@ PARALLELISM = {
 }
 ASKED: dict[str, Any] = {"steps": 3, "timeout": 300}
 """Of an emulated run."""
+CHOICES = {"the router": None, "hot experts": tv.Routing(1.0)}
 NUMBERS = 240_000
 """float32, of an all-reduce: chunks of whole kilobytes on each of its rings."""
 
@@ -60,6 +62,25 @@ def context() -> str:
     """Balanced blocks of attention against contiguous ones."""
     view = tv.ContextView(tv.Context(cp=4), autoplay=True)
     return view.to_place({"kind": ["zigzag", "all_gather", "ulysses"], "cp": [2, 4, 8]})
+
+
+def experts() -> str:
+    """Rows to experts and back, with a hot expert and what a capacity drops."""
+    view = tv.ExpertsView(tv.Experts(ep=4), autoplay=True)
+    return view.to_place({"skew": [0.0, 0.5, 1.0, 2.0], "capacity": ["none", 1.0, 1.5]})
+
+
+def loads() -> str:
+    """Rows that each of four real ranks computed, step by step, from the bytes of their trace."""
+    strategy, mixture = tv.Experts(ep=4), tv.GPT(batch=16, experts=8, top_k=2)
+
+    def state(chooser):
+        w = replace(mixture, routing=CHOICES[chooser])
+        found = tv.expert_loads(tv.run(strategy, w, **ASKED, progress=False), w)
+        svg = fitted(found.to_svg(theme="page"))
+        return {"scene": {"svg": svg, "says": found.describe(), "captions": [found.describe()]}}
+
+    return swept("picture", {"chooser": CHOICES}, state)
 
 
 def tiles() -> str:
@@ -129,6 +150,7 @@ def thumbnails() -> str:
         grid: tv.GridView(tv.AxoNN(x=2, y=2, z=2), GPT).picture,
         schedules: tv.ScheduleView("shifted_critical_path", against="1f1b", p=4, m=8).picture,
         context: tv.ContextView(tv.Context(cp=4)).picture,
+        experts: tv.ExpertsView(tv.Experts(ep=4)).picture,
         tiles: tv.TileView(config="t3_mca", against="sequential").picture,
         mesh: tv.MeshView(Mesh({"dp": 2, "pp": 2, "tp": 2})),
     }
@@ -166,6 +188,15 @@ SECTIONS = {
         context,
         "Each rank attends with its own tokens to those before them, whose keys and values go "
         "round; cut in order, the last rank has most to do.",
+    ),
+    "Experts: every token's row goes to its experts": (
+        experts,
+        "A few experts of many compute a token, so rows travel to their ranks and back. The rank "
+        "of a hot expert makes all others wait; a capacity drops rows instead.",
+    ),
+    "Loads of experts, from a run": (
+        loads,
+        "What four real ranks computed in each training step, told by the bytes of their traces.",
     ),
     "T3: a GEMM fused with its reduce-scatter": (
         tiles,
