@@ -93,7 +93,7 @@ MUTATIONS = [
     ),
     Mutation(
         "schemes/zero/flat_param.py",
-        "self._others() if last else []",
+        "self._others() if last or self.outer else []",
         "self._others()",
         "tests/schemes/test_data.py",
     ),
@@ -102,6 +102,12 @@ MUTATIONS = [
         "nesterov=momentum > 0",
         "nesterov=False",
         "tests/schemes/test_diloco.py -k one_process",
+    ),
+    Mutation(
+        "schemes/zero/flat_param.py",
+        "if self.outer and self.zero < 2:",
+        "if self.outer and self.zero < 1:",
+        "tests/schemes/test_two_levels.py",
     ),
     Mutation(
         "schemes/zero/few_bits.py",

@@ -61,6 +61,7 @@ test_experts.py::test_products_of_eight_ranks_equal_one_process
 test_latent.py::test_every_way_equals_one_process
 test_data.py::test_equals_one_process test_diloco.py::test_equals_one_process
 test_few_bits.py::test_errors_are_within_what_scales_allow
+test_two_levels.py::test_equals_one_process
 test_megatron.py::test_equals_one_process
 test_experts_balance.py::test_every_way_equals_one_process
 test_memory_formulas.py::test_equals_what_is_tracked

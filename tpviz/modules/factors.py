@@ -22,6 +22,8 @@ REFUSED = {
     "accumulation": "run the microbatches yourself, all but the last within model.no_sync()",
     "zero": "optimizer states of a model that is not ours are its optimizer's "
     "(torch.distributed.optim.ZeroRedundancyOptimizer shards them)",
+    "gradients": "a DDP hook such as torch's own compresses those of a model that is not ours",
+    "within": "sums and gathers of a model that is not ours have one level",
     "tune": "products of a model that is not ours are not timed",
     "clip": "call model.clip_grad_norm_(most) after backward",
 }

@@ -148,7 +148,7 @@ class Factor:
         return replace(self, placement=order)  # pyright: ignore[reportCallIssue]
 
 
-OF_DATA = "replicate", "shard", "reshard"
+OF_DATA = "replicate", "shard", "reshard", "across", "within"
 """The axes of data parallelism where it has several, outer first."""
 
 

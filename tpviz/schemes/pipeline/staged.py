@@ -268,7 +268,7 @@ class Staged(Strategy):
         if self.zero_stage < 3:
             return getattr(self.inside, "flat_ranges", lambda w: {})(workload)
         shapes = self.inside.flat_shapes(workload)
-        return kept_ranges(flat_buckets(self, workload, shapes))
+        return kept_ranges(flat_buckets(self, workload, shapes), self.axes)
 
     def ledger(self, workload: GPT) -> "Ledger":
         return self.ledger_of(workload, 0)

@@ -150,6 +150,11 @@ class Pipeline(Staged):
                 f"{self.data.short} in a pipeline: what is sent in few bits are buckets, and a "
                 'pipeline has none; use gradients="full"'
             )
+        if self.data is not None and self.data.within:
+            raise ValueError(
+                f"{self.data.short} in a pipeline: gradients are summed in one level; use "
+                "within=0, or shard= with zero"
+            )
         object.__setattr__(self, "inner", inside_of_replicas(self.inner, experts=False))
         super().__post_init__()
 

@@ -86,8 +86,10 @@ def bounds(s: "DataParallel", w: "GPT", cluster: "Cluster") -> Callable[..., flo
             blocks = 0.0
         f, b = forward.serial, backward.serial
         blocks *= zero == 3
-        if s.gradients != "full":  # fewer bytes: left out
+        if s.gradients != "full" or s.within:  # fewer bytes: left out
             scatter = reduce = across = 0.0
+        if s.within:
+            gather = blocks = 0.0
         reduced = max(blocks, scatter) if s.kept > 1 else scatter + blocks if zero else reduce
         first = max(f, gather * (zero == 3))
         before = (s.accumulation - 1) * (first + max(b, reduced) if zero > 1 else f + b)

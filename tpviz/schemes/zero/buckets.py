@@ -4,13 +4,15 @@ A bucket is a run of whole parameters, one flat buffer, padded so that the ranks
 evenly. Buckets are listed in the order in which backward completes their gradients.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
 from tpviz.schemes.replicas import Classes, Replicas
 
 MEGABYTE = 1_000_000
+ACROSS = "across*"
 
 
 def unit_of(name: str) -> str:
@@ -29,7 +31,8 @@ class Bucket(NamedTuple):
 
     replicas : who adds up its gradients. block : number of the transformer block whose parameters
     these are, -1 for others.
-    late : the gradients are complete only after the inner strategy's own synchronisation.
+    late : the gradients are complete only after the inner strategy's own synchronisation. groups :
+    of two levels, in which its collectives are done; 1: in one.
     """
 
     parts: tuple[tuple[str, int, int], ...]
@@ -37,11 +40,18 @@ class Bucket(NamedTuple):
     replicas: Replicas
     block: int = -1
     late: bool = False
+    groups: int = 1
 
     @property
     def axis(self) -> str:
         """The axis of its collectives."""
         return self.replicas.axis
+
+    @property
+    def near(self) -> Replicas:
+        """Of its replicas those of one group, where they are in two levels, "across" and others."""
+        axis = self.axis.removeprefix(ACROSS)
+        return Replicas(axis, self.replicas.ranks // self.groups)
 
     @property
     def share(self) -> int:
@@ -126,13 +136,30 @@ def _bucket(names, sizes, padding, replicas, block, late):
     return Bucket(tuple(parts), numel, replicas, block, late)
 
 
-def kept_ranges(buckets: Iterable[Bucket]) -> dict[str, dict[str, Any]]:
-    """{parameter: {"axis": "dp", "ranges": which of its elements each rank keeps}} at ZeRO 3."""
-    return {
-        name: {"axis": b.axis, "ranges": _ranges(offset, numel, b.share, b.replicas.ranks)}
-        for b in buckets
-        for name, offset, numel in b.parts
-    }
+def kept_ranges(buckets: Iterable[Bucket], sizes: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """{parameter: {"axis": "dp", "ranges": which of its elements each rank keeps}} at ZeRO 3.
+    sizes : {axis: ranks} of the mesh, outer first."""
+    found = {}
+    for b in buckets:
+        order = _places(b, sizes)
+        for name, offset, numel in b.parts:
+            ranges = _ranges(offset, numel, b.share, b.replicas.ranks)
+            found[name] = {"axis": b.axis, "ranges": [ranges[k] for k in order]}
+    return found
+
+
+def _places(bucket, sizes):
+    """Which share each rank of a bucket's replicas has, in their order: of two levels neighbouring
+    shares are of ranks with the same place in all groups."""
+    axes = [axis for axis in sizes if axis in bucket.axis.split("*")]
+    inner = [axis for axis in axes if axis != "across" or bucket.groups == 1]
+    found = []
+    for place in product(*(range(sizes[axis]) for axis in axes)):
+        at, number = dict(zip(axes, place)), 0
+        for axis in (*inner, *(axis for axis in axes if axis not in inner)):
+            number = number * sizes[axis] + at[axis]
+        found.append(number)
+    return found
 
 
 def _ranges(offset, numel, share, ranks):

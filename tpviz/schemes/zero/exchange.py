@@ -76,8 +76,12 @@ class BucketExchange:
             self.launched += 1
 
     def wait(self) -> None:
-        """Wait for what is being reduced, and start what comes behind."""
+        """Wait for what is being reduced, and start what comes behind; of two levels from stage 2
+        on once the second of the bucket before is over, whose first one's sums are freed."""
         with label(phase="sync"):
+            for bucket in self.buckets if self.zero >= 2 else ():
+                if bucket.outer:
+                    bucket.added()
             for bucket in self.buckets:
                 bucket.reduced(self.last)
 
@@ -116,6 +120,8 @@ class BucketExchange:
         """A unit's parameters are needed now, and the next one's soon."""
         for bucket in self.of_unit.get(unit, ()):
             bucket.ready(self.phase)
+        for bucket in self.of_unit.get(unit, ()):
+            bucket.complete(self.phase)
         for after in self.todo[self.todo.index(unit) + 1 :][:1] if self.todo else ():
             self.gather(after)
 

@@ -13,6 +13,7 @@ Every ZeRO stage uses the same layout. A rank's share is its part of the flat bu
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +32,8 @@ class FlatBucket:
     """The buffers of one `buckets.Bucket` on this rank; the optimizer updates ``shard`` (zero >
     0). start_sum : `DataParallel.start_sum`, which stage 0 needs. across : the ranks that have the
     same share, if there are any. near : those over which parameters are gathered again after
-    forward, if these are fewer. bits : of a number of a gradient that is sent, 0: all."""
+    forward, if these are fewer. bits : of a number of a gradient that is sent, 0: all. outer : of
+    two levels the ranks of other groups; ``group`` is then that of one."""
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class FlatBucket:
         across: dist.ProcessGroup | None = None,
         near: dist.ProcessGroup | None = None,
         bits: int = 0,
+        outer: dist.ProcessGroup | None = None,
     ):
         self.late, self.unit, self.numel = bucket.late, bucket.unit, bucket.numel
         self.filled = sum(numel for _, _, numel in bucket.parts)
@@ -50,6 +53,7 @@ class FlatBucket:
         self.near, self.part, self.resharded = near, None, False
         self.bits, self.left = bits, list[Callable[[], Any]]()
         self.sent: list[Any] | None = None
+        self.outer, self.middle, self.halfway = outer, None, False
         self.names = [name for name, _, _ in bucket.parts]
         self.slots = {
             named[name]: slice(offset, offset + numel) for name, offset, numel in bucket.parts
@@ -68,7 +72,7 @@ class FlatBucket:
             view = self.whole[slot].view_as(parameter)
             view.copy_(parameter)
             parameter.data = view
-        share = own_of(self.whole, self.group)
+        share = self.own(self.whole)
         self.shard = torch.nn.Parameter(share.clone() if self.zero == 3 else share)
         self.shard.grad = torch.zeros_like(self.shard)
         if self.near:
@@ -77,6 +81,11 @@ class FlatBucket:
             _hold(self.part, False)
         if self.zero == 3:
             self.free()
+
+    def own(self, flat: torch.Tensor) -> torch.Tensor:
+        """This rank's share of a flat buffer, a view."""
+        part = own_of(flat, self.group)
+        return own_of(part, self.outer) if self.outer else part
 
     def _empty(self):
         first = next(iter(self.slots))
@@ -88,8 +97,11 @@ class FlatBucket:
         if self.zero == 3:
             _hold(self.whole)
         share, group = (self.part, self.near) if self.resharded else (self.shard, self.group)
+        into, self.halfway = self.whole, self.outer is not None
+        if self.outer:
+            group, into = self.outer, own_of(into, group)  # pyright: ignore[reportArgumentType]
         with label(phase=phase):
-            _, self.gathering = gather_first(share.detach(), group, self.whole)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
+            _, self.gathering = gather_first(share.detach(), group, into)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
 
     def ready(self, phase: str) -> None:
         """Wait until the parameters are whole."""
@@ -100,6 +112,14 @@ class FlatBucket:
             if self.resharded:
                 _hold(self.part, False)
                 self.resharded = False
+
+    def complete(self, phase: str) -> None:
+        """Of two levels the second: gather inside of the group what is there of all groups."""
+        if self.halfway:
+            self.halfway = False
+            with label(phase=phase):
+                part: Any = own_of(self.whole, self.group)  # pyright: ignore[reportArgumentType]
+                gather_first(part, self.group, self.whole)[1].wait()
 
     def reshard(self) -> None:
         """Free the full parameters after forward, but for a part that is gathered for backward."""
@@ -142,10 +162,13 @@ class FlatBucket:
     @property
     def behind(self) -> bool:
         """Whether another collective follows the first one of a sum."""
-        return bool(self.across or (self.bits and not self.zero))
+        return bool(self.across or self.outer or (self.bits and not self.zero))
 
     def reduce(self) -> None:
         """Start the first collective of the sum of the gradients, of `sums.sums`."""
+        if self.outer:
+            self._reduce_near()
+            return
         if self.bits:
             out = self.shard.grad if self.zero else own_of(self.grads, self.group)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
             self.reducing = self._scatter(self.grads, self.group, out, self.begun)
@@ -157,6 +180,19 @@ class FlatBucket:
         else:
             self.reducing = self.start_sum(self.grads, self.group)  # pyright: ignore[reportOptionalCall]
 
+    def _reduce_near(self):
+        """The first of two levels, whose sums are in ``middle``: up to stage 1 a part of the buffer
+        of gradients, which stays."""
+        grads: Any = self.grads
+        if self.bits:
+            part = own_of(grads, self.group)
+            self.middle = part if self.zero < 2 else torch.empty_like(part)
+            self.reducing = self._scatter(grads, self.group, self.middle)
+            return
+        if self.begun:
+            self.own(grads).add_(self.shard.grad)  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
+        self.middle, self.reducing = scatter_first(grads, self.group)
+
     def reduced(self, last: bool = False) -> None:
         """Wait for the collective; at ZeRO 2 and 3 it frees the full gradient. last : then start
         what else adds it up."""
@@ -164,7 +200,9 @@ class FlatBucket:
             return
         self.reducing.wait()
         self.reducing = None
-        self.left = self._others() if last else []
+        if self.outer and self.zero < 2:
+            self.middle = own_of(self.grads, self.group).copy_(self.middle)  # pyright: ignore[reportArgumentType]
+        self.left = self._others() if last or self.outer else []
         self.go_on()
         if self.zero >= 2:
             self.grads, self.begun = None, True
@@ -173,6 +211,8 @@ class FlatBucket:
     def _others(self) -> list[Callable[[], Any]]:
         """What starts each of the collectives behind the first."""
         share, across = self.shard.grad if self.shard is not None else None, self.across
+        if self.outer:
+            return self._far(share, self.middle, self.outer)
         if self.bits and not self.zero:
             return [lambda: self._gather(self.grads, self.group)]
         if self.bits and across:
@@ -184,6 +224,23 @@ class FlatBucket:
         if across:
             return [lambda: dist.all_reduce(share, group=across, async_op=True)]  # pyright: ignore[reportArgumentType]
         return []
+
+    def _far(self, share: Any, middle: Any, outer: Any) -> list[Callable[[], Any]]:
+        """The second of two levels, and where every rank needs the sum the first again."""
+        if self.zero and self.bits:
+            return [partial(self._scatter, middle, outer, share, self.begun)]
+        if self.zero:
+            return [lambda: scatter_first(middle, outer, share)[1]]
+        if self.bits:
+            return [
+                lambda: self._scatter(middle, outer, own_of(middle, outer)),
+                lambda: self._gather(middle, outer),
+                lambda: self._gather(self.grads, self.group),
+            ]
+        return [
+            lambda: dist.all_reduce(middle, group=outer, async_op=True),
+            lambda: gather_first(middle, self.group, self.grads)[1],
+        ]
 
     def _scatter(self, flat, group, out, added=False):
         return self._kept(Scattered(flat, group, self.bits, out, added))
@@ -205,7 +262,7 @@ class FlatBucket:
         """Wait for a collective behind the first."""
         if self.adding is not None:
             self.adding.wait()
-            self.adding = None
+            self.adding = self.middle = None
 
     def reset(self) -> None:
         """Begin a step: drop the old gradients and mark all as missing."""
@@ -232,9 +289,12 @@ class FlatBucket:
     def full_bounds(self) -> dict[str, torch.Tensor]:
         """{name: the most that each number of `full_gradients` may be off by}, after a step with
         ``sent`` a list, which keeps what was packed."""
-        found = None
+        found, before = None, 0
         for handle in self.sent or ():
+            if self.outer and self.zero and handle.group is self.group and found is not None:
+                found, before = None, before + found  # of the microbatches before
             found = handle.bound(found)
+        found = before + found  # pyright: ignore[reportOperatorIssue]
         if self.zero:
             return self.parts_of(found)  # pyright: ignore[reportArgumentType]
         return {n: found[s].view(p.shape) for n, (p, s) in zip(self.names, self.slots.items())}  # pyright: ignore[reportOptionalSubscript]
@@ -247,10 +307,11 @@ class FlatBucket:
 
     def parts_of(self, share: torch.Tensor) -> dict[str, torch.Tensor]:
         """{name: a part of the flat tensor of which ranks have a ``share``, in its shape}."""
-        whole, work = gather_first(share, self.group)
-        work.wait()
+        for group in (self.outer, self.group) if self.outer else (self.group,):
+            share, work = gather_first(share, group)
+            work.wait()
         return {
-            name: whole[slot].view(p.shape)
+            name: share[slot].view(p.shape)
             for name, (p, slot) in zip(self.names, self.slots.items(), strict=True)
         }
 
@@ -266,3 +327,5 @@ def gather_updated(buckets: Sequence[FlatBucket]) -> None:
         bucket.gather("optimizer")
     for bucket in buckets:
         bucket.ready("optimizer")
+    for bucket in buckets:
+        bucket.complete("optimizer")

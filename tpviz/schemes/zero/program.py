@@ -41,14 +41,26 @@ class DataParallelProgram(Program):
         self.module, self.named, self.splits = inner.module, inner.named, inner.splits
         self.zero, self.accumulation = strategy.zero, strategy.accumulation
         buckets, named = strategy.buckets(workload), self.named
-        groups = {axis: group_along(mesh, axis) for axis in dict.fromkeys(b.axis for b in buckets)}
+        axes = dict.fromkeys(b.near.axis for b in buckets)
+        groups = {axis: group_along(mesh, axis) for axis in axes}
+        outer = mesh.get_group("across") if strategy.within else None
         self.rows = [(0, axis) for axis in reversed(strategy.data_axes)]
         axis, copies = strategy.across
         across = mesh.get_group(axis) if copies > 1 else None
         near = mesh.get_group("reshard") if strategy.kept > 1 else None
         bits = BITS[strategy.gradients]
         self.buckets = [
-            FlatBucket(b, named, groups[b.axis], self.zero, strategy.start_sum, across, near, bits)
+            FlatBucket(
+                b,
+                named,
+                groups[b.near.axis],
+                self.zero,
+                strategy.start_sum,
+                across,
+                near,
+                bits,
+                outer,
+            )
             for b in buckets
         ]
         shared = {p for bucket in self.buckets for p in bucket.slots}
@@ -80,7 +92,7 @@ class DataParallelProgram(Program):
     def before_forward(self, microbatch: int) -> None:
         """Mark all gradients as missing; at ZeRO 2 and 3 also free the full ones."""
         if self.zero >= 2:
-            self.exchange.wait()
+            self.exchange.finish()
         last = microbatch == self.accumulation - 1
         self.exchange.expect(held=self.zero < 2 and not last, last=last)
 
@@ -92,6 +104,8 @@ class DataParallelProgram(Program):
             self.exchange.begin("forward", self.units)
             for bucket in roots:
                 bucket.ready("forward")
+            for bucket in roots:
+                bucket.complete("forward")
         return self.inner.forward(batch)
 
     def before_backward(self) -> None:

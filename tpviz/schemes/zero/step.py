@@ -27,6 +27,8 @@ block's reduce-scatter queues behind that all-gather, and the next all-gather be
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpviz.core.step import (
@@ -43,7 +45,7 @@ from tpviz.schemes.gpt.step import update
 from tpviz.schemes.strategy import step_of
 
 from .buckets import gathered, unit_of
-from .sums import sums
+from .sums import gathers, sums
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -76,7 +78,8 @@ class ExchangeParts:
     """What `exchange.BucketExchange` does, as data: ``parts`` grows by what is issued and awaited.
 
     gathers : {unit: the collectives that gather it}, of those that stage 3 gathers one ahead.
-    again : the same in backward, where these are others.
+    again : the same in backward, where these are others. second : {unit: what follows its gathers},
+    in two levels, of which ``prompt`` waits for each sum before the next.
     """
 
     def __init__(
@@ -84,12 +87,14 @@ class ExchangeParts:
         zero: int,
         gathers: Mapping[str, Sequence[Collective]],
         again: Mapping[str, Sequence[Collective]] | None = None,
+        second: Mapping[str, Sequence[Collective]] = MappingProxyType({}),
     ):
         self.zero, self.gathers = zero, gathers
         self.again = gathers if again is None else again
         self.parts, self.made = list[Part](), Operations()
         self.last, self.todo, self.asked = {}, [], {}
         self.then, self.added, self.left = (), {}, []
+        self.second, self.prompt = second, bool(second) and zero >= 2
 
     def add(self, phase: str, layer: str = "") -> None:
         """End a part here, if there is anything in it."""
@@ -108,12 +113,18 @@ class ExchangeParts:
         """A unit's parameters are needed now, and the next one's soon."""
         if unit in self.todo:
             self.await_all(self.asked.get(unit, {}))
+            self.one_by_one(self.second.get(unit, ()))
             for after in self.todo[self.todo.index(unit) + 1 :][:1]:
                 self._gather(after)
 
     def _gather(self, unit):
         # none where all gradients are late
         self.asked[unit] = {move.axis: self.made.issue(move) for move in self.now.get(unit, ())}
+
+    def one_by_one(self, moves: Iterable[Collective]) -> None:
+        """Start each and wait for it."""
+        for move in moves:
+            self.made.wait(self.made.issue(move))
 
     def await_all(self, tickets: "Mapping[str, tuple[str, int] | None]") -> None:
         """Wait for {axis: the last collective on it}."""
@@ -133,6 +144,8 @@ class ExchangeParts:
 
     def wait(self) -> None:
         """Wait for what is being reduced, and start what comes behind."""
+        if self.prompt:
+            self.await_all(self.added)
         self.await_all(self.last)
         self.last = {}
         for move in self.then[:1]:
@@ -156,21 +169,23 @@ class _Step(ExchangeParts):
         self.buckets = strategy.buckets(workload)
         self.sums = [sums(strategy, bucket, workload.itemsize) for bucket in self.buckets]
         self.units = [f"blocks.{number}" for number in range(workload.layers)]
-        self.all, of_blocks = [self._move(b, "all_gather") for b in self.buckets], {}
-        for b, move in zip(self.buckets, self.all):
+        self.all, self.rest, of_blocks, second = [], [], {}, {}
+        for b in self.buckets:
+            move, *rest = gathers(b, workload.itemsize, bool(strategy.within))
+            self.all.append(move)
+            self.rest.append(rest)
             of_blocks.setdefault(b.unit, []).append(move)
+            second.setdefault(b.unit, []).extend(rest)
+        second = second if strategy.within else {}
         again = of_blocks if strategy.reshard_after_forward else {}
         if strategy.kept > 1:
             again = {u: [m._replace(axis="reshard") for m in of] for u, of in of_blocks.items()}
-        super().__init__(strategy.zero, of_blocks, again)
+        super().__init__(strategy.zero, of_blocks, again, second)
         self.missing = [1 if bucket.late else len(bucket.parts) for bucket in self.buckets]
         self.of = {
             name: k for k, b in enumerate(self.buckets) if not b.late for name, _, _ in b.parts
         }
         self.launched, self.entered = 0, None
-
-    def _move(self, bucket, kind):
-        return Collective(bucket.axis, kind, bucket.numel * self.workload.itemsize)
 
     def over(self, parts, last=True):
         """Parts of the whole step from those of the inner one; or of a microbatch but the last."""
@@ -200,7 +215,7 @@ class _Step(ExchangeParts):
         """Full buckets are sent in order, and shares of the last microbatch."""
         while self.launched < len(self.buckets) and not self.missing[self.launched]:
             first, *then = self.sums[self.launched]
-            self.reduce([first], then=then if last else ())
+            self.reduce([first], then=then if last or self.strategy.within else ())
             self.launched += 1
         self.add("sync")
 
@@ -211,11 +226,12 @@ class _Step(ExchangeParts):
         if (phase, unit) == self.entered:
             return
         if self.entered is None:
-            pairs = zip(self.buckets, self.all)
-            roots = [move for b, move in pairs if b.unit not in self.units]
-            asked = {move.axis: self.made.issue(move) for move in roots}
+            pairs = zip(self.buckets, self.all, self.rest)
+            roots = [(move, rest) for b, move, rest in pairs if b.unit not in self.units]
+            asked = {move.axis: self.made.issue(move) for move, _ in roots}  # pyright: ignore[reportAttributeAccessIssue]
             self.begin(phase, self.units)
             self.await_all(asked)
+            self.one_by_one(chain.from_iterable(rest for _, rest in roots))
             self.add(phase, "embed")
         elif phase == "backward" and self.entered[0] == "forward":
             self.begin(phase, self.units[::-1])
@@ -234,4 +250,5 @@ class _Step(ExchangeParts):
         if self.zero < 3:
             self.made.append(Issues(tuple(self.all)))
             self.made += [Wait(axis) for axis in dict.fromkeys(move.axis for move in self.all)]
+            self.one_by_one(chain.from_iterable(self.rest))
             self.add("optimizer")

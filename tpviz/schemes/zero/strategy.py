@@ -76,6 +76,9 @@ class DataParallel(Strategy):
     ``gradients`` of "int8" or "int4" are sent as blocks of integers with a scale each, ZeRO++'s qgZ
     (`few_bits`): a quarter or an eighth of float32's bytes, and not the same numbers.
     `tpviz.gradient_error` shows by how much; what packing takes a device is in no prediction.
+
+    ``within`` n does each sum and each gather in two levels, inside of groups of n neighbours, as
+    those of a machine, and across: of each group's bytes then 1/n as many cross (`sums`).
     """
 
     dp: int = knob(4, help="ranks that share the batch", low=1, high=65536)
@@ -109,6 +112,12 @@ class DataParallel(Strategy):
         "full",
         help="gradients are sent in their own precision, or in blocks of integers (ZeRO++)",
         choices=tuple(BITS),
+    )
+    within: int = knob(
+        0,
+        help="neighbours of a machine: sums and gathers inside of it and across; 0: in one level",
+        low=0,
+        high=65536,
     )
     placement: str = ""
 
@@ -153,6 +162,24 @@ class DataParallel(Strategy):
         if self.shard == self.dp:
             object.__setattr__(self, "shard", 0)
         self._check_reshard()
+        if self.within:
+            self._check_within()
+
+    def _check_within(self):
+        if self.within == 1:
+            raise ValueError(
+                "within=1 leaves one rank in a group, so nothing is inside: use within=0, or one "
+                f"of within={divisors(self.dp)[1:-1]}"
+            )
+        divides("dp", self.dp, "within", self.within)
+        if self.shard or self.kept > 1:
+            other = f"shard={self.shard}" if self.shard else f"reshard_after_forward={self.kept}"
+            raise ValueError(
+                f"within={self.within} with {other}, which has groups of its own: use within=0, or "
+                "shard=0 and reshard_after_forward=True"
+            )
+        if self.within == self.dp:
+            object.__setattr__(self, "within", 0)
 
     def _check_reshard(self):
         kept = f"reshard_after_forward={self.reshard_after_forward}"
@@ -179,7 +206,8 @@ class DataParallel(Strategy):
         beside = hasattr(other, "stages") and not other.shares_batch  # `Pipeline.takes` does it
         if not plain or beside:
             return None
-        plain = not self.zero and self.gradients == "full" and type(self) is DataParallel
+        few = self.gradients != "full" or self.within
+        plain = not self.zero and not few and type(self) is DataParallel
         if own_replicas(other) == 1 and plain:
             return with_replicas(other, self.dp)
         return replace(self, inner=other)
@@ -236,11 +264,18 @@ class DataParallel(Strategy):
     @property
     def sent_in_parts(self) -> int:
         """How many parts of a rank's share of a bucket are sent by themselves; 0: it is whole."""
-        return self.across.ranks if self.gradients != "full" else 0
+        return self.across.ranks if self.gradients != "full" or self.within else 0
+
+    @property
+    def levels(self) -> int:
+        """Groups of two levels of collectives; 1: these have one level."""
+        return self.dp // self.within if self.within else 1
 
     @property
     def data_axes(self) -> dict[str, int]:
         """{axis: ranks} that share the batch, outer first."""
+        if self.within:
+            return {"across": self.levels, "within": self.within}
         if not self.shard and self.kept == 1:
             return {"dp": self.dp}
         ranks, n = self.shard or self.dp, self.kept
@@ -250,6 +285,9 @@ class DataParallel(Strategy):
     def knobs_of(self, sizes: Mapping[str, int]) -> dict[str, Any]:
         """The knobs by which `data_axes` have other ``sizes``."""
         own = {axis: sizes[axis] for axis in self.data_axes}
+        if self.within:
+            dp, n = prod(own.values()), own["within"]
+            return {"dp": dp, "within": n if 1 < n < dp else 0}
         shard, n = own.get("shard", 0), own.get("reshard", 1)
         kept = {} if self.kept == 1 else {"reshard_after_forward": n if n > 1 < shard else True}
         return {"dp": prod(own.values()), "shard": shard * n if shard * n > 1 else 0, **kept}
@@ -367,7 +405,7 @@ class DataParallel(Strategy):
         """{parameter: {"axis", "ranges": what each dp index keeps}} at ZeRO 3, else nothing."""
         if self.zero < 3 or self.replicas.ranks == 1:
             return {}
-        return kept_ranges(self.buckets(workload))
+        return kept_ranges(self.buckets(workload), self.axes)
 
 
 def inside_of_replicas(inner: Any, experts: bool = True) -> Any:
@@ -409,7 +447,8 @@ def _buckets(strategy: "DataParallel", workload: "GPT"):
     """The ledger, the cost and the memory all ask for them."""
     shapes, partial, _ = _inside(strategy.inside, workload, strategy.local(workload))
     return tuple(
-        buckets_of(
+        bucket._replace(groups=strategy.levels)
+        for bucket in buckets_of(
             shapes,
             strategy.classes(workload),
             strategy.zero,

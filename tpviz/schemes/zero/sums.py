@@ -9,6 +9,15 @@ In few bits, P(k) being the bytes that k numbers take when packed, of N numbers:
 
     over n       all-to-all of n P(N / n) in place of the reduce-scatter
     everywhere   behind it an all-gather of n P(N / n): with it, of an all-reduce
+
+In two levels (`within`), n ranks in each of m groups: what is over n m ranks above becomes
+
+    reduce-scatter  of S over n, then of S / n over m
+    all-reduce      reduce-scatter of S over n, all-reduce of S / n over m, all-gather of S over n
+    all-gather      of S / n over m, then of S over n
+
+so that a rank sends (m - 1) / m S / n across groups, where in a ring of all the ranks one of each
+group sends (n m - 1) / (n m) S. In few bits an all-to-all in place of each reduce-scatter: qgZ.
 """
 
 from typing import TYPE_CHECKING
@@ -41,15 +50,44 @@ def sums(s: "DataParallel", bucket: "Bucket", item: int) -> tuple[Collective, ..
     (axis, ranks), numel = bucket.replicas, bucket.numel
     across, copies = s.across
     bits = BITS[s.gradients]
+    if s.within:
+        return _in_two_levels(s, bucket, item, bits)
     if not bits:
         first = Collective(axis, "reduce_scatter", numel * item) if s.zero else None
         then = (Collective(across, "all_reduce", numel // ranks * item),) * (copies > 1)
         return first or s.summing(numel * item)._replace(axis=axis), *then
 
-    def pair(axis: str, ranks: int, numel: int):
-        size = ranks * packed_bytes(numel // ranks, bits)
-        return tuple(Collective(axis, kind, size) for kind in ("all_to_all", "all_gather"))
-
-    inside = pair(axis, ranks, numel)
-    then = pair(across, copies, numel // ranks) if copies > 1 else ()
+    inside = _packed(axis, ranks, numel, bits)
+    then = _packed(across, copies, numel // ranks, bits) if copies > 1 else ()
     return (inside[0], *then) if s.zero else inside
+
+
+def _packed(axis: str, ranks: int, numel: int, bits: int):
+    """(the all-to-all, the all-gather) of so many numbers."""
+    size = ranks * packed_bytes(numel // ranks, bits)
+    return tuple(Collective(axis, kind, size) for kind in ("all_to_all", "all_gather"))
+
+
+def _in_two_levels(s: "DataParallel", bucket: "Bucket", item: int, bits: int):
+    near, ranks = bucket.near
+    size, part = bucket.numel, bucket.numel // ranks
+    if bits:
+        inside, outside = (
+            _packed(near, ranks, size, bits),
+            _packed("across", s.levels, part, bits),
+        )
+        return (inside[0], outside[0]) if s.zero else (inside[0], *outside, inside[1])
+    first = Collective(near, "reduce_scatter", size * item)
+    if s.zero:
+        return first, Collective("across", "reduce_scatter", part * item)
+    again = Collective(near, "all_gather", size * item)
+    return first, Collective("across", "all_reduce", part * item), again
+
+
+def gathers(bucket: "Bucket", item: int, two_levels: bool) -> tuple[Collective, ...]:
+    """The collectives that gather a bucket's parameters, one behind the other."""
+    size, near = bucket.numel * item, bucket.near
+    if not two_levels:
+        return (Collective(bucket.axis, "all_gather", size),)
+    across = Collective("across", "all_gather", size // near.ranks)
+    return across, Collective(near.axis, "all_gather", size)
