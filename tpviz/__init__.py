@@ -22,7 +22,7 @@ _HOMES = {
     "tpviz.cluster": ["Cluster", "Device", "Dimension", "Level"],
     "tpviz.core.labels": ["label"],
     "tpviz.views.matrix": ["communication_matrix"],
-    "tpviz.views.expert_loads": ["expert_loads"],
+    "tpviz.verbs.expert_loads": ["expert_loads"],
     "tpviz.schemes.strategy": ["Strategy"],
     "tpviz.schemes": ["strategies"],
     "tpviz.schemes.megatron.strategy": ["Megatron"],
@@ -85,7 +85,7 @@ drawn_by(
     {
         "tpviz.cluster.description.Cluster": "tpviz.views.figures.cluster",
         "tpviz.views.collectives.result.Microscope": "tpviz.views.figures.microscope",
-        "tpviz.views.expert_loads.ExpertLoads": "tpviz.views.figures.expert_loads",
+        "tpviz.verbs.expert_loads.ExpertLoads": "tpviz.views.figures.expert_loads",
         "tpviz.views.matrix.CommunicationMatrix": "tpviz.views.figures.matrix",
         "tpviz.evidence.report.Report": "tpviz.views.figures.report",
         "tpviz.verbs.calibrate.Calibration": "tpviz.views.figures.calibration",

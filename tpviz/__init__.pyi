@@ -61,6 +61,7 @@ from .verbs.calibrate import calibrate as calibrate
 from .verbs.capture import capture as capture
 from .verbs.compare import Comparison as Comparison
 from .verbs.compare import compare as compare
+from .verbs.expert_loads import expert_loads as expert_loads
 from .verbs.gradient_error import gradient_error as gradient_error
 from .verbs.predict import Prediction as Prediction
 from .verbs.predict import predict as predict
@@ -71,7 +72,6 @@ from .verbs.simulate import simulate as simulate
 from .verbs.slow_motion import in_slow_motion as in_slow_motion
 from .verbs.verify import verify as verify
 from .views.collectives.observe import microscope as microscope
-from .views.expert_loads import expert_loads as expert_loads
 from .views.matrix import communication_matrix as communication_matrix
 from .views.widgets import BlocksView as BlocksView
 from .views.widgets import ContextView as ContextView

@@ -390,6 +390,23 @@ def test_a_straggler_beside_a_hot_expert_is_told_apart():
         assert f"Rank {rank} is a straggler" in found.verdict
 
 
+@pytest.mark.parametrize("strategy", PRODUCTS[:3], ids=lambda s: s.short)
+def test_loads_that_a_router_chose_are_read_from_the_measured_step(strategy):
+    """The program captured has even loads; what the measured one had is as if it had been given."""
+    told, _ = hot(strategy, 1)
+    w = replace(HOT, routing=tv.Routing(1.5, 1))
+    program, made = tv.capture(strategy, w), tv.compare(strategy, HOT, PAIRS, run=False)
+    made.measured = tv.simulate(strategy, w, PAIRS, capture=program)
+    parts = {r: program.traces[own].meta["parts"][own] for r, own in program.model.items()}
+    made.measured.meta["parts"] = parts
+    found = made.residual
+    assert found.hot == told.hot._replace(times=found.hot.times, ranks=found.hot.ranks)
+    assert {*found.hot.ranks} <= {*told.hot.ranks} and not found.stragglers
+    assert found.parts["imbalance"] == pytest.approx(told.parts["imbalance"], rel=0.02)
+    assert abs(found.parts["unexplained"]) < 1e-9 * found.measured
+    assert sum(found.parts.values()) == pytest.approx(found.measured, rel=1e-9)
+
+
 def test_mean_loads_are_the_same_work():
     """Of all ranks together, FLOPs and bytes are those of the program; and even ones have none."""
     w = replace(HOT, routing=tv.Routing(2.0, 3))

@@ -187,8 +187,7 @@ class Recorder:
             group = {"axis": source.axis, "members": source.members, "seq": source.seq}
             of = {**group, "waits_for": ids[id(row)], **self._where(where)}
             add(start, end, kind="wait", name=f"wait {row[0]}", **of)
-        parts = {ids[id(row)]: tuple(row[9]) for row in self.comms if row[9]}
-        return Trace.from_events(events, self._meta(rank, parts))
+        return Trace.from_events(events, self._meta(rank))
 
     def _comm_event(self, row: list[Any], rank: int):
         collective, start, end, where, payload, members, axis, seq, terms, _ = row
@@ -216,7 +215,7 @@ class Recorder:
             layer = self.phases.layer_of(sequence)
         return dict(zip(WHERE, (phase, layer, microbatch, chunk, step)))
 
-    def _meta(self, rank: int, parts: dict[int, tuple[int, ...]]):
+    def _meta(self, rank: int):
         device = "cuda" if isinstance(self.clock, CudaClock) else "cpu"
         count = len(self.kernels)
         meta: dict[str, Any] = {
@@ -229,8 +228,8 @@ class Recorder:
         }
         if not isinstance(self.clock, OrderClock):
             meta["hosts"] = {rank: host()}
-        elif parts:  # of a captured program, to replay it: {id: bytes to each member}
-            meta["parts"] = parts
+        if parts := [list(row[9]) for row in self.comms if row[9]]:
+            meta["parts"] = {rank: parts}
         unrecorded = adapters.unrecorded(backend.is_recorded) if dist.is_initialized() else []
         if unrecorded:
             meta["unrecorded"] = unrecorded

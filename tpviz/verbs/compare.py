@@ -5,7 +5,7 @@ c.ratio, c.residual.parts, c.residual.verdict
 """
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +16,8 @@ from tpviz.ranks.bar import viewer
 
 from .capture import capture as capture_program
 from .checks import check_faults
-from .imbalance import evened, hottest, with_even_loads
+from .expert_loads import expert_loads
+from .imbalance import as_measured, evened, hottest, hottest_of, with_even_loads
 from .predict import predict
 from .residual import residual
 from .run import run as measure
@@ -177,10 +178,27 @@ class Comparison(Tabled):
         measured = self.simulated if self.measured is None else self.measured
         simulated = self.simulated if len(self.simulated.steps) >= steps else None
         again = partial(self.replay, steps=steps)
+        if self._measured_loads is not None:
+            own = partial(self._replayed, self._measured_loads, self.workload, steps=steps)
+            return residual(measured, self.cluster, own, None, again, self._hottest(measured))
         if self._even is None:
             return residual(measured, self.cluster, again, simulated)
         hot = hottest(self.strategy, self.workload, self.capture.model)
         return residual(measured, self.cluster, again, simulated, partial(again, even=True), hot)
+
+    @cached_property
+    def _measured_loads(self):
+        """The program with the loads of a measured step, where a router chose them; else None."""
+        w = self.workload
+        if self.measured is None or not w.experts or w.routing or w.capacity:
+            return None
+        return as_measured(self.capture, self.measured)
+
+    def _hottest(self, measured):
+        cut = getattr(self.strategy, "inside", self.strategy).local(self.workload).cut
+        with suppress(ValueError):
+            return hottest_of(expert_loads(median_step(measured), self.workload, cut.etp))
+        return None
 
     @cached_property
     def capture(self) -> "Capture":
@@ -208,16 +226,15 @@ class Comparison(Tabled):
     ) -> "Trace":
         """Simulate the captured program again, with other options (see `tpviz.simulate`). even :
         with mean loads of experts."""
-        uneven = even and self._even is not None
-        return simulate(
-            self.strategy,
-            with_even_loads(self.workload) if uneven else self.workload,
-            cluster or self.cluster,
-            steps=steps,
-            contention=contention,
-            faults=faults,
-            capture=self._even if uneven else self.capture,
+        program, w = self.capture, self.workload
+        if even and self._even is not None:
+            program, w = self._even, with_even_loads(w)
+        return self._replayed(
+            program, w, cluster or self.cluster, steps=steps, contention=contention, faults=faults
         )
+
+    def _replayed(self, program, workload, cluster, **options):
+        return simulate(self.strategy, workload, cluster, capture=program, **options)
 
     def _check_same(self, trace: "Trace"):
         """Raise ``ValueError`` unless the trace says it is of what was predicted."""

@@ -16,14 +16,18 @@ import numpy as np
 from tpviz.cluster.clock.program import Capture
 from tpviz.cluster.exchanges import UNEQUAL
 from tpviz.core.mesh import Mesh
+from tpviz.core.routing import Routing
 from tpviz.core.tables import listed
 from tpviz.core.trace.columns import codes
+from tpviz.core.trace.steps import median_step
 from tpviz.core.trace.table import Trace
 from tpviz.schemes.strategy import seen_by
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
     from tpviz.schemes.strategy import Strategy
+
+    from .expert_loads import ExpertLoads
 
 NAMED = 1.15
 """A rank is named when its experts have more than this many times the mean of rows."""
@@ -33,21 +37,21 @@ CLOSE = 0.95
 
 class HotExpert(NamedTuple):
     """The ranks whose experts have most rows, ``times`` the mean of all ranks, and the expert of
-    these that most tokens choose: the part ``share`` of all."""
+    these that most tokens choose: the part ``share`` of all. layer : where that is so of one."""
 
     ranks: tuple[int, ...]
     expert: int
     share: float
     times: float
+    layer: str = ""
 
     def __str__(self):
-        many = len(self.ranks) > 1
-        who = (
-            f"rank{'s' * many} {listed([*map(str, self.ranks)], most=4)} ha{'ve' if many else 's'}"
-        )
+        ranks = listed([*map(str, self.ranks)], most=4)
+        who = f"rank {ranks} has" if len(self.ranks) == 1 else f"ranks {ranks} have"
+        where = f" in {self.layer}" * bool(self.layer)
         return (
-            f"{who} expert {self.expert}, which {100 * self.share:.0f} % of the tokens choose, and "
-            f"{self.times:.2f} times the mean of rows"
+            f"{who}{where} expert {self.expert}, which {100 * self.share:.0f} % of the tokens "
+            f"choose, and {self.times:.2f} times the mean of rows"
         )
 
 
@@ -63,7 +67,7 @@ def hottest(strategy: "Strategy", workload: "GPT", model: Mapping[int, int]) -> 
     rank = next(rank for rank, number in of_ranks.items() if number == most)
     first, own = rows[rank]
     expert, w = first + int(own.argmax()), workload
-    chosen = w.routing.counts(w.experts, w.top_k, w.num_positions) if w.routing else own  # pyright: ignore[reportOptionalMemberAccess]
+    chosen = (w.routing or Routing()).counts(w.experts, w.top_k, w.num_positions)
     ranks = (
         rank
         for rank, source in sorted(model.items())
@@ -71,6 +75,29 @@ def hottest(strategy: "Strategy", workload: "GPT", model: Mapping[int, int]) -> 
     )
     share = float(chosen[expert] / w.num_positions)
     return HotExpert(tuple(ranks), expert, share, float(most / mean))
+
+
+def hottest_of(loads: "ExpertLoads") -> HotExpert | None:
+    """As `hottest`, from the loads of a measured step, where its kernels tell them: of all layers
+    together, or of the most uneven one, since a router chooses in each anew."""
+    if loads.experts is None:
+        return None
+    one = loads.of_layers()
+    if one.times.max() <= NAMED:
+        each = map(loads.of_layers, range(len(loads.layers)))
+        one = max(each, key=lambda layer: layer.times.max())
+    times = one.times[0]
+    if times.max() <= NAMED:
+        return None
+    rank, (expert, share), rows = one.busiest[0], one.hot[0], one.rows[0, 0]
+    index = [group.index(own) for own, group in zip(one.ranks, one.groups)]
+    at = one.ranks.index(rank)
+    ranks = (
+        own
+        for place, own in enumerate(one.ranks)
+        if index[place] == index[at] and rows[place] >= CLOSE * rows[at]
+    )
+    return HotExpert(tuple(ranks), expert, share, float(times.max()), one.layers[0])
 
 
 def _rows(strategy, w, rank):
@@ -110,23 +137,55 @@ def with_even_loads(workload: "GPT") -> "GPT":
 
 def _averaged(traces):
     """The traces, with the mean of the k-th kernel of their MLPs and of the k-th exchange."""
-    orders = [np.argsort(trace["start"], kind="stable") for trace in traces]
-    kernels = [order[_of_mlps(trace)[order]] for trace, order in zip(traces, orders)]
-    moves = [order[(trace["name"] == UNEQUAL)[order]] for trace, order in zip(traces, orders)]
+    kernels, moves = zip(*map(_loaded, traces))
 
     def mean(column, rows):
         found = np.mean([trace[column][own] for trace, own in zip(traces, rows)], 0)
         return found.round().astype(np.int64)
 
-    flops, bytes, sent = mean("flops", kernels), mean("bytes", kernels), mean("bytes", moves)
-    for trace, own, moved in zip(traces, kernels, moves):
-        columns = dict(trace.columns) | {n: trace[n].copy() for n in ("flops", "bytes")}
-        columns["flops"][own], columns["bytes"][own], columns["bytes"][moved] = flops, bytes, sent
-        parts = dict(trace.meta.get("parts", {}))
-        for key, size in zip(trace["id"][moved].tolist(), sent.tolist()):
-            if ranks := len(parts.get(key, ())):
-                parts[key] = (size / (ranks - 1),) * ranks
-        yield Trace(columns, {**trace.meta, "parts": parts})
+    work = mean("flops", kernels), mean("bytes", kernels)
+    sent = mean("bytes", moves)
+    for trace in traces:
+        ((rank, parts),) = trace.meta.get("parts", {0: ()}).items()
+        sizes = [[size / (len(of) - 1)] * len(of) for of, size in zip(parts, sent.tolist())]
+        yield _with(trace, rank, work, sent, sizes)
+
+
+def as_measured(capture: Capture, measured: Trace) -> Capture | None:
+    """The program with the work of MLPs and the parts of all-to-alls that each rank had in the
+    measured (median) step, as where a router chooses; None where these are the program's own, or
+    the step is of another program."""
+    step, traces = median_step(measured), {}
+    for rank in range(capture.world_size):
+        program, mine = capture.trace(rank), measured.select(rank=rank)
+        (kernels, moves), (ran, sent) = _loaded(program), _loaded(step.select(rank=rank))
+        known, of = measured.fact("parts").get(rank, []), _loaded(mine)[1]
+        if (len(kernels), len(moves)) != (len(ran), len(sent)) or len(known) != len(of):
+            return None
+        here = step.select(rank=rank)
+        inside = np.isin(mine["id"][of], here["id"][sent])
+        parts = [own for own, now in zip(known, inside.tolist()) if now]
+        work = here["flops"][ran], here["bytes"][ran]
+        traces[rank] = _with(program, rank, work, here["bytes"][sent], parts)
+    if not any((traces[r]["flops"] != capture.trace(r)["flops"]).any() for r in traces):
+        return None
+    return Capture(capture.axes, traces, {rank: rank for rank in traces}, capture.meta)
+
+
+def _with(trace, rank, work, sent, parts):
+    """The trace with other (FLOPs, bytes) of MLPs' kernels, and exchanges."""
+    kernels, moves = _loaded(trace)
+    columns = dict(trace.columns) | {name: trace[name].copy() for name in ("flops", "bytes")}
+    columns["flops"][kernels], columns["bytes"][kernels] = work
+    columns["bytes"][moves] = sent
+    return Trace(columns, {**trace.meta, "parts": {rank: parts}})
+
+
+def _loaded(trace):
+    """(rows of MLPs' kernels, of all-to-alls of unequal parts), each in order."""
+    order = np.argsort(trace["start"], kind="stable")
+    moves = (trace["name"] == UNEQUAL) & (trace["kind"] == "comm")
+    return order[_of_mlps(trace)[order]], order[moves[order]]
 
 
 def _of_mlps(trace):

@@ -12,7 +12,8 @@ is the difference between two rungs (derived; counterfactual replay as in "what-
         what was measured                            unexplained           = measured - S5
 
 Where experts have uneven loads, S0 to S2 have mean loads on all ranks, E stands for S3 with these,
-and S3 has each rank's own: contention = E - S2, imbalance = S3 - E.
+and S3 has each rank's own (where a router chose them, those of the measured step): contention =
+E - S2, imbalance = S3 - E.
 
 The order matters: latency is what hops add to a step that already waits for bytes. Differences
 of whole steps, they count only what nothing hides: where every rank does the same, both waits and

@@ -105,15 +105,15 @@ class Template:
         comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
         self.side = {group: side for side, group in enumerate(self.groups)}
-        self.parts = trace.meta.get("parts", {})
 
     @cached_property
     def parts_of(self) -> list[list[tuple[int, ...]]]:
         """For each of the groups, of each of its collectives the bytes to each member, or ()."""
-        ids, found, same = self.trace["id"].tolist(), [[] for _ in self.groups], {}
+        found, same = [[] for _ in self.groups], {}
+        known = iter(self.trace.meta.get("parts", {}).get(self.rank, ()))
         for what, row, _ in self.operations:
             if what == "issue":
-                parts = self.parts.get(ids[row], ())
+                parts = tuple(next(known, ())) if self.names[row] == UNEQUAL else ()
                 found[self.side[self.group[row]]].append(same.setdefault(parts, parts))
         return found
 

@@ -89,13 +89,14 @@ META = {
     "ownership": List(_ROW),
     "memory": MapOf(Rank(0, digits=True), Samples()),
     "late": Fields({**dict.fromkeys(_LATE, FiniteNumber()), "events": List(Text())}),
+    "parts": MapOf(Rank(0, digits=True), List(List(FiniteNumber()))),
     "unrecorded": List(TwoTexts("a backend and the members of a group")),
     "notes": List(Text()),
     "disagree": List(Text()),
     "hosts": MapOf(Rank(0, digits=True), TwoTexts("the name of a host and the mark of its clock")),
 }
 ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
-          "memory": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": [],
+          "memory": {}, "parts": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": [],
           "hosts": {}}  # fmt: skip
 """What views read where a key is absent or has another shape; "" for the texts."""
 

@@ -46,6 +46,7 @@ class Trace:
     the recorder itself took), ``late`` (of an emulated run, see `tpviz.core.trace.faithful`),
     ``unrecorded`` (groups whose collectives are missing: [backend, members] each), ``notes`` (of
     an imported trace: sentences on what its files do not tell, and on what is assumed),
+    ``parts`` ({rank: for each all-to-all of unequal parts, in order, the bytes to each member}),
     ``hosts`` ({rank: [name, mark of its clock]} where known, see `tpviz.ranks.hosts`),
     ``disagree`` (sentences: collectives on which ranks disagree, see `tpviz.core.trace.agreement`).
     """
@@ -75,7 +76,7 @@ class Trace:
         traces = each(Trace, "traces", traces)
         if not traces:
             return cls.from_events([], meta)
-        parts, offset, memory, overhead, hosts = [], 0, {}, 0.0, {}
+        parts, offset, memory, overhead, hosts, sent = [], 0, {}, 0.0, {}, {}
         for t in traces:
             c = dict(t.columns)
             c["id"] = c["id"] + offset
@@ -84,12 +85,12 @@ class Trace:
             parts.append(c)
             memory.update(t.fact("memory"))
             hosts.update(t.fact("hosts"))
+            sent.update(t.fact("parts"))
             overhead = max(overhead, t.fact("overhead"))
         refuse_several(hosts)
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
-        joined: dict[str, Any] = {"memory": memory} if memory else {}
-        if hosts:
-            joined["hosts"] = hosts
+        each_of = {"memory": memory, "hosts": hosts, "parts": sent}
+        joined: dict[str, Any] = {name: of for name, of in each_of.items() if of}
         late = [t.fact("late") for t in traces if t.fact("late")]
         if late:
             joined["late"] = dict(max(late, key=lambda found: found.get("seconds", 0.0)))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tpviz.views.expert_loads import ExpertLoads
+from tpviz.verbs.expert_loads import ExpertLoads
 
 from .experts import many
 from .svg import LINE, VIEW, badge, document, image, lines, rect, text

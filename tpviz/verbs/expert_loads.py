@@ -5,8 +5,8 @@ many as came: what it computes is what it chose, less what it sent, and what cam
 FLOPs of its last kernels before results go back tell which of its experts had them.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -54,6 +54,13 @@ class ExpertLoads(Tabled):
     def busiest(self) -> list[int]:
         """The rank of each step with most times the mean."""
         return [self.ranks[at] for at in self.times.argmax(1)]
+
+    def of_layers(self, at: int | None = None) -> Self:
+        """The same with one layer: the ``at``-th of these, or the sum of all, named ""."""
+        cut = lambda of: of.sum(1, keepdims=True) if at is None else of[:, [at]]
+        experts = None if self.experts is None else cut(self.experts)
+        name = "" if at is None else self.layers[at]
+        return replace(self, layers=(name,), rows=cut(self.rows), experts=experts)
 
     @property
     def hot(self) -> list[tuple[int, float]]:
