@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise
 from math import prod
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from tiny import captured, named
 from together import together
 
 import tpviz as tv
+from tpviz.schemes.gpt.pointwise import gemms_of, passes
 from tpviz.schemes.ownership import local_shapes, num_local
 from tpviz.schemes.pipeline.split import balanced, balanced_unlike, ranges
 from tpviz.verbs.space import cells
@@ -47,6 +49,7 @@ STRATEGIES = [
     TWO * tv.Context(cp=2),
     TWO * PP,
     TP * PP,
+    TP * tv.Pipeline(pp=2, microbatches=4, schedule="zb_h1"),
     TWO * tv.Pipeline(pp=2, microbatches=2, recompute="stage_aware", keep=0.5),
     TWO
     * tv.Pipeline(pp=2, microbatches=2, schedule="interleaved_1f1b")
@@ -190,6 +193,22 @@ def fitting(w):
         with suppress(ValueError):
             cell.strategy.check(w)
             yield cell
+
+
+@pytest.mark.parametrize("w", KINDS.values(), ids=KINDS)
+def test_kernels_are_those_of_each_block(w):
+    """FLOPs, and bytes of memory-bound kernels: of the ends, and of every block as it is."""
+
+    def of(w):
+        held = tv.Experts(ep=2, accumulation=2).held(w)
+        others = sum(n * size for n, size in passes(UNHIDDEN.device, held))
+        return np.array([sum(n * flops for n, flops, _ in gemms_of(held)), others])
+
+    kinds = [w.like(block) for block in range(w.layers)]
+    block = {kind: of(replace(kind, layers=2)) - of(replace(kind, layers=1)) for kind in kinds}
+    ends = of(replace(kinds[0], layers=1)) - block[kinds[0]]
+    assert of(w) == pytest.approx(ends + sum(block[kind] for kind in kinds), rel=1e-12)
+    assert len({tuple(numbers) for numbers in block.values()}) == 2
 
 
 # -- what else shows a model -----------------------------------------------------------------------

@@ -148,8 +148,8 @@ def olmoe(size: str = "7B", **changes: Any) -> GPT:
 
 def llama4(size: str = "109B", **changes: Any) -> GPT:
     """Llama 4 Scout (109B) and Maverick (400B): their text models (Meta 2025; configurations of the
-    released weights, as Hugging Face's ``configuration_llama4.py`` has Scout's; Maverick's 128
-    experts in every second block are recalled, and checked by its parameters). A token goes to one
+    released weights, as Hugging Face's ``configuration_llama4.py`` has Scout's, and public scripts
+    for Megatron-LM Maverick's, whose ``--moe-layer-freq`` is ([0,1]*24)). A token goes to one
     expert and a shared one; blocks without experts have a dense MLP of twice the width.
 
     Without the norms of queries and keys, the images, and chunks of 8192 tokens: attention is over
