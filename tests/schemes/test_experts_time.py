@@ -40,7 +40,8 @@ STRATEGIES = [
     SP * tv.Experts(ep=2, etp=2) * tv.DataParallel(dp=2, zero=3),
     TP * PP,
     TP * tv.Experts(ep=2, etp=2) * PP,
-    TWO * PP * tv.DataParallel(dp=2, zero=1),
+    *(TWO * PP * tv.DataParallel(dp=2, zero=zero) for zero in range(4)),
+    TWO * PP * tv.DataParallel(dp=1, zero=3),
 ]
 SINGLE = [s for s in STRATEGIES if "pp" not in s.axes]
 

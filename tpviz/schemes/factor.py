@@ -5,6 +5,8 @@ from inspect import getdoc
 from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
+from .replicas import Classes, classes_of
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -115,6 +117,11 @@ class Factor:
         each rank of ep. workload : with the rank's ``place``."""
         inner = getattr(self, "inner", None)
         return inner.rows(workload) if inner else ()
+
+    def classes_among(self, workload: "GPT", data: "Mapping[str, int]") -> Classes:
+        """{who adds up gradients and shares states: of which parameters}, where ``data`` {axis:
+        ranks} of data parallelism are around."""
+        return classes_of(workload.parameter_shapes(), data, self.axes, self.joins(workload))
 
     def nested(self, other: "Strategy") -> "Strategy | None":
         """The product of this factor and ``other``, inside of a third; None if there is none."""

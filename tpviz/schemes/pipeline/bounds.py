@@ -69,6 +69,7 @@ class _Bounds:
         self.local, self.message = s.local(w), message_seconds(s, w, cluster, Mesh(s.axes))
         self.times, self.micro = cache(self._times), cache(self._microbatch)
         self.end, self.whole = cache(self._end), cache(self._whole)
+        self.classes = cache(self._classes)
         self.evenly = cache(self._evenly)
         self.numels, self.units = cache(self._numels), cache(self._units)
         kinds = ((w.like(block), block) for block in reversed(range(w.layers)))
@@ -216,7 +217,7 @@ class _Bounds:
 
     def _numels(self):
         """({kind of block: numbers of a rank's part of one}, of the embedding, of the head)."""
-        of = lambda unit: sum(counted(self.s.inside, self.w, unit).values())
+        of = lambda unit: sum(counted(self.s, self.w, unit).values())
         blocks = {kind: of(f"blocks.{block}") for kind, block in self.firsts.items()}
         return blocks, of("embed"), of("head")
 
@@ -225,12 +226,12 @@ class _Bounds:
 
     def _end(self, layers, ends, zero):
         """(seconds of a rank behind its last backward, seconds in which dp is busy)."""
-        s, w = self.s, self.w
+        w = self.w
         _, embed, head = self.numels()
         blocks = self._in_blocks(layers)
         numel = blocks + ends[0] * embed + ends[1] * head
         clock = self._clock(self.s.held_by(self.w, layers, ends, zero > 1))
-        after = clock.seconds(update(w, numel // (s.replicas.ranks if zero else 1)))
+        after = clock.seconds(update(w, numel // (self.classes()[0].ranks if zero else 1)))
         sent, busy = self._sent(numel, blocks, zero)
         return after + sent, busy
 
@@ -247,12 +248,11 @@ class _Bounds:
         if self.s.replicas.ranks == 1 or not numel:
             return 0.0, 0.0
         if not zero:
-            summed = self.s.around.summing(size)._replace(axis=self.s.replicas.axis)
-            after = bytes_seconds(self.cluster, self.mesh, *summed[:3])
+            after = moved("sum", size)
         elif zero < 3:
             after = moved("all_gather", size) + moved("reduce_scatter", size) * (zero == 1)
         if self.s.around.shard:
-            shares = self.s.around.across.axis, "all_reduce", size / self.s.replicas.ranks
+            shares = self.s.around.across.axis, "all_reduce", size / self.classes()[0].ranks
             after += bytes_seconds(self.cluster, self.mesh, *shares)
         each = moved("reduce_scatter", size) * (zero > 1)
         each += (zero > 2) * (
@@ -260,5 +260,18 @@ class _Bounds:
         )
         return after, self.s.microbatches * each
 
+    def _classes(self):
+        """The `Replicas` of all classes, the largest first."""
+        return sorted(self.s.classes(self.w), key=lambda of: -of.ranks)
+
     def _moved(self, collective, size):
-        return bytes_seconds(self.cluster, self.mesh, self.s.replicas.axis, collective, size)
+        """Seconds in which classes move so many bytes, at the same time: of one of several, that
+        has no less than its part of them."""
+        classes, found = self.classes(), []
+        for of in classes:
+            each = size / len(classes)
+            move = collective, each
+            if collective == "sum":
+                move = self.s.around.summing(each)[1:3]
+            found.append(bytes_seconds(self.cluster, self.mesh, of.axis, *move))
+        return min(found)

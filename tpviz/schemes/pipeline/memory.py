@@ -73,16 +73,18 @@ def least_activations(s: "Staged", w: "GPT") -> int:
 def memory_of(s: "Staged", w: "GPT", place: int) -> Memory:
     """The `Memory` of the ranks whose index along pp is ``place``."""
     stages = s.schedule_of(w).stages_of(place)
-    sizes = [numel * w.itemsize for stage in stages for _, numel in numels(s, w, stage)]
-    size, blocks, kept = sum(sizes), s.blocks(w), activations(s, w, place)
-    ranks = s.replicas.ranks
+    sizes = [(k.of.ranks, n * w.itemsize) for stage in stages for k, n in numels(s, w, stage)]
+    size, blocks, kept = sum(n for _, n in sizes), s.blocks(w), activations(s, w, place)
     if s.zero_stage:
         whole = 0
         if s.zero_stage > 1:
             whole = max(most_whole(s, w, units_at(s, w, stage)) for stage in stages) * w.itemsize
-        each = [(size, size // ranks) for size in sizes]
+        each = [(n, n // ranks) for ranks, n in sizes if ranks > 1]
         states = flat_states(each, s.zero_stage, whole, whole * (s.zero_stage > 1))
-        return Memory(states, activations=kept)
+        names = (name for of, names in s.classes(w).items() if of.ranks == 1 for name in names)
+        tensors = sum(s.stage_of(name, w) in stages for name in names)
+        alone = under_adamw(sum(n for ranks, n in sizes if ranks == 1), tensors)
+        return Memory({kind: n + alone[kind] for kind, n in states.items()}, activations=kept)
     tensors = sum(
         sum(n * len(kind.block_shapes()) for kind, n in w.kinds(blocks[stage]))
         + (2 - w.rotary) * (stage == 0)

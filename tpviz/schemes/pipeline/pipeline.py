@@ -2,7 +2,7 @@
 all-reduces that come after.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from tpviz.core.schedules import Schedule
+    from tpviz.schemes.replicas import Replicas
     from tpviz.schemes.zero.flat_param import FlatBucket
 
     from .staged import Staged
@@ -38,7 +39,8 @@ class RankPipeline:
     `Tie`s of all stages. mesh : a ``DeviceMesh`` over all ranks with the strategy's axes, perhaps
     with others around them. summed : {axis: parameters of this rank whose gradients it adds up at
     the end}. buckets : of ZeRO; none without. Where they reduce every microbatch's
-    gradients, what is added up at the end are shares.
+    gradients, what is added up at the end are shares. classes : as of `Staged.classes`, of all
+    stages; None: all have the strategy's ``replicas``.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class RankPipeline:
         mesh: "DeviceMesh",
         summed: Mapping[str, Sequence[str]] = MappingProxyType({}),
         buckets: "Sequence[FlatBucket]" = (),
+        classes: "Mapping[Replicas, Sequence[str]] | None" = None,
     ):
         self.strategy, self.schedule, self.stages, self.mesh = strategy, schedule, stages, mesh
         self.place = mesh.get_local_rank("pp")
@@ -67,8 +70,14 @@ class RankPipeline:
             s: Runner(stage, num_recomputed[s], split, strategy.skip_last_allreduce)
             for s, stage in stages.items()
         }
-        self.buckets, (axis, ranks) = list(buckets), strategy.replicas
-        self.replicas = group_along(mesh, axis) if ranks > 1 else None
+        self.buckets, named = list(buckets), self.named
+        inside = {p for bucket in buckets for p in bucket.slots}
+        self.alone = [p for p in self.parameters() if p not in inside]
+        self.replicas = [
+            (group_along(mesh, of.axis), self.parameters(n for n in names if n in named))
+            for of, names in sorted((classes or {strategy.replicas: tuple(named)}).items())
+            if of.ranks > 1
+        ]
         axis, copies = strategy.around.across
         self.across = mesh.get_group(axis) if copies > 1 else None
         self.added_up = [bucket for bucket in self.buckets if bucket.zero == 1]
@@ -130,8 +139,8 @@ class RankPipeline:
             add_up(parameters, self.mesh.get_group(axis), in_place=True)
 
     def _sum_replicas(self):
-        """Over dp each bucket, or all in one message; shares across groups in one. A gradient that
-        no replica has stays none."""
+        """Each bucket, or of each class all in one message; shares across groups in one. A gradient
+        that no replica has stays none."""
         for bucket in self.added_up:
             bucket.reduce()
         for bucket in self.added_up:
@@ -139,12 +148,14 @@ class RankPipeline:
         if self.across:
             shares: Any = [bucket.shard for bucket in self.buckets]
             add_up(shares, self.across, in_place=True)
-        if not self.buckets and self.replicas:
-            add_up(self.parameters(), self.replicas, self.strategy.around.start_sum)
+        for group, parameters in self.replicas if not self.buckets else ():
+            if parameters:
+                add_up(parameters, group, self.strategy.around.start_sum)
 
-    def parameters(self) -> list[nn.Parameter]:
-        """The parameters of this rank's stages, each once."""
-        return list({id(p): p for p in self.named.values()}.values())
+    def parameters(self, names: Iterable[str] | None = None) -> list[nn.Parameter]:
+        """The parameters of this rank's stages, or those of these names, each once."""
+        of = self.named if names is None else names
+        return list({id(self.named[name]): self.named[name] for name in of}.values())
 
     def everywhere(
         self, tensor: torch.Tensor | None, like: torch.Tensor, owner: int

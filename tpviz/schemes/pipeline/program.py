@@ -20,7 +20,7 @@ from tpviz.schemes.zero.flat_param import FlatBucket
 
 from . import subpipeline
 from .pipeline import RankPipeline
-from .sharding import flat_buckets, summed_names, units_of, visits
+from .sharding import flat_buckets, units_of, visits, with_copies
 from .split import HEAD, TOKENS
 from .stage import Stage, StageSpec
 from .tied_weights import Tie
@@ -68,12 +68,14 @@ class GPTStage(Stage):
         if last:
             self.norm, self.head = groups.norm(w, **kw), groups.head(w, **kw)
 
-    def shard(self, group: "dist.ProcessGroup", s: "Staged", w: "GPT") -> list[FlatBucket]:
-        """Put all parameters into flat buffers over dp, for ZeRO."""
+    def shard(
+        self, groups: "Mapping[str, dist.ProcessGroup]", s: "Staged", w: "GPT"
+    ) -> list[FlatBucket]:
+        """Put parameters with replicas into flat buffers, for ZeRO. groups : by axis."""
         first, last = hasattr(self, "embed"), hasattr(self, "head")
         named = self.own()
         buckets = [
-            FlatBucket(bucket, named, group, s.zero)
+            FlatBucket(bucket, named, groups[bucket.axis], s.zero)
             for bucket in flat_buckets(s, w, {name: tuple(p.shape) for name, p in named.items()})
         ]
         if s.zero > 1:
@@ -132,13 +134,13 @@ class StagedProgram(Program):
         shares = (*data, *strategy.inside.shares)
         self.rows = [(int(self.layout.sp), axis) for axis in reversed(shares)]
         self.buckets = pipeline.buckets
-        trained = [bucket.shard for bucket in self.buckets] or pipeline.parameters()
+        trained = [*(bucket.shard for bucket in self.buckets), *pipeline.alone]
         # a group, since a rank may have no parameters
         self.optimizer, self.watched = adamw([{"params": trained}], lr), {}
 
     def step(self, batch: Sequence[torch.Tensor]) -> torch.Tensor | None:
-        if not self.buckets:
-            self.optimizer.zero_grad()
+        for parameter in self.pipeline.alone:
+            parameter.grad = None
         self.watched.clear()
         rows = [own.chunk(self.strategy.microbatches) for own in self.own_rows(batch)]
         return self.pipeline.step(list(zip(*rows)))
@@ -196,9 +198,10 @@ def build(
     for stage in stages.values():
         groups.load(stage, w, mesh, {HEAD: TOKENS} if w.tied else {})
     named = {name for stage in stages.values() for name in stage.own()}
-    buckets = []
+    buckets, classes = [], with_copies(s.classes(w), w)
     if s.zero_stage:
-        replicas = group_along(mesh, s.replicas.axis)
+        several = sorted(of for of in classes if of.ranks > 1)
+        replicas = {of.axis: group_along(mesh, of.axis) for of in several}
         for stage in stages.values():
             buckets += stage.shard(replicas, s, w)
     pipeline = RankPipeline(
@@ -210,8 +213,9 @@ def build(
         mesh,
         {
             axis: [name for name in names if name in named]
-            for axis, names in summed_names(s.inside, w).items()
+            for axis, names in with_copies(s.inside.summed(w), w).items()
         },
         buckets,
+        classes,
     )
     return StagedProgram(w, pipeline, **options)

@@ -22,7 +22,7 @@ from tpviz.schemes.gpt.step import kernels
 from tpviz.schemes.grid.tensor import TensorParallel
 from tpviz.schemes.knobs import microbatches
 from tpviz.schemes.merak.paper import kept_shares
-from tpviz.schemes.replicas import Replicas
+from tpviz.schemes.replicas import Classes, Replicas
 from tpviz.schemes.strategy import Strategy, seen_by
 from tpviz.schemes.zero.buckets import kept_ranges
 from tpviz.schemes.zero.strategy import DataParallel
@@ -93,8 +93,16 @@ class Staged(Strategy):
     @property
     def replicas(self) -> Replicas:
         """`DataParallel.replicas` of the one around the pipeline."""
-        data = {axis: n for axis, n in self.around.sharing.items() if axis in self.axes}
-        return Replicas.along({**data, **self.inside.joined})
+        return Replicas.along({**self.sharing, **self.inside.joined})
+
+    @property
+    def sharing(self) -> dict[str, int]:
+        """{axis: ranks} of the mesh along which the replicas around share states."""
+        return {axis: n for axis, n in self.around.sharing.items() if axis in self.axes}
+
+    def classes(self, workload: GPT) -> Classes:
+        """As `DataParallel.classes` of the one around the pipeline."""
+        return self.inside.classes_among(workload, self.sharing)
 
     @property
     def alike(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -3,12 +3,13 @@
 Inside a stage a microbatch is that of the factor inside. Between ranks goes what it has of an
 activation of A = B s h elements, forward and backward for each cut; at the end the gradients of the
 weight that both ends share are added up over the two ("ends"), then what the factor inside adds up
-once a step, then all over dp; with hybrid sharding over a group, and then shares across groups.
+once a step, then all by their replicas; with hybrid sharding in a group, then shares across groups.
 
 The step's time is that of the schedule (`schedules.timeline`) with each stage's own seconds, and a
 message's latency between ranks; then the all-reduces at the end and the update, stage by stage.
 """
 
+from collections import Counter
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
@@ -17,13 +18,14 @@ from tpviz.cluster.clock.cost import Segment
 from tpviz.cluster.clock.fast import Clock
 from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import Schedule, ScheduleTimes, timeline
-from tpviz.core.step import Collective, Part, Repeat, count, interned
+from tpviz.core.step import Collective, Issues, Part, Repeat, Wait, count, interned
 from tpviz.schemes.experts.balance import balancing
 from tpviz.schemes.gpt.step import update
+from tpviz.schemes.replicas import Replicas
 
 from .microbatch import Microbatch
 from .p2p_plan import P2PPlan
-from .sharding import counted, padded, sharded, unit_numels, units_of
+from .sharding import Kind, counted, padded, sharded, unit_numels, units_of
 from .split import TOKENS
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def num_summed_parameters(s: "Staged", w: "GPT") -> dict[str, tuple[int, ...]]:
     """{axis: (numbers by stage)} of those whose gradients the factor inside adds up over it."""
 
     def number(axis):
-        return lambda kinds: sum(n for kind, n in kinds.items() if axis in kind.split("+"))
+        return lambda kinds: sum(n for kind, n in kinds.items() if axis in kind.once.split("+"))
 
     axes = (axis for kind, _ in w.kinds() for axis in s.inside.summed(kind.one_layer))
     return {axis: _by_stage(s, w, number(axis)) for axis in dict.fromkeys(axes)}
@@ -85,7 +87,7 @@ def num_summed_parameters(s: "Staged", w: "GPT") -> dict[str, tuple[int, ...]]:
 def _by_stage(s, w, number):
     """The sum of ``number`` of each unit's kinds, by stage."""
     units = [units_at(s, w, stage) for stage in range(s.stages)]
-    return tuple(sum(number(counted(s.inside, w, unit)) for unit in of) for of in units)
+    return tuple(sum(number(counted(s, w, unit)) for unit in of) for of in units)
 
 
 @lru_cache(maxsize=64)
@@ -218,8 +220,8 @@ def cost(s: "Staged", w: "GPT", cluster: "Cluster", mesh: "Mesh") -> list[Segmen
 
 def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
     """What a rank does after its last backward: gradients are summed between the two ends (shared
-    weight), over the axes of the factor inside, and over dp; then the optimizer's update, and what
-    biases of routers ask for."""
+    weight), over the axes of the factor inside, and by replicas; then the optimizer's update, and
+    what biases of routers ask for."""
     stages = s.schedule_of(w).stages_of(place)
     blocks = [block for stage in stages for block in s.blocks(w)[stage]]
     sync, update_part = _ends(s, w, place)
@@ -228,17 +230,16 @@ def end_parts(s: "Staged", w: "GPT", place: int) -> list[Part]:
 
 
 def _ends(s, w, place):
-    schedule, item, (axis, dp) = s.schedule_of(w), w.itemsize, s.replicas
+    schedule, item, dp = s.schedule_of(w), w.itemsize, s.replicas.ranks
     stages = schedule.stages_of(place)
     once = {
         name: sum(numbers[stage] for stage in stages)
         for name, numbers in num_summed_parameters(s, w).items()
     }
-    of_stage = [numels(s, w, stage) for stage in stages]
-    buckets = [numel for units in of_stage for _, numel in units]
+    buckets = [bucket for stage in stages for bucket in numels(s, w, stage)]
+    shares = [(kind.once.split("+"), n // kind.of.ranks) for kind, n in buckets]
     if s.zero_stage > 1:  # shares are added up
-        kinds = [(kind.split("+"), n) for units in of_stage for kind, n in units]
-        once = {axis: sum(n for of, n in kinds if axis in of) // dp for axis in once}
+        once = {axis: sum(n for of, n in shares if axis in of) for axis in once}
     summed = []
     if w.tied and shares_ends(schedule, place):
         tied = prod(s.inside.flat_shapes(w.one_layer)[TOKENS])
@@ -248,32 +249,43 @@ def _ends(s, w, place):
     if not buckets:  # stages without blocks
         return [Part("sync", "", tuple(summed)), Part("optimizer", "", ())]
     if not s.zero_stage:
-        if dp > 1:
-            summed.append(s.around.summing(sum(buckets) * item)._replace(axis=axis))
-        return [Part("sync", "", tuple(summed)), Part("optimizer", "", (update(w, sum(buckets)),))]
+        for of in sorted({kind.of for kind, _ in buckets if kind.of.ranks > 1}):
+            size = sum(n for kind, n in buckets if kind.of == of) * item
+            summed.append(s.around.summing(size)._replace(axis=of.axis))
+        whole = sum(n for _, n in buckets)
+        return [Part("sync", "", tuple(summed)), Part("optimizer", "", (update(w, whole),))]
 
-    def all_of(kind):
-        return [Collective(axis, kind, numel * item) for numel in buckets]
+    def all_of(collective):
+        """Issued one after another, on queues of their own."""
+        moves = [(kind.of, collective, n * item) for kind, n in buckets if kind.of.ranks > 1]
+        axes = dict.fromkeys(of.axis for of, *_ in moves)
+        moves = tuple(Collective(of.axis, *rest) for of, *rest in moves)
+        return (Issues(moves), *map(Wait, axes)) if moves else ()
 
+    share = sum(n for _, n in shares)
     if s.zero_stage == 1:
         summed += all_of("reduce_scatter")
     if s.around.shard:
-        summed.append(Collective(s.around.across.axis, "all_reduce", sum(buckets) // dp * item))
+        summed.append(Collective(s.around.across.axis, "all_reduce", share * item))
     updated = all_of("all_gather") if s.zero_stage < 3 else ()
     return [
         Part("sync", "", tuple(summed)),
-        Part("optimizer", "", (update(w, sum(buckets) // dp), *updated)),
+        Part("optimizer", "", (update(w, share), *updated)),
     ]
 
 
-def numels(s: "Staged", w: "GPT", stage: int) -> list[tuple[str, int]]:
-    """[(kind, elements)] of the flat buffers of a stage, as in `sharding.groups`; without ZeRO one
-    buffer of all its parameters."""
-    if s.zero_stage < 2:
-        number = padded(num_local_parameters(s, w)[stage], s.replicas.ranks if s.zero_stage else 1)
-        return [("", number)] * bool(number)
+def numels(s: "Staged", w: "GPT", stage: int) -> list[tuple[Kind, int]]:
+    """[(kind, elements)] of the flat buffers of a stage, as in `sharding.groups`; of parameters
+    without replicas, and without ZeRO of all, as if they had one."""
     units = units_at(s, w, stage)
-    return [item for unit in units for item in unit_numels(s, w, unit).items()]
+    if s.zero_stage > 1:
+        return [item for unit in units for item in unit_numels(s, w, unit).items()]
+    found = Counter[Replicas]()
+    for unit in units:
+        for kind, numel in counted(s, w, unit).items():
+            found[kind.of] += numel
+    each = (of.ranks if s.zero_stage else 1 for of in sorted(found))
+    return [(Kind("", of), padded(found[of], ranks)) for of, ranks in zip(sorted(found), each)]
 
 
 def units_at(s: "Staged", w: "GPT", stage: int) -> list[str]:
@@ -288,7 +300,7 @@ def end_segments(
     sync, update_part = end_parts(s, w, place)
     found, (first, *rest) = [], sync.operations or (None,)
     members = mesh.group(0, "pp")
-    if first and first.axis == "ends":
+    if isinstance(first, Collective) and first.axis == "ends":
         rank_of = s.schedule_of(w).rank_of
         ends = rank_of[0], rank_of[-1]
         late = max(line.end[end][-1] for end in ends) - line.end[place][-1]

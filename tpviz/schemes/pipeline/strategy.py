@@ -155,7 +155,7 @@ class Pipeline(Staged):
                 f"{self.data.short} in a pipeline: gradients are summed in one level; use "
                 "within=0, or shard= with zero"
             )
-        object.__setattr__(self, "inner", inside_of_replicas(self.inner, experts=False))
+        object.__setattr__(self, "inner", inside_of_replicas(self.inner))
         super().__post_init__()
 
     def _check_factor(self, factor: TensorParallel | DataParallel):

@@ -21,7 +21,7 @@ from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
 from tpviz.schemes.ownership import local_shapes
-from tpviz.schemes.replicas import Classes, Replicas, classes_of
+from tpviz.schemes.replicas import Classes, Replicas
 from tpviz.schemes.strategy import Strategy, register
 
 from .buckets import MEGABYTE, Bucket, buckets_of, kept_ranges
@@ -230,13 +230,12 @@ class DataParallel(Strategy):
 
     def classes(self, workload: "GPT") -> Classes:
         """{who adds up gradients and shares states: of which parameters}."""
-        names, _, joins = _inside(self.inside, workload, self.local(workload))
-        return classes_of(names, self.sharing, self.inside.axes, joins)
+        return _classes(self.inside, workload, tuple(self.sharing.items()))
 
     def parts(self, workload: "GPT") -> dict[Replicas, tuple[float, float]]:
         """{`Replicas`: (fraction of a rank's elements that are of this class, of all its elements
         those in blocks, which stage 3 gathers twice)}."""
-        shapes, late, _ = _inside(self.inside, workload, self.local(workload))
+        shapes, late = _inside(self.inside, workload, self.local(workload))
         numels = {name: prod(shape) for name, shape in shapes.items()}
         total, found = sum(numels.values()), {}
         for of, names in self.classes(workload).items():
@@ -408,14 +407,11 @@ class DataParallel(Strategy):
         return kept_ranges(self.buckets(workload), self.axes)
 
 
-def inside_of_replicas(inner: Any, experts: bool = True) -> Any:
-    """``inner`` with the gradients of its own parts of the tokens left to the replicas around.
-    experts : also of those along which experts lie."""
+def inside_of_replicas(inner: Any) -> Any:
+    """``inner`` with the gradients of its own parts of the tokens left to the replicas around."""
     if within := getattr(inner, "inner", None):
-        inner = replace(inner, inner=inside_of_replicas(within, experts))
-    if not hasattr(inner, "summing"):
-        return inner
-    return replace(inner, summing=not (experts or inner.sequence))
+        inner = replace(inner, inner=inside_of_replicas(within))
+    return replace(inner, summing=False) if getattr(inner, "summing", False) else inner
 
 
 def own_replicas(strategy: Any) -> int | None:
@@ -437,15 +433,20 @@ def _whole(recompute: str) -> Strategy:
 
 @lru_cache(maxsize=64)
 def _inside(inner: Strategy, workload: "GPT", local: "GPT"):
-    """({parameter: shape of a rank's part}, those whose gradients are partial, those that replicas
-    add up over its axes), by the inner strategy: the same at every stage of ZeRO."""
-    return local_shapes(inner, workload), inner.partial(local), inner.joins(local)
+    """({parameter: shape of a rank's part}, those whose gradients are partial), by the inner
+    strategy: the same at every stage of ZeRO."""
+    return local_shapes(inner, workload), inner.partial(local)
+
+
+@lru_cache(maxsize=256)
+def _classes(inner: Strategy, workload: "GPT", sharing: tuple[tuple[str, int], ...]):
+    return inner.classes_among(workload, dict(sharing))
 
 
 @lru_cache(maxsize=256)
 def _buckets(strategy: "DataParallel", workload: "GPT"):
     """The ledger, the cost and the memory all ask for them."""
-    shapes, partial, _ = _inside(strategy.inside, workload, strategy.local(workload))
+    shapes, partial = _inside(strategy.inside, workload, strategy.local(workload))
     return tuple(
         bucket._replace(groups=strategy.levels)
         for bucket in buckets_of(
