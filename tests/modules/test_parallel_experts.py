@@ -191,6 +191,9 @@ CANNOT = [
     (mixtral, ALONE[0] * tv.Context(cp=2), tokens(), "use Experts.* without Context, or Context"),
     (mixtral, tv.Experts(ep=2, recompute="full"), tokens(), "recompute with the model's own means"),
     (mixtral, tv.Experts(ep=2) * tv.DataParallel(dp=2, zero=1), tokens(), "optimizer states"),
+    (mixtral, tv.Experts(ep=2) * tv.DataParallel(dp=2, gradients="int8"), tokens(), "a DDP hook"),
+    (mixtral, tv.Experts(ep=2) * tv.DataParallel(dp=4, within=2), tokens(), "have one level"),
+    (mixtral, tv.DiLoCo(workers=2) * tv.Experts(ep=2), tokens(), "parallelize splits layers only"),
     (foreign.llama, ALONE[0], tokens(), "no experts to spread: .* num_experts and forward"),
     (partial(Mixture, True), ALONE[0], foreign.vectors(5), "experts in a list .* hold them as"),
 ]

@@ -361,13 +361,16 @@ class DataParallel(Strategy):
 
     @classmethod
     def space(cls, workload: "GPT", world_size: int) -> Iterator[Self]:
-        """All ZeRO stages; those with buckets also with PyTorch's 25 MB; and hybrid sharding."""
+        """All ZeRO stages; those with buckets also with PyTorch's 25 MB; hybrid sharding; and two
+        levels."""
         if not cls.allows("dp", world_size):
             return
         for ranks in divisors(world_size)[1:-1]:
             for zero in (1, 2, 3):
                 yield cls(dp=world_size, zero=zero, shard=ranks)
             yield cls(dp=world_size, zero=3, reshard_after_forward=ranks)
+            for zero in (0, 1, 2, 3):
+                yield cls(dp=world_size, zero=zero, within=ranks)
         yield cls(dp=world_size, zero=3, reshard_after_forward=False)
         for zero in (0, 1, 2, 3) if world_size > 1 else (0,):
             yield cls(dp=world_size, zero=zero)
