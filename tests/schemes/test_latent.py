@@ -179,3 +179,9 @@ def test_in_small_it_is_latent_too():
     w = replace(LARGE, hidden=1024, heads=8, kv_lora=256, q_lora=384, head_dim=64, rope_dim=32)
     small = in_small(SP, w, tv.clusters.nvswitch(), 2).workload
     assert (small.hidden, small.kv_lora, small.q_lora, small.rope_dim) == (128, 32, 48, 8)
+
+
+def test_deepseek_v3_in_small_has_experts_and_latents():
+    w, box = tv.models.deepseek_v3(batch=8), tv.clusters.nvswitch()
+    small = in_small(SP * tv.Experts(ep=2) * tv.DataParallel(dp=2), w, box, 8).workload
+    assert small.experts and small.kv_lora and small.first_dense == 1 and small.bias_balance

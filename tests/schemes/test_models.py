@@ -39,6 +39,10 @@ PUBLISHED = {
     ("mixtral", "8x22B"): 140_620_634_112,
     ("dbrx", "132B"): 131_596_523_520,
     ("olmoe", "7B"): 6_919_161_856 - 16 * 2 * 2048,  # the norms of queries and keys
+    ("deepseek_v2", "16B"): 15_706_484_224,
+    ("deepseek_v2", "236B"): 235_741_434_880,  # recalled
+    ("deepseek_v3", "671B"): 671_026_419_200 - 58 * 256,  # biases of routers, no parameters here
+    ("kimi_k2", "1T"): 1_026_408_232_448 - 60 * 384,  # recalled; biases as well
 }
 """Parameters of the released weights; of GPT-3 its 175 billion, as the sizes give them."""
 BILLIONS = {
@@ -51,6 +55,10 @@ BILLIONS = {
     ("dbrx", "132B"): (132, 36),
     ("grok1", "314B"): (314,),  # "25% of the weights active"
     ("olmoe", "7B"): (6.9, 1.3),
+    ("deepseek_v2", "16B"): (15.7, 2.4 + 0.21),  # these authors leave the embedding out
+    ("deepseek_v2", "236B"): (236, 21),
+    ("deepseek_v3", "671B"): (671, 36.6 + 0.93),
+    ("kimi_k2", "1T"): (1040, 32.6),
     ("llama4", "109B"): (109, 17),  # the first with what encodes images, about 0.9
     ("llama4", "400B"): (400, 17),
 }
@@ -108,10 +116,11 @@ def test_every_preset_makes_a_workload(family):
         assert (w.batch, w.layers, w.dtype) == (8, 4, "bfloat16")
         assert w.num_tensors == len(w.parameter_shapes())
         matrices = sum(w.like(block).active_matrices for block in range(4))
-        gemms = 2 * matrices + 4 * 4 * w.seq * w.query_features + 2 * w.hidden * w.vocab
+        scores = 4 * 2 * w.seq * (w.query_features + w.mixed_features)
+        gemms = 2 * matrices + scores + 2 * w.hidden * w.vocab
         assert w.step_flops == 3 * w.batch * w.seq * gemms
-        number, unit = re.match(r"([\d.x]+)([MB])", size).groups()
-        named = prod(map(float, number.split("x"))) * {"M": 1e6, "B": 1e9}[unit]
+        number, unit = re.match(r"([\d.x]+)([MBT])", size).groups()
+        named = prod(map(float, number.split("x"))) * {"M": 1e6, "B": 1e9, "T": 1e12}[unit]
         assert made(size).num_parameters == pytest.approx(named, rel=0.35)
     with pytest.raises(ValueError, match=f"size='9B' is not possible: use '{size[0]}?"):
         made("9B")
@@ -122,8 +131,9 @@ WHOLE = tv.Megatron(tp=4, sp=True), tv.ATP(mesh=(2, 2)), tv.AxoNN(x=4, z=2), tv.
 
 @pytest.mark.parametrize("family, strategy", [*zip(tv.models.presets(), cycle(WHOLE))])
 def test_at_full_width_predicted_is_simulated(family, strategy):
-    w = tv.models.presets()[family](layers=1, batch=4, seq=1024, vocab=512)
-    strategy = tv.Megatron(tp=4, sp=True) if w.experts else strategy
+    made = tv.models.presets()[family]
+    w = made(layers=1 + made().first_dense, batch=4, seq=1024, vocab=512)
+    strategy = tv.Megatron(tp=8 if w.experts > 128 else 4, sp=True) if w.experts else strategy
     program, box = captured(strategy, w), tv.clusters.nvswitch()
     assert program.ledger(0) == strategy.ledger(w)
     simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time

@@ -30,6 +30,7 @@ SIZES: dict[str, dict[str, tuple[int | None, ...]]] = {
 }
 """{family: {size: `COLUMNS`}} of `models.json`; the presets name the sources."""
 _LLAMA = {"tied": False, "gated": True, "norm": "rms", "rotary": True, "bias": False}
+_BIASED = _LLAMA | {"router": "sigmoid", "bias_balance": 0.001}
 
 
 def gpt3(size: str = "175B", **changes: Any) -> GPT:
@@ -158,10 +159,38 @@ def llama4(size: str = "109B", **changes: Any) -> GPT:
     return _gpt("llama4", size, changes, seq=8192, vocab=202048, router="sigmoid", **_LLAMA)
 
 
+def deepseek_v2(size: str = "236B", **changes: Any) -> GPT:
+    """DeepSeek-V2 (DeepSeek-AI 2024, arXiv 2405.04434, section 3.1.2; widths, vocabulary and the
+    weights' scale of the released configurations), and V2-Lite (16B; the same, appendix B).
+
+    Groups of experts are chosen by their best two scores, as V3 does, where V2 takes the best one.
+    """
+    scale = {"236B": 16.0}.get(size, 1.0)
+    more = _LLAMA | {"norm_top_k": False, "routed_scale": scale}
+    return _gpt("deepseek_v2", size, changes, seq=4096, vocab=102400, **more)
+
+
+def deepseek_v3(size: str = "671B", **changes: Any) -> GPT:
+    """DeepSeek-V3 (DeepSeek-AI 2024, arXiv 2412.19437, section 4.2; vocabulary and the weights'
+    scale of the released configuration).
+
+    Without multi-token prediction, a block and a head more in training, 11.5 billion parameters;
+    without the balance loss of sequences, and in 16 bits, not 8.
+    """
+    return _gpt("deepseek_v3", size, changes, seq=4096, vocab=129280, **_BIASED, routed_scale=2.5)
+
+
+def kimi_k2(size: str = "1T", **changes: Any) -> GPT:
+    """Kimi K2 (Moonshot AI 2025, arXiv 2507.20534, table 2; widths, vocabulary and the weights'
+    scale of the released configuration, the last recalled), which is DeepSeek-V3's network without
+    groups of experts. The rate of the biases is V3's, as its own is not known to us."""
+    return _gpt("kimi_k2", size, changes, seq=4096, vocab=163840, **_BIASED, routed_scale=2.827)
+
+
 def presets() -> dict[str, Callable[..., GPT]]:
     """{family: function} of all presets, for menus; each works without arguments."""
     made = (gpt3, llama, llama2, llama3, mistral, qwen, qwen3, gpt_oss, mpt, bloom, nemotron4)
-    made += (mixtral, dbrx, grok1, olmoe, llama4)
+    made += (mixtral, dbrx, grok1, olmoe, llama4, deepseek_v2, deepseek_v3, kimi_k2)
     return {preset.__name__: preset for preset in made}
 
 

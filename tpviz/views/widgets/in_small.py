@@ -61,6 +61,7 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
             changes[width] = max(1, round(size / divided / 16)) * 16
     if w.experts:
         changes["experts"] = min(w.experts, max(EXPERTS, w.top_k))
+        changes |= {"groups": 1, "top_groups": None}
     if w.kv_lora:
         least = lambda size: max(1, round(size))
         changes |= {"kv_lora": least(w.kv_lora / divided), "v_dim": None}
