@@ -18,6 +18,7 @@ from harness import report, row
 import tpviz as tv
 
 RANKS, STEPS, SKEWS = 4, 3, (0.5, 1.0, 2.0)
+TRIES, LATE = 4, 0.02
 CLUSTERS = {
     "NVSwitch": tv.clusters.nvswitch(RANKS).scale_model(hidden=64),
     "two pairs": tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=64),
@@ -37,8 +38,13 @@ PRODUCTS = [
 
 
 def both(plan: tv.Strategy, w: tv.GPT, cluster: tv.Cluster) -> tuple[float, float]:
-    """(seconds simulated, seconds emulated), medians of steps."""
-    ran = tv.run(plan, w, cluster, steps=STEPS, progress=False)
+    """(seconds simulated, seconds emulated), medians of steps. Where a busy machine had the
+    emulation overrun its clock by more than `LATE`, it runs again, and the least late run counts.
+    """
+    runs = []
+    while len(runs) < TRIES and not (runs and runs[-1].fact("late")["share"] < LATE):
+        runs.append(tv.run(plan, w, cluster, steps=STEPS, progress=False))
+    ran = min(runs, key=lambda run: run.fact("late")["share"])
     return tv.simulate(plan, w, cluster, steps=STEPS).step_time, ran.step_time
 
 
