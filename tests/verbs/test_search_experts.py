@@ -79,6 +79,16 @@ def test_bounds_are_never_above_the_prediction(routing):
     assert seen > 100 and near > 0.7 * seen, (seen, near)
 
 
+@pytest.mark.parametrize("zero", [None, 0, 1, 2, 3])
+def test_bounds_where_each_expert_is_on_one_rank(zero):
+    """Its class of parameters sends nothing; without data parallelism there is no axis for it."""
+    plan = tv.Experts(ep=2) * tv.Pipeline(pp=2, microbatches=4)
+    plan = plan if zero is None else plan * tv.DataParallel(dp=1, zero=zero)
+    step = tv.predict(plan, W, BOX).step_time * (1 + 1e-9)
+    for choice, closely in (({"recompute": "none"}, False), ({"schedule": "1f1b"}, True)):
+        assert 0.4 * step < plan.bounds(W, BOX)(choice, closely) <= step
+
+
 def test_memory_that_is_found_faster_is_never_above_the_whole():
     w, cluster, seen = replace(W, dtype="bfloat16"), h100s(8), 0
     for number, strategy in enumerate(space(w, 8, tv.Experts)):

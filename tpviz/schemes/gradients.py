@@ -1,10 +1,10 @@
 """Whose rows a rank takes, by what a loss is divided, and the sum of gradients: in every product.
 
 The batch is shared over axes of the mesh (dp, AxoNN's z and data), the sequence perhaps over
-another, cp: the *token axes*. A parameter's gradient is added up over exactly the token axes that
-do not cut the parameter: `Strategy.summed` of the factor inside, and dp and cp together, as one
-group, which ZeRO's shards are spread over. It is divided once, by
-`share`: a microbatch's mean loss counts by its tokens of the whole batch.
+another, cp, experts over ep: the *token axes*. A parameter's gradient is added up over exactly the
+token axes that do not cut the parameter: `Strategy.summed` of the factor inside, and dp, cp and ep
+together, as one group of its class (`tpviz.schemes.replicas`), which ZeRO's shards are spread over.
+It is divided once, by `share`: a microbatch's mean loss counts by its tokens of the whole batch.
 """
 
 from collections.abc import Callable, Iterable, Sequence

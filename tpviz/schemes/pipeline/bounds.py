@@ -268,8 +268,10 @@ class _Bounds:
         """Seconds in which classes move so many bytes, at the same time: of one of several, that
         has no less than its part of them."""
         classes, found = self.classes(), []
+        each = size / len(classes)
+        if classes[-1].ranks == 1:  # it sends nothing
+            return 0.0
         for of in classes:
-            each = size / len(classes)
             move = collective, each
             if collective == "sum":
                 move = self.s.around.summing(each)[1:3]
