@@ -38,7 +38,8 @@ test_matrix.py::test_the_rule_is_what_emulated_ranks_measure
 test_experts_time.py::test_uneven_loads_cost_what_emulated_ranks_show
 test_parallel_axonn.py test_parallel_deferred.py test_parallel_equality.py
 test_parallel_pipeline.py test_parallel_trainer.py test_parallel_verdict.py
-test_parallel_world_of_eight.py
+test_parallel_world_of_eight.py test_parallel_suggest.py::test_other_families_as_falcon
+test_parallel_experts.py::test_eight_ranks
 test_atp.py::test_equals_one_process test_atp.py::test_any_number_of_chunks
 test_atp.py::test_inside_data_parallelism test_atp.py::test_volumes_of_a_block
 test_atp.py::test_volumes_of_a_block_captured_and_run

@@ -1,6 +1,5 @@
-"""A rank of a profiled program on gloo: gloo_profile.py RANK FOLDER. For test_kineto_gloo.py."""
+"""A profiled program on gloo, for test_kineto_gloo.py."""
 
-import sys
 import warnings
 from pathlib import Path
 
@@ -29,10 +28,13 @@ def step(weight, group, rank):
     dist.barrier()
 
 
-def main(rank, folder):
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
+def profiled(folder: Path):
+    """On each of two ranks: a profile in ``folder``."""
+    with warnings.catch_warnings(action="ignore"):
+        _profile(dist.get_rank(), folder)
+
+
+def _profile(rank, folder):
     group = init_device_mesh("cpu", (2, 1), mesh_dim_names=("tp", "dp")).get_group("tp")
     weight = torch.randn(64, 64, requires_grad=True)
     step(weight, group, rank)  # the first collective sets connections up
@@ -41,10 +43,4 @@ def main(rank, folder):
         for _ in range(STEPS):
             step(weight, group, rank)
             profiler.step()
-    (folder / "profiles").mkdir(exist_ok=True)
-    profiler.export_chrome_trace(str(folder / "profiles" / f"rank{rank}.json"))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    profiler.export_chrome_trace(str(folder / f"rank{rank}.json"))

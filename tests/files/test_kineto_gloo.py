@@ -1,13 +1,10 @@
 """Import of gloo profiles: one recorded here on two ranks, and small ones by hand."""
 
 import gzip
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from gloo_profile import STEPS
+from gloo_profile import STEPS, profiled
 from kineto_samples import collective_args, complete, write_profile
 
 import tpviz as tv
@@ -17,23 +14,8 @@ import tpviz as tv
 def gloo(tmp_path_factory):
     """The folder of a gloo program profiled on two ranks."""
     folder = tmp_path_factory.mktemp("gloo")
-    script = str(Path(__file__).with_name("gloo_profile.py"))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, str(rank), str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
-    try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    return folder / "profiles"
+    tv.launch(profiled, folder, world_size=2, backend="gloo", progress=False)
+    return folder
 
 
 def test_gloo_collectives_are_found_with_bytes_members_and_order(gloo):
