@@ -193,8 +193,10 @@ def predict(
     if (longer := crowding(cluster, ranks)) > 1:
         on = replace(cluster, device=cluster.device.divided(longer, 1, longer, longer))
     mesh, seen = Mesh(strategy.axes), each_group(strategy, workload)
-    steps = (strategy.cost(of_group, on, mesh) for of_group in seen)
-    segments = max(steps, key=lambda step: sum(segment.seconds for segment in step))
+    steps = [strategy.cost(of_group, on, mesh) for of_group in seen]
+    # a pipeline has thousands of segments: their sum takes as long as all else
+    seconds = lambda step: sum(parts(*counted(step)).values())
+    segments = max(steps, key=seconds) if len(steps) > 1 else steps[0]
     segments = on_shared_cores(segments, cluster, ranks)
     return Prediction(strategy, workload, cluster, tuple(segments), training)
 
