@@ -44,7 +44,7 @@ FLOORS = {
     "schemes": 16_911,
     # 121 for gradients in few bits, 166 for hot experts in the residual
     # 24 for rounds of workers
-    "verbs": 5_379,  # 20 to check bytes after a router's choices
+    "verbs": 5_381,  # 20 to check bytes after a router's choices
     # 2 for two levels
     "modules": 7_744,  # 6,450 before sequences over ranks, 7,108 before experts over ranks
     "evidence": 11_453,  # 3 for FSDP2's knobs
