@@ -184,18 +184,22 @@ def test_the_coefficients_hash_sees_every_cluster(monkeypatch):
     assert score.coefficients_digest() != before
 
 
-def test_the_page_is_of_this_code():
-    """The lines of every source but the grid, which takes most of the time, and a part of that."""
-    rows = tv.validate([r for r in tv.published() if r.source != LARGE]).rows
+@pytest.fixture(scope="module")
+def rows():
+    """Of every source but the grid, which takes most of the time."""
+    return tv.validate([r for r in tv.published() if r.source != LARGE]).rows
+
+
+def test_the_page_is_of_this_code(rows):
+    """The lines of these sources."""
     for part in ("test", "fit"):
         for line in markdown(sources_table(of_part(rows, part))).splitlines()[2:]:
             assert line in PAGE, "run `make validate`"
 
 
-def test_the_readme_says_what_the_page_says():
+def test_the_readme_says_what_the_page_says(rows):
     block = README.partition("<!-- validation -->\n")[2].partition("\n<!--")[0]
     assert block and f"**Rows to test on.** {block}\n" in PAGE, "run `make validate`"
-    rows = tv.validate([r for r in tv.published() if r.source != LARGE]).rows
     for words in summary(rows).removesuffix(".").split(". "):
         assert words in block
 
