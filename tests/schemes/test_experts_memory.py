@@ -46,6 +46,10 @@ CASES = [
         (tv.Experts(ep=2) * PP * tv.DataParallel(dp=1, zero=zero), replace(W, layers=4, batch=32))
         for zero in (1, 2, 3)
     ),
+    (tv.Experts(ep=2) * PP, W),
+    (tv.Experts(ep=2) * replace(PP, recompute="full"), replace(W, batch=32)),
+    (tv.Experts(ep=2) * tv.Context(cp=2), W),
+    (tv.Experts(ep=2) * tv.Context(cp=2), replace(W, batch=32)),
 ]
 
 

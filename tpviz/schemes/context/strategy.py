@@ -197,11 +197,13 @@ class Context(Around):
 
     def memory(self, workload: GPT) -> "Memory":
         """That of the factor inside on a part of the sequences; alone, at least all gradients side
-        by side, as they are added up."""
-        found = self.within.memory(self.part(workload))
+        by side, as they are added up, behind those that the factor inside adds up."""
+        part = self.part(workload)
+        found = self.within.memory(part)
         if self.summing and self.sequence:
-            tokens = 16 * self.part(workload).seq * workload.batch
-            found["activations"] = max(found["activations"], tokens + found["gradients"])
+            tokens = 16 * part.seq * workload.batch
+            summed = sum(one.payload for one in self.within.sums(part)) if part.experts else 0  # pyright: ignore[reportAttributeAccessIssue]
+            found["activations"] = max(found["activations"], tokens + summed + found["gradients"])
         return found
 
     @classmethod

@@ -27,15 +27,22 @@ def experts_kept(at: "Layout", w: "GPT") -> int:
 
 
 def experts_backward(at: "Layout", w: "GPT") -> int:
-    """Bytes that backward has for a moment besides: as it begins, gradients of the rank's choices,
-    twice; as it ends, those of all matrices, second layers' once more as one tensor, where what
-    `experts_kept` has of rows is gone. Where all ranks get all tokens, these and the rows' own take
-    the place of the choices."""
+    """The most bytes that backward has for a moment besides, by `experts_moments`."""
+    return max(more + weight for more, weight in experts_moments(at, w))
+
+
+def experts_moments(at: "Layout", w: "GPT") -> list[tuple[int, int]]:
+    """[(bytes that backward has for a moment besides, those of new gradients)]: as it begins,
+    gradients of the rank's choices, twice; as it ends, those of all matrices, second layers' once
+    more as one tensor, where what `experts_kept` has of rows is gone. Where all ranks get all
+    tokens, these and the rows' own take the place of the choices."""
     cut = cut_of(at, w)
     choices = w.batch * w.seq // cut.parts * w.top_k * w.hidden
     loads, own = int(cut.loads(w, cut.at(w)).sum()), w.experts // cut.ep
     if cut.gathered:
         choices = (w.batch * w.seq // cut.parts * cut.ep + loads) * w.hidden
-    weights = own * w.hidden * (w.up_features + 2 * w.mlp_width) // cut.etp
+    second = own * w.hidden * w.mlp_width // cut.etp
+    both = own * w.hidden * (w.up_features + w.mlp_width) // cut.etp
     gone = loads * (w.hidden + mlp_kept(w) // cut.etp)
-    return max(2 * choices, choices + weights - gone) * w.itemsize
+    item = w.itemsize
+    return [(2 * choices * item, 0), ((choices + second - gone) * item, both * item)]

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpviz.cluster.clock.cost import Memory
+from tpviz.schemes.experts.memory import experts_moments
 from tpviz.schemes.gpt.memory import statistics, under_adamw
 from tpviz.schemes.grid.memory import block_kept, dropped_bytes
 from tpviz.schemes.zero.memory import flat_states
@@ -180,13 +181,17 @@ class _Kept:
         self.dropped = bytes_of(drop)
         self.after_forward = bytes_of(kept) + stream * (1 + any(n for _, n in drop))
         self.in_forward = beside
-        widths = {kind.mlp_width // at.i * item for kind, n in (*kept, *drop) if n}
+        kinds = {kind for kind, n in (*kept, *drop) if n}
+        widths = {kind.mlp_width // at.i * item for kind in kinds}
         self.noted = tokens * max(widths, default=0)
         ends = w.vocab // at.i * w.hidden // at.s * item
         inside = stream + sp * whole + beside
         self.in_backward = [
             (inside + tokens * width, w.hidden // at.s * width) for width in widths
         ] or [(0, first * ends)]
+        for kind in kinds:
+            moments = experts_moments(at, s.local(kind)) if kind.experts else ()
+            self.in_backward += [(inside + more, weight) for more, weight in moments]
         if last:
             head = (
                 2 * stream + statistics(w) * tokens // n * wide + logits * wide
