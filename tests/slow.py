@@ -31,6 +31,7 @@ test_planner.py::test_a_plan_in_small_runs_on_real_ranks
 test_claims.py::test_the_searches_for_the_fastest_plans
 test_faults.py::test_a_script_whose_standard_streams_are_closed
 test_search_published.py
+test_search_experts.py::test_the_best_plan_fits_and_equals_one_process
 test_search_context.py::test_llama_of_long_sequences_on_64
 test_search_context.py::test_no_published_plan_of_long_sequences_is_faster
 test_compiled.py test_doctor.py test_interrupts.py test_leftovers.py test_torchrun.py
