@@ -114,7 +114,7 @@ def draw(rnd, context=False, experts=False):
         factors = [inner] if inner else []
         kinds = [kind for kind in KINDS if ulysses == 1 or kind != "ulysses"]
         factors += [tv.Context(cp, rnd.choice(kinds), ulysses)] if context else []
-        overlap = "shared" if w.shared_experts else "none"
+        overlap = rnd.choice(("halves", "shared" if w.shared_experts else "none"))
         etp, dispatch = rnd.choice((1, ranks)), rnd.choice(("all_to_all", "all_gather"))
         plan = {"etp": etp, "dispatch": dispatch, "overlap": overlap}
         factors += [tv.Experts(ep=ep, **plan)] if ep > 1 else []

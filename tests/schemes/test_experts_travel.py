@@ -1,5 +1,5 @@
-"""Shared experts while rows travel, and tokens gathered by all ranks of experts: equal to one
-process, with bytes, times and memory of the program by formula."""
+"""Shared experts, or the other half of a microbatch, while rows travel, and tokens gathered by all
+ranks of experts: equal to one process, with bytes, times and memory of the program by formula."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from tiny import EXACT, assert_equal, captured, named, peaks
 import tpviz as tv
 from tpviz.core.step import Issue, Kernel, Wait
 from tpviz.schemes.experts.paper import gathered_bytes, gathering_sends_less, row_bytes
+from tpviz.schemes.gpt.step import BLOCK
 
 HOT = tv.GPT(
     hidden=32,
@@ -27,6 +28,7 @@ UNHIDDEN = replace(BOX, device=replace(BOX.device, unhidden=0.4, startup=2e-6, p
 TP, SP = tv.Megatron(tp=2), tv.Megatron(tp=2, sp=True)
 TWO = tv.Experts(ep=2, overlap="shared")
 ALL = tv.Experts(ep=2, dispatch="all_gather")
+HALF = tv.Experts(ep=2, overlap="halves")
 CASES = [
     (replace(TWO, accumulation=2, recompute="full"), CHOSEN),
     (TWO, DROPPING),
@@ -39,6 +41,11 @@ CASES = [
     (TP * ALL, replace(HOT, top_k=3)),
     (ALL, replace(DROPPING, shared_experts=0)),
     (ALL * tv.Context(cp=2), HOT),
+    (HALF * tv.Pipeline(pp=2, microbatches=2, recompute="full"), CHOSEN),
+    (SP * replace(HALF, dispatch="all_gather"), HOT),
+    (replace(HALF, accumulation=2, recompute="full"), DROPPING),
+    (HALF * tv.DataParallel(dp=2, zero=3), CHOSEN),
+    (TP * replace(HALF, etp=2), replace(CHOSEN, aux_loss=0.3, layers=4, first_dense=1)),
     (TWO * tv.DataParallel(dp=2, zero=2), HOT),
 ]
 
@@ -69,6 +76,27 @@ def test_both_layers_are_under_the_rows_both_ways():
             under.append((operations[at].move.collective, stop - at - 1))
             assert all(isinstance(o, Kernel) for o in operations[at + 1 : stop])
     assert under == [("all_to_all_v", n) for n in (1, 1, 2, 2)]
+
+
+def test_one_halfs_rows_are_under_the_others_attention_and_experts():
+    """Of one block, FLOPs while rows are in flight: six of eight all-to-alls have some."""
+    w = replace(HOT, shared_experts=0)
+    whole, half = (s.pieces(s.local(w)) for s in (replace(HALF, overlap="none"), HALF))
+    kernels = lambda pieces: sorted(
+        o.flops for name in BLOCK for o in pieces[name] if isinstance(o, Kernel)
+    )
+    twice = [n / 2 for n in kernels(whole) for _ in range(2)]
+    assert sorted(kernels(half)) == sorted(twice)
+    flying, under = 0, []
+    for o in [*half["mlp"], *half["down_back"], *half["up_back"]]:
+        if isinstance(o, Issue):
+            flying += 1
+            under.append(0)
+        elif isinstance(o, Wait):
+            flying = o.in_flight
+        elif isinstance(o, Kernel) and flying:
+            under[-1] += o.flops
+    assert len(under) == 8 and sum(n > 0 for n in under) >= 6
 
 
 @pytest.mark.parametrize("w", [HOT, CHOSEN, DROPPING], ids=["hot", "chosen", "dropping"])
@@ -109,10 +137,10 @@ def test_the_times_say_so_too():
         assert (times[1] < times[0]) == less
 
 
-@pytest.mark.parametrize("strategy", [TWO, ALL], ids=named)
+@pytest.mark.parametrize("strategy", [TWO, ALL, HALF], ids=named)
 def test_memory_is_what_is_tracked(strategy):
     w = replace(HOT, hidden=64, seq=32, layers=3, routing=tv.Routing())
-    cases = (TWO, w), (ALL, w)
+    cases = (TWO, w), (ALL, w), (HALF, w)
     found, tracked = strategy.memory(w), peaks(strategy, w, cases)
     assert {k: found[k] for k in EXACT} == {k: tracked[k] for k in EXACT}
     assert found["activations"] == pytest.approx(tracked["activations"], rel=0.12)
@@ -120,6 +148,12 @@ def test_memory_is_what_is_tracked(strategy):
 
 def test_nothing_to_compute_meanwhile_is_refused():
     w = replace(HOT, shared_experts=0)
+    with pytest.raises(ValueError, match=r"batch=6 does not split evenly over 2\*ep\*accum"):
+        HALF.check(replace(w, batch=6))
+    with pytest.raises(ValueError, match="with overlap='halves' is not possible: use"):
+        replace(HALF, recompute="selective").check(w)
+    with pytest.raises(ValueError, match="with overlap='halves' is not possible: use 'full'"):
+        (HALF * tv.Pipeline(pp=2, microbatches=2, recompute="selective")).check(w)
     with pytest.raises(ValueError, match=r"shared_experts=0 has nothing to compute .* use overlap"):
         TWO.check(w)
     replace(TWO, overlap="none").check(w)

@@ -29,6 +29,7 @@ from tpviz.core.trace import Ledger
 from tpviz.schemes.collectives import Alone, own_of
 from tpviz.schemes.experts.layers import numbers_of_rows, there_and_back
 from tpviz.schemes.experts.step import ROWS
+from tpviz.schemes.experts.travel import finished
 from tpviz.schemes.grid.operators import Cut, Gather
 
 from .grid import AfterBackward, Shares, average, rows_of
@@ -172,7 +173,7 @@ class CutExperts:
         send, receive = (n.view(ranks, -1).sum(1).tolist() for n in (counts, known))
         own = torch.arange(len(counts) // ranks, device=x.device).repeat(ranks)
         computed = lambda rows: self._computed(rows, own.repeat_interleave(known), weights)
-        y = there_and_back(x, chosen, send, receive, self.ep, computed)
+        y = finished(there_and_back(x, chosen, send, receive, self.ep, computed))
         return (y.view(*index.shape, -1) * weights.unsqueeze(-1)).sum(1).to(x.dtype)
 
     def _computed(self, rows, index, weights):

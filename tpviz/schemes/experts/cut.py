@@ -35,7 +35,7 @@ NO_ROUTING = Routing()
 class ExpertCut(NamedTuple):
     """Experts over ``ep`` ranks, each over ``etp`` of the ``tp`` ranks of an axis ``inside``.
     overlap : whether shared experts are computed while rows travel. gathered : whether all ranks
-    of ep get all tokens."""
+    of ep get all tokens. halves : 2 where halves of a microbatch go through a block in turn."""
 
     ep: int = 1
     etp: int = 1
@@ -43,6 +43,7 @@ class ExpertCut(NamedTuple):
     inside: str = ""
     overlap: bool = False
     gathered: bool = False
+    halves: int = 1
 
     @property
     def parts(self) -> int:

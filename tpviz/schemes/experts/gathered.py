@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from tpviz.schemes.collectives import Group, gather_first, scatter_first
 
-from .travel import Way, travel
+from .travel import Turns, Way, finished, travelling
 
 Picked = tuple[Tensor, Sequence[int], Tensor | None]
 """(of each row that a rank computes, expert after expert, the choice among all n T k; how many rows
@@ -45,11 +45,10 @@ def on_all_ranks(
     group: Group,
     pick: Callable[[Tensor], Picked],
     computed: Callable[[Tensor, Sequence[int]], Tensor],
-    under: Sequence[Callable[[], None] | None] = (None, None),
-) -> Tensor:
+) -> Turns:
     """x (T, H) -> the weighted sum (T, H) of its experts' results. weights : (T, k), whose gradient
     comes back. numbers : (T, ...) whole ones that are sent along, of which all ranks' (n T, ...)
-    are given to ``pick``. under : what is computed besides while rows go there, and come back."""
+    are given to ``pick``. Gives way while rows go there, and while sums come back."""
     k = weights.shape[1]
     gather, scatter = (
         lambda rows, start=start: start(rows, group) for start in (gather_first, scatter_first)
@@ -58,12 +57,12 @@ def on_all_ranks(
         lambda of: gather(torch.cat([of, numbers.to(of.dtype)], -1)),
         lambda grad: scatter(grad[:, :k]),
     )
-    of_all = travel(weights, told, group)
-    rows = travel(x, Way(gather, scatter), group, under[0])
+    of_all = finished(travelling(weights, told, group))
+    rows = yield from travelling(x, Way(gather, scatter), group)
     choices, loads, real = pick(of_all[:, k:].long())
     tokens = choices // k
     shares = of_all[:, :k].flatten()[choices].unsqueeze(1)
     shares = shares if real is None else shares * real.unsqueeze(1)
     y = computed(rows.index_select(0, tokens), loads) * shares.to(rows.dtype)
     y: Any = AddUp.apply(y, tokens, len(rows))
-    return travel(y, Way(scatter, gather), group, under[1])
+    return (yield from travelling(y, Way(scatter, gather), group))

@@ -28,7 +28,7 @@ from tpviz.schemes.operators import Reduce, ReduceScatter, Same
 
 from .cut import ExpertCut, cut_of, parts_over
 from .gathered import on_all_ranks
-from .travel import by_numbers, equally, travel
+from .travel import Turns, by_numbers, equally, finished, travelling
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
@@ -89,16 +89,15 @@ def there_and_back(
     receive: Sequence[int],
     group: Group,
     computed: Callable[[Tensor], Tensor],
-    under: Sequence[Callable[[], None] | None] = (None, None),
-) -> Tensor:
+) -> Turns:
     """(T, H) and the experts of each token (T k) -> their results (T k, H), token by token. send,
     receive : rows for and from each rank. computed : what the ranks do with rows that they get.
-    under : what they compute besides while rows go there, and while they come back."""
+    Gives way while rows go there, and while they come back."""
     order = experts.argsort(stable=True)
     inverse = inverse_of(order)
     sent: Any = Spread.apply(x, order, inverse)
-    rows = travel(sent, by_numbers(send, receive, group), group, under[0])
-    y = travel(computed(rows), by_numbers(receive, send, group), group, under[1])
+    rows = yield from travelling(sent, by_numbers(send, receive, group), group)
+    y = yield from travelling(computed(rows), by_numbers(receive, send, group), group)
     return Reorder.apply(y, inverse, order)  # pyright: ignore[reportReturnType]
 
 
@@ -118,13 +117,13 @@ class ExpertMLP(nn.Module):
         super().__init__()
         self.cut, self.sp, self.inside = cut_of(groups.layout, w), groups.layout.sp, groups.inside
         self.group = groups.mesh.get_group("ep") if self.cut.ep > 1 else Alone()
-        self.w = placed(w, groups.mesh, self.cut)
+        self.w = placed(w.with_batch(w.batch // self.cut.halves), groups.mesh, self.cut)
         own, parts = w.experts // self.cut.ep, self.cut.etp
         where = groups.where(w)
         if self.cut.parts > 1:
             where = torch.arange(w.seq) if where is None else where
             where = own_of(where, self.inside)
-        self.balance = Balance(w, self.cut.tp) if w.aux_loss else None
+        self.balance = Balance(w, self.cut.tp * self.cut.halves) if w.aux_loss else None
         self.parts = [groups.mesh.get_group(axis) for axis in parts_over(self.cut, w)]
         self.router = Router(w, where, **kw)
         self.up = Stack(own, w.hidden, w.up_features // parts, **kw)
@@ -136,19 +135,28 @@ class ExpertMLP(nn.Module):
 
     def forward(self, x: Tensor, summed: bool = True) -> Tensor:
         """The block's second part. summed : of no matter here: the last sum is made in any case."""
+        return finished(self.turns(x))
+
+    def turns(self, x: Tensor) -> Turns:
+        """As of `forward`, of one half of the batch where they go on in turn."""
         x, at = self._before(x), int(not self.sp)
         scores = self.router.scores(x)
         experts, weights, numbers = self.router.choose(scores, at)
         rows, chosen = x.flatten(0, 1), experts.flatten()
         shared = SharedExperts(self, x) if self.shared_up else None
-        under = (shared.first, shared.second) if shared and self.cut.overlap else (None, None)
         if self.cut.gathered:
-            y = self._gathered(rows, experts, weights, numbers, under).view_as(x)
+            y = self._gathered(rows, experts, weights, numbers)
+        elif numbers is None:
+            y = self._through(rows, chosen)
         else:
-            if numbers is None:
-                y = self._through(rows, chosen, under)
-            else:
-                y = self._taken(rows, *self._slots(experts, numbers), under)
+            y = self._taken(rows, *self._slots(experts, numbers))
+        if shared and self.cut.overlap:
+            y = finished(y, (shared.first, shared.second))
+        else:
+            y = yield from y
+        if self.cut.gathered:
+            y = y.view_as(x)
+        else:
             y = (y.view(*experts.shape, -1) * weights.unsqueeze(-1).to(y.dtype)).sum(-2)
         y = self._after(y + shared.result() if shared else y)
         if not self.balance:
@@ -169,7 +177,7 @@ class ExpertMLP(nn.Module):
             return Reduce.apply(y.clone() if y._is_view() else y, self.inside)  # works in place
         return Gather.apply(y, self.inside, 1) if self.cut.parts > 1 and not self.sp else y
 
-    def _through(self, x, experts, under):
+    def _through(self, x, experts):
         """(T, H) and the experts of each token (T k) -> their results (T k, H), token by token."""
         send, received = self._numbers(experts)
         sorting = by_expert(received).to(x.device)
@@ -177,7 +185,7 @@ class ExpertMLP(nn.Module):
         own = lambda rows: self._computed(Reorder.apply(rows, sorting, back), loads)
         computed = lambda rows: Reorder.apply(own(rows), back, sorting)
         receive = list(map(sum, received))
-        return there_and_back(x, experts, send, receive, self.group, computed, under)
+        return there_and_back(x, experts, send, receive, self.group, computed)
 
     def _slots(self, experts, numbers, ranks=1):
         """(of each choice its place in a buffer (experts, batch, taken), where that ends), which is
@@ -190,12 +198,12 @@ class ExpertMLP(nn.Module):
         behind = self.w.experts * sequences * taken
         return found.masked_fill(numbers.view_as(experts) >= taken, behind).flatten(), behind
 
-    def _gathered(self, x, experts, weights, numbers, under):
+    def _gathered(self, x, experts, weights, numbers):
         """(T, H) -> the weighted sums of results (T, H), each rank having seen all tokens."""
         told = experts if numbers is None else torch.cat([experts, numbers], -1)
         pick = lambda told: self._picked(told.view(-1, *experts.shape[:2], told.shape[-1]))
         weights, told = weights.flatten(0, 1), told.flatten(0, 1)
-        return on_all_ranks(x, weights, told, self.group, pick, self._computed, under)
+        return on_all_ranks(x, weights, told, self.group, pick, self._computed)
 
     def _picked(self, told):
         """Of what all ranks have told, (n, two dims of the stream, ...), this one's choices."""
@@ -216,17 +224,17 @@ class ExpertMLP(nn.Module):
             start, loads = sum(counts[:first]), counts[first : first + own]
         return chosen.argsort(stable=True)[start : start + sum(loads)], loads, None
 
-    def _taken(self, x, slots, behind, under):
+    def _taken(self, x, slots, behind):
         """As `_through`, in buffers of equal size: rows that are not taken come back as zeros."""
         n, each = self.cut.ep, len(slots) // len(x)
         rows = F.pad(x.repeat_interleave(each, 0), (0, 0, 0, 1))
         source = _in_slots(slots, behind)
         way, own = equally(self.group), self.w.experts // n
-        sent = travel(rows[source], way, self.group, under[0])
+        sent = yield from travelling(rows[source], way, self.group)
         parts = sent.view(n, own, -1, x.shape[-1]).transpose(0, 1)
         y = self._computed(parts.flatten(0, 2), [parts.shape[1] * parts.shape[2]] * own)
         y = y.view(own, n, -1, x.shape[-1]).transpose(0, 1).flatten(1, 2)
-        y = travel(y.flatten(0, 1), way, self.group, under[1])
+        y = yield from travelling(y.flatten(0, 1), way, self.group)
         return F.pad(y, (0, 0, 0, 1))[slots]
 
     def _add_up(self, counts):

@@ -35,6 +35,8 @@ def ledger_given(
     moved = dict(zip(mixtures, rows_moved(strategy, w, rank, choices).tolist()))
     passes = Counter[str]()
     times_each = 2 * getattr(strategy, "microbatches", strategy.accumulation)
+    cut = getattr(strategy, "inside", strategy).local(seen_by(strategy, w, rank)).cut
+    times_each *= cut.halves if cut else 1
     for part, times in flat(_step(strategy, seen_by(strategy, w, rank), rank)):
         moves = sum(_is_rows(operation) for operation in expanded(part.operations))
         if moves:  # there or back: both of a layer's ways, in all microbatches, are its rows

@@ -25,7 +25,7 @@ least. The counts of a balance loss, B E numbers, are added up over ranks with p
 from typing import TYPE_CHECKING, Any
 
 from tpviz.cluster.exchanges import UNEQUAL
-from tpviz.core.step import Collective, Issue, Kernel, Operation, Wait
+from tpviz.core.step import Collective, Issue, Kernel, Operation, Operations, Wait
 from tpviz.schemes.gpt.kernels import gemm
 
 from .cut import ExpertCut, cut_of, parts_over
@@ -38,6 +38,18 @@ ROWS = UNEQUAL  # its payload is what a rank sends to others
 
 def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     """Operations of (the MLP, also of a recomputation; backward through its experts; to its input).
+    As of `segments`."""
+    (pre, there, mid, back, post), (post_back, out, mid_back, home, pre_back) = segments(at, w)
+    return (
+        [*pre, *there, *mid, *back, *post],
+        [*post_back, *out, *mid_back],
+        [*home, *pre_back],
+    )
+
+
+def segments(at: Any, w: "GPT") -> tuple[tuple[list[Operation], ...], ...]:
+    """Operations of an MLP (before rows go, there, until they go back, back, after that), and those
+    of backward in its order.
 
     Where ``place`` does not say of which rank of ep, those of one that has most rows to compute,
     for which all others wait. at : the `tpviz.schemes.grid.step` pieces of the layout around.
@@ -62,34 +74,62 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     shared = [[gemm(tokens, *layer, item)] * bool(n) for layer in layers]
     shared_back = [[*both(tokens, *layer)] * bool(n) for layer in layers]
     over = cut.overlap and n
-    forward = [
-        *before,
-        score(tokens, h, w.experts),
-        *told,
-        *(under(there, shared[0]) if over else there),
-        *[gemm(load, *layer, item) for load in loads for layer in (ups, downs)],
-        *(under(back, shared[1]) if over else [*back, *shared[0], *shared[1]]),
-        *after,
-        *counts,
-    ]
-    to_down = [
-        *after_back,
-        *(under(there, shared_back[1]) if over else [*shared_back[1], *shared_back[0], *there]),
-        *[
+    forward = (
+        [*before, score(tokens, h, w.experts), *told],
+        under(there, shared[0]) if over else there,
+        [gemm(load, *layer, item) for load in loads for layer in (ups, downs)],
+        under(back, shared[1]) if over else back,
+        [*([] if over else [*shared[0], *shared[1]]), *after, *counts],
+    )
+    backward = (
+        [*after_back, *([] if over else [*shared_back[1], *shared_back[0]])],
+        under(there, shared_back[1]) if over else there,
+        [
             kernel
             for load in reversed(loads)
             for layer in (downs, ups)
             for kernel in both(load, *layer)
         ],
-    ]
-    to_up = [
-        *(under(back, shared_back[0]) if over else back),
-        *told_back,
-        score(tokens, w.experts, h),
-        score(w.experts, tokens, h),
-        *before_back,
-    ]
-    return forward, to_down, to_up
+        under(back, shared_back[0]) if over else back,
+        [*told_back, score(tokens, w.experts, h), score(w.experts, tokens, h), *before_back],
+    )
+    return forward, backward
+
+
+ATTENTION_BACK = "norm2_back", "out_back", "core_back", "qkv_back", "norm1_back"
+
+
+def halves_in_turn(at: Any, w: "GPT", half: dict[str, list[Operation]]) -> dict[str, Any]:
+    """{piece: operations} of a block through which two halves go in turn: while rows of one travel,
+    the other computes. at, w : of one half; half : its pieces, one after the other."""
+    (pre, there, mid, back, post), (post_back, out, mid_back, home, pre_back) = segments(at, w)
+    made, tickets = Operations(), [None, None]
+
+    def turns(operations, moves=()):
+        for one in range(2):
+            made.wait(tickets[one])
+            made.extend(operations)
+            tickets[one] = made.issue(next(iter(moves), None))
+
+    turns([*half["attention"], *pre], there)
+    turns(mid, back)
+    turns(post)
+    behind = len(made)
+    turns(post_back, out)
+    turns(mid_back, home)
+    experts_done = len(made)
+    made.wait(tickets[0])  # of the second half, with which backward begins
+    made.extend([*pre_back, *(o for name in ATTENTION_BACK for o in half[name])])
+    made.wait(tickets[1])
+    made.extend(pre_back)
+    forward = made[:behind]
+    return {
+        "attention": [],
+        "mlp": forward,
+        "mlp_unsummed": forward,
+        "down_back": made[behind:experts_done],
+        "up_back": made[experts_done:],
+    } | {name: half[name] for name in ATTENTION_BACK}
 
 
 def under(moves: list[Collective], kernels: list[Kernel]) -> list[Operation]:

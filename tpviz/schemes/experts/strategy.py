@@ -60,7 +60,9 @@ class Experts(Around):
     a token (`tpviz.schemes.experts.paper`), and as many however uneven the choices.
 
     ``overlap="shared"``: shared experts, which need no row of others, are computed while rows
-    travel, forward and backward, as in Megatron-LM and DeepSeek-V3. No number changes.
+    travel, forward and backward, as in Megatron-LM and DeepSeek-V3. ``"halves"``: the two halves of
+    a microbatch go through each block in turn, attention and experts of one while rows of the other
+    travel. No number changes.
     """
 
     ep: int = knob(2, help="ranks that the experts are spread over", low=1, high=1024)
@@ -74,8 +76,8 @@ class Experts(Around):
     )
     overlap: str = knob(
         "none",
-        help="what is computed while rows travel: shared experts, or nothing",
-        choices=("none", "shared"),
+        help="what is computed while rows travel: shared experts, or a microbatch's other half",
+        choices=("none", "shared", "halves"),
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
@@ -124,9 +126,9 @@ class Experts(Around):
         """How experts are cut."""
         at = self.layout
         gathered = self.ep > 1 and self.dispatch == "all_gather"
-        return ExpertCut(
-            self.ep, self.etp, at.i, at.inside, self.overlap == "shared", gathered=gathered
-        )
+        halves = 1 + (self.overlap == "halves")
+        over = self.overlap == "shared"
+        return ExpertCut(self.ep, self.etp, at.i, at.inside, over, gathered, halves)
 
     @property
     def axes(self) -> dict[str, int]:
@@ -153,6 +155,12 @@ class Experts(Around):
         divides("experts", w.experts, "ep", self.ep)
         divides("batch", w.batch, "ep*accumulation", self.ep * self.accumulation)
         self.within.check(self._shared(w))
+        if self.overlap == "halves":
+            divides("batch", w.batch, "2*ep*accumulation", 2 * self.ep * self.accumulation)
+            if self.recompute == "selective":
+                raise ValueError(
+                    "recompute='selective' with overlap='halves' is not possible: use 'full'"
+                )
         if self.cut.parts > 1:
             divides("seq", w.seq, self.cut.inside, self.cut.parts)
             if w.capacity:

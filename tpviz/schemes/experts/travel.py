@@ -7,7 +7,7 @@ while the gradients travel the other way: `Finish` starts that, `Start` waits fo
 R, R' rows of H features before and after.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -98,12 +98,40 @@ class Finish(torch.autograd.Function):
         return grad, None
 
 
-def travel(
-    rows: Tensor, way: Way, group: Group, during: Callable[[], None] | None = None
-) -> Tensor:
-    """The rows as they arrive by ``way``. during : computes something else in the meantime."""
+Turns = Generator[None, None, Tensor]
+"""What gives way once while each of its collectives is in flight, and returns a tensor."""
+
+
+def travelling(rows: Tensor, way: Way, group: Group) -> Turns:
+    """The rows as they arrive by ``way``."""
+    if group.size() == 1:
+        return rows
     trip = _Trip(way)
-    out = rows if group.size() == 1 else Start.apply(rows, trip)
-    if during:
-        during()
-    return out if group.size() == 1 else Finish.apply(out, trip)  # pyright: ignore[reportReturnType, reportArgumentType]
+    out: Any = Start.apply(rows, trip)
+    yield
+    return Finish.apply(out, trip)  # pyright: ignore[reportReturnType]
+
+
+def finished(turns: Turns, under: Iterable[Callable[[], None]] = ()) -> Tensor:
+    """The result. under : what is computed meanwhile, one for each time that it gives way."""
+    meanwhile = iter(under)
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            return end.value
+        next(meanwhile, bool)()
+
+
+def in_turns(several: Sequence[Turns]) -> list[Tensor]:
+    """The results of all, the first of which begins: while one's collective is in flight, the
+    others compute."""
+    found: dict[int, Tensor] = {}
+    while len(found) < len(several):
+        for place, one in enumerate(several):
+            try:
+                if place not in found:
+                    next(one)
+            except StopIteration as end:
+                found[place] = end.value
+    return [found[place] for place in range(len(several))]

@@ -147,6 +147,11 @@ class Staged(Strategy):
         w, stages = workload, self.stages
         divides("batch", w.batch, "dp*microbatches", self.dp * self.microbatches)
         self.inside.check(self.of_replica(w))
+        cut = self.inside.local(self.of_replica(w)).cut if w.experts else None
+        if cut and cut.halves > 1 and self.recompute == "selective":
+            raise ValueError(
+                "recompute='selective' with overlap='halves' is not possible: use 'full'"
+            )
         if self.subpipeline and self.inside.layout.sp:
             raise ValueError(
                 f"sp=True and subpipeline={self.subpipeline} are not possible together: use "
