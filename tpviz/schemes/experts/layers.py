@@ -28,10 +28,11 @@ from tpviz.schemes.operators import Reduce, ReduceScatter, Same
 
 from .cut import ExpertCut, cut_of, parts_over
 from .gathered import on_all_ranks
-from .travel import Turns, by_numbers, equally, finished, travelling
+from .travel import Turns, by_numbers, equally, finished, in_turns, travelling
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
+    from tpviz.schemes.gpt.model import ResidualBlock
     from tpviz.schemes.grid.program import Groups
 
 
@@ -117,7 +118,8 @@ class ExpertMLP(nn.Module):
         super().__init__()
         self.cut, self.sp, self.inside = cut_of(groups.layout, w), groups.layout.sp, groups.inside
         self.group = groups.mesh.get_group("ep") if self.cut.ep > 1 else Alone()
-        self.w = placed(w.with_batch(w.batch // self.cut.halves), groups.mesh, self.cut)
+        self.halves = self.cut.halves
+        self.w = placed(w.with_batch(w.batch // self.halves), groups.mesh, self.cut)
         own, parts = w.experts // self.cut.ep, self.cut.etp
         where = groups.where(w)
         if self.cut.parts > 1:
@@ -136,6 +138,17 @@ class ExpertMLP(nn.Module):
     def forward(self, x: Tensor, summed: bool = True) -> Tensor:
         """The block's second part. summed : of no matter here: the last sum is made in any case."""
         return finished(self.turns(x))
+
+    def in_halves(self, block: "ResidualBlock", x: Tensor) -> Tensor:
+        """x after both parts of the block, whose halves go on in turn while rows travel."""
+        dim = int(self.sp)
+        halves = [self._half(block, part) for part in x.chunk(self.halves, dim)]
+        return torch.cat(in_turns(halves), dim)
+
+    def _half(self, block, x):
+        x = x + block.join(block.attention(block.norm1(x)))
+        y = yield from self.turns(block.norm2(x))
+        return x + block.join(y)
 
     def turns(self, x: Tensor) -> Turns:
         """As of `forward`, of one half of the batch where they go on in turn."""

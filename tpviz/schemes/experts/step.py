@@ -22,16 +22,19 @@ of the results, and one of the gradients of what was cut. The router's scores ar
 least. The counts of a balance loss, B E numbers, are added up over ranks with parts of sequences.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpviz.cluster.exchanges import UNEQUAL
 from tpviz.core.step import Collective, Issue, Kernel, Operation, Operations, Wait
 from tpviz.schemes.gpt.kernels import gemm
+from tpviz.schemes.grid import step as grid
 
 from .cut import ExpertCut, cut_of, parts_over
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
+    from tpviz.schemes.grid.layout import Layout
 
 ROWS = UNEQUAL  # its payload is what a rank sends to others
 
@@ -47,7 +50,7 @@ def pieces(at: Any, w: "GPT") -> tuple[list[Operation], ...]:
     )
 
 
-def segments(at: Any, w: "GPT") -> tuple[tuple[list[Operation], ...], ...]:
+def segments(at: Any, w: "GPT") -> tuple[tuple[list[Any], ...], ...]:
     """Operations of an MLP (before rows go, there, until they go back, back, after that), and those
     of backward in its order.
 
@@ -99,11 +102,15 @@ def segments(at: Any, w: "GPT") -> tuple[tuple[list[Operation], ...], ...]:
 ATTENTION_BACK = "norm2_back", "out_back", "core_back", "qkv_back", "norm1_back"
 
 
-def halves_in_turn(at: Any, w: "GPT", half: dict[str, list[Operation]]) -> dict[str, Any]:
+def halves_in_turn(at: "Layout", w: "GPT") -> dict[str, Any]:
     """{piece: operations} of a block through which two halves go in turn: while rows of one travel,
-    the other computes. at, w : of one half; half : its pieces, one after the other."""
-    (pre, there, mid, back, post), (post_back, out, mid_back, home, pre_back) = segments(at, w)
-    made, tickets = Operations(), [None, None]
+    the other computes."""
+    one_half = replace(w.with_batch(w.batch // 2), cut=w.cut._replace(halves=1))
+    half = (of := grid._Pieces(at, one_half)).all()
+    (pre, there, mid, back, post), of_back = segments(of, one_half)
+    post_back, out, mid_back, home, pre_back = of_back
+    made = Operations()
+    tickets: list[Any] = [None, None]
 
     def turns(operations, moves=()):
         for one in range(2):

@@ -31,6 +31,7 @@ from tpviz.schemes.strategy import Strategy, register
 from tpviz.schemes.zero.strategy import DataParallel
 
 from .cut import ExpertCut, of_mixtures
+from .step import halves_in_turn
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -233,7 +234,10 @@ class Experts(Around):
         """Those of the factor inside, on a workload that says how experts are cut."""
         if split:
             self.check_split_backward()
-        return self.within.pieces(workload)
+        found = self.within.pieces(workload)
+        if workload.experts and self.cut.halves > 1:
+            found |= halves_in_turn(self.layout, workload)
+        return found
 
     def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
         made = self.within.groups(mesh, halves)

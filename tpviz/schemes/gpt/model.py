@@ -238,6 +238,8 @@ class ResidualBlock(nn.Module):
 
     def through(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
         """x after both parts of the block. how : options of the second part."""
+        if getattr(self.mlp, "halves", 1) > 1:
+            return self.mlp.in_halves(self, x)
         x = x + self.join(self.attention(self.norm1(x)))
         return x + self.join(self.mlp(self.norm2(x), **how))
 

@@ -157,21 +157,6 @@ class GridBlock(ResidualBlock):
         self.attention = groups.attention(w, **kw)
         self.norm2 = groups.norm(w, **kw)
         self.mlp = groups.mlp(w, **kw)
-        self.halves = w.cut.halves if w.experts and w.cut else 1
-        self.batch_dim = int(groups.layout.sp)
-
-    def through(self, x: Tensor, **how: Any) -> Tensor:
-        if self.halves == 1:
-            return super().through(x, **how)
-        travel = import_module("tpviz.schemes.experts.travel")
-        halves = x.chunk(self.halves, self.batch_dim)
-        return torch.cat(travel.in_turns([self._turns(half) for half in halves]), self.batch_dim)
-
-    def _turns(self, x):
-        """x after both parts, one half of the rows; gives way while these travel."""
-        x = x + self.join(self.attention(self.norm1(x)))
-        y = yield from self.mlp.turns(self.norm2(x))
-        return x + self.join(y)
 
 
 class GridEmbedding(ParallelEmbedding):

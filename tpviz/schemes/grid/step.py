@@ -22,7 +22,6 @@ reduce-scatters its gradient, a second one reduce-scatters and gathers its gradi
 layer gathers its input again for the weight's gradient, which keeps activations small.
 """
 
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -47,12 +46,7 @@ def pieces(at: "Layout", w: "GPT", split: bool = False) -> dict[str, list[Operat
     are left for later: "weights" has those of a block, "head_weight" the head's, and backward's
     parts are without them.
     """
-    found = _Pieces(at, w, split).all()
-    if w.experts and w.cut and w.cut.halves > 1:
-        half = _Pieces(at, replace(w.with_batch(w.batch // 2), cut=w.cut._replace(halves=1)))
-        experts = import_module("tpviz.schemes.experts.step")
-        found |= experts.halves_in_turn(half, half.w, half.all())
-    return found
+    return _Pieces(at, w, split).all()
 
 
 def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
