@@ -41,7 +41,7 @@ FLOORS = {
     # 454 for rounds of workers
     # classes of parameters, 148 for groups of experts and biases of loads
     # 211 for two levels
-    "schemes": 17_032,
+    "schemes": 17_037,
     # 121 for gradients in few bits, 166 for hot experts in the residual
     # 24 for rounds of workers
     "verbs": 5_381,  # 20 to check bytes after a router's choices

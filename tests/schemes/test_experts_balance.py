@@ -36,6 +36,7 @@ MORE = [
     tv.Megatron(tp=2) * tv.Experts(ep=2),
     SP * tv.Experts(ep=2) * tv.DataParallel(dp=2, zero=1),
     tv.Experts(ep=2) * tv.DataParallel(dp=4, zero=3, shard=2),
+    tv.Experts(ep=2) * tv.DataParallel(dp=4, within=2),
     tv.Experts(ep=2)
     * tv.Pipeline(pp=2, microbatches=4, schedule="last_no_recompute", recompute="full")
     * tv.DataParallel(dp=2, zero=2),
@@ -157,6 +158,12 @@ def test_loads_are_added_up_where_tokens_differ(strategy, axis, layers):
     assert program.ledger(0) == strategy.ledger(GROUPED)
     simulated = tv.simulate(strategy, GROUPED, box, capture=program, contention=False).step_time
     assert tv.predict(strategy, GROUPED, box).step_time == pytest.approx(simulated, rel=1e-9)
+
+
+def test_workers_that_train_apart_have_no_biases():
+    w = replace(W, routing=tv.Routing(1.0), bias_balance=0.1)
+    with pytest.raises(ValueError, match="asks for loads of all tokens after each step"):
+        tv.DiLoCo(workers=2, sync_every=2).check(w)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,11 @@ class DiLoCo(Strategy):
                 "a router's own choices differ by worker and inner step, which DiLoCo has no bytes "
                 "for: use tv.GPT(routing=tv.Routing())"
             )
+        if workload.bias_balance:
+            raise ValueError(
+                f"bias_balance={workload.bias_balance} asks for loads of all tokens after each "
+                "step, and workers train apart: use bias_balance=0.0"
+            )
         self.inside.check(self.local(workload))
 
     def local(self, workload: "GPT") -> "GPT":

@@ -18,7 +18,7 @@ from tpviz.schemes.strategy import seen_by, step_of
 
 from .step import ROWS
 
-SHARING = ("dp", "replicate", "shard", "reshard", "ep")
+SHARING = ("dp", "replicate", "shard", "reshard", "across", "within", "ep")
 """Axes that share the batch around and over experts, outer first."""
 
 if TYPE_CHECKING:
