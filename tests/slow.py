@@ -60,6 +60,7 @@ test_blocks.py::test_every_product_equals_one_process
 test_blocks.py::test_every_product_is_predicted_as_captured
 test_experts.py::test_equals_one_process
 test_experts.py::test_products_of_eight_ranks_equal_one_process
+test_experts.py::test_replicas_along_ep_alone_equal_one_process
 test_latent.py::test_every_way_equals_one_process
 test_data.py::test_equals_one_process test_diloco.py::test_equals_one_process
 test_few_bits.py::test_errors_are_within_what_scales_allow

@@ -89,20 +89,31 @@ def test_balance_of_sequences_that_ranks_share(strategy):
     "strategy",
     [
         *(tv.Experts(ep=2) * tv.DataParallel(dp=2, zero=zero) for zero in (0, 1, 2, 3)),
-        *(tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=zero) for zero in (0, 1)),
-        tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=2, accumulation=2),
-        tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=3, accumulation=2, recompute="full"),
-        TP * tv.Experts(ep=2) * tv.DataParallel(dp=1, zero=3),
-        tv.Experts(ep=2) * tv.Context(cp=2) * tv.DataParallel(dp=1, zero=3),
         tv.Experts(ep=2) * tv.Context(cp=2),
         tv.Experts(ep=2) * PP,
-        *(tv.Experts(ep=2) * PP * tv.DataParallel(dp=1, zero=zero) for zero in (1, 2, 3)),
         tv.Experts(ep=2) * tv.Pipeline(pp=2, microbatches=2, recompute="full"),
         tv.Megatron(tp=2) * PP,
     ],
     ids=lambda strategy: strategy.short,
 )
 def test_products_of_four_ranks_equal_one_process(strategy, w):
+    equal(strategy, w)
+
+
+@pytest.mark.parametrize("w", [GIVEN, CHOSEN], ids=["given", "chosen"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *(tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=zero) for zero in (0, 1)),
+        tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=2, accumulation=2),
+        tv.Experts(ep=4) * tv.DataParallel(dp=1, zero=3, accumulation=2, recompute="full"),
+        TP * tv.Experts(ep=2) * tv.DataParallel(dp=1, zero=3),
+        tv.Experts(ep=2) * tv.Context(cp=2) * tv.DataParallel(dp=1, zero=3),
+        *(tv.Experts(ep=2) * PP * tv.DataParallel(dp=1, zero=zero) for zero in (1, 2, 3)),
+    ],
+    ids=lambda strategy: strategy.short,
+)
+def test_replicas_along_ep_alone_equal_one_process(strategy, w):
     equal(strategy, w)
 
 
