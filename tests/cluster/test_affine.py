@@ -81,7 +81,9 @@ def test_each_number_has_its_own_count():
             Event(rank=rank, name="mm", start=3, end=4, flops=5, bytes=5),
         ]
         series = {"time": [0.0, 1.0, 2.0], "activations": [0, 8 * a, 8 * a + 8 * b]}
-        return Trace.from_events(events, {"memory": {rank: series}, "parts": {2: (a, both, 3)}})
+        return Trace.from_events(
+            events, {"memory": {rank: series}, "parts": {rank: [[a, both, 3]]}}
+        )
 
     chosen = enough(rows)
     assert chosen == [0, 1, 2]

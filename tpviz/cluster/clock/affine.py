@@ -91,14 +91,14 @@ class Affine(NamedTuple):
         of_kind = (changes.cumsum().tolist() for changes in memory)
         meta["memory"] = {rank: {k: series[k] if k == "time" else next(of_kind) for k in series}}
         if "parts" in self.trace.meta:
-            known = self.trace.meta["parts"].items()
-            meta["parts"] = {row: tuple(islice(parts, len(of))) for row, of in known}
+            lengths = _lengths(self.trace, self.rank)
+            meta["parts"] = {rank: [list(islice(parts, length)) for length in lengths]}
         return Trace(columns, self.trace.meta | meta)
 
 
 def _numbers(trace, rank):
     """FLOPs, bytes, parts of all-to-alls, and changes of each kind of memory."""
-    parts = [size for of in trace.meta.get("parts", {}).values() for size in of]
+    parts = [size for of in trace.meta.get("parts", {}).get(rank, ()) for size in of]
     series = trace.meta["memory"][rank]
     changes = [np.diff(series[kind], prepend=0) for kind in series if kind != "time"]
     return [trace["flops"], trace["bytes"], np.array(parts, np.int64), *changes]
@@ -120,9 +120,9 @@ def _same(mesh, rank, base, other, trace):
         and all((base[name] == trace[name]).all() for name in base.columns if name not in _OWN)
         and (members_of(mesh, rank, other, groups_in(base.columns)) == trace["members"]).all()
         and base.meta["memory"][rank]["time"] == trace.meta["memory"][other]["time"]
-        and _lengths(base) == _lengths(trace)
+        and _lengths(base, rank) == _lengths(trace, other)
     )
 
 
-def _lengths(trace):
-    return {row: len(of) for row, of in trace.meta.get("parts", {}).items()}
+def _lengths(trace, rank):
+    return [len(of) for of in trace.meta.get("parts", {}).get(rank, ())]
