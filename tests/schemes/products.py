@@ -77,6 +77,12 @@ def pipeline(rnd, pp):
     )
 
 
+def latents(rnd):
+    """Latent attention, with queries of the stream or from a latent."""
+    sizes = {"kv_lora": 12, "rope_dim": 4, "rotary": True, "kv_heads": None, "head_dim": 6}
+    return sizes | {"q_lora": rnd.choice((None, 10)), "v_dim": rnd.choice((None, 5, 10))}
+
+
 def mixture(rnd, w, cp):
     """The workload with experts, whose router chooses, or not."""
     return replace(
@@ -90,6 +96,9 @@ def mixture(rnd, w, cp):
         capacity=rnd.choice((None, None, 0.75, 1.5)) if cp == 1 else None,
         aux_loss=rnd.choice((0.0, 0.1)),
         routing=rnd.choice((None, None, tv.Routing(rnd.choice((0.0, 1.5)), rnd.randrange(9)))),
+        bias_balance=rnd.choice((0.0, 0.0, 0.02)),
+        **rnd.choice(({}, {}, {"groups": 2, "top_groups": 1, "routed_scale": 2.5})),
+        **(latents(rnd) if rnd.random() < 0.3 else {}),
         first_dense=rnd.choice((0, 0, 1)),
         moe_every=rnd.choice((1, 1, 2)),
     )

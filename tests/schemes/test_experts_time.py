@@ -25,6 +25,7 @@ PP = tv.Pipeline(pp=2, microbatches=2)
 STRATEGIES = [
     SP,
     tv.Experts(ep=1),
+    *(tv.DataParallel(dp=2, zero=zero, bucket_mb=0.05) for zero in (0, 3)),
     TWO,
     tv.Experts(ep=4),
     tv.Experts(ep=2, accumulation=2, recompute="full"),

@@ -109,7 +109,12 @@ def _unweighed(program, layer):
 def _out_of_order(program, layer):
     """Results stay in the order in which rows were sent."""
     plain = layer._through
-    layer._through = lambda x, experts: plain(x, experts)[experts.argsort(stable=True)]
+
+    def through(x, experts):
+        results = yield from plain(x, experts)
+        return results[experts.argsort(stable=True)]
+
+    layer._through = through
 
 
 @fault("rows not sorted by expert", "mlp")
