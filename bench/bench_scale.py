@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+from typing import Any
 
 BOUND_SECONDS, BOUND_GB = 20.0, 3.0
 WORKLOAD = {
@@ -43,8 +44,10 @@ def one(name):
     """Capture and simulate one strategy; print its figures; whether they are within the bounds."""
     import tpviz as tv
 
-    mixture = MIXTURE | {"routing": tv.Routing(skew=1)} if name == "Experts" else {}
-    strategy, workload = strategies(tv)[name], tv.GPT(**WORKLOAD, **mixture)
+    sizes: dict[str, Any] = {**WORKLOAD}
+    if name == "Experts":
+        sizes |= MIXTURE | {"routing": tv.Routing(skew=1)}
+    strategy, workload = strategies(tv)[name], tv.GPT(**sizes)
     tv.capture(tv.Megatron(tp=2), tv.GPT())  # torch itself is loaded
     start = time.process_time()
     capture = tv.capture(strategy, workload)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .workload import GPT
 
 CHOICE = {"groups": 1, "top_groups": None, "bias_balance": 0.0}
-CHOICE |= {"norm_top_k": True, "routed_scale": 1.0}
+CHOICE.update(norm_top_k=True, routed_scale=1.0)
 """How a router chooses and weighs, {field of `tpviz.GPT`: its value where nothing is said}."""
 
 

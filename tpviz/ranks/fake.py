@@ -95,8 +95,8 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
     backend.silent, hook = True, sys.excepthook
     c10d, pickling = dist.distributed_c10d, ("_object_to_tensor", "_tensor_to_object")
     originals = {name: getattr(c10d, name) for name in (*pickling, "_new_group_with_tag")}
-    vars(c10d).update(dict.fromkeys(pickling, _refuse_objects))
-    c10d._new_group_with_tag = _own_alone(c10d._new_group_with_tag, rank)
+    own = _own_alone(originals["_new_group_with_tag"], rank)
+    vars(c10d).update(dict.fromkeys(pickling, _refuse_objects), _new_group_with_tag=own)
     gc.freeze()  # the collector finds tensors for memory tracking: exclude older ones
     try:
         dist.init_process_group(

@@ -75,7 +75,7 @@ class Custom(Strategy):
 
     mesh: Mesh
     program: Callable[..., Any]
-    rows: Callable[..., Any] | None
+    formula: Callable[..., Any] | None
     seconds: Callable[..., Any] | None
     order: tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -97,7 +97,7 @@ class Custom(Strategy):
                 f"chunks={chunks!r} names no axis: use chunks={{{next(iter(axes))!r}: ...}}"
             )
         order = tuple((axis, _order(axis, of, axes)) for axis, of in (chunks or {}).items())
-        made: dict[str, Any] = {"mesh": Mesh(axes), "program": build, "rows": ledger}  # pyright: ignore[reportArgumentType]
+        made: dict[str, Any] = {"mesh": Mesh(axes), "program": build, "formula": ledger}  # pyright: ignore[reportArgumentType]
         made |= {"seconds": cost, "order": order}
         for name, value in made.items():
             object.__setattr__(self, name, value)
@@ -134,11 +134,11 @@ class Custom(Strategy):
         raise NotImplementedError(f"{self.short} does not say which parameters it splits")
 
     def ledger(self, workload: "GPT") -> Ledger:
-        if self.rows is None:
+        if self.formula is None:
             raise NotImplementedError(
                 f"{self.short} has no formula of its collectives: give Custom(ledger=...)"
             )
-        rows = self.rows(workload)
+        rows = self.formula(workload)
         return rows if isinstance(rows, Ledger) else Ledger.of(map(self._row, _listed(rows)))
 
     def _row(self, row: Any) -> tuple[Any, ...]:

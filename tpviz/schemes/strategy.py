@@ -199,7 +199,7 @@ class Strategy(Searched):
 @lru_cache(maxsize=32)  # a large model's is thousands of tuples
 def step_of(strategy: Strategy, workload: "GPT") -> "Step":
     """`Strategy.step`, cached, since ledger and cost both need it, and what biases send behind."""
-    balance = workload.bias_balance and import_module("tpviz.schemes.experts.balance")
+    balance = import_module("tpviz.schemes.experts.balance") if workload.bias_balance else None
     more = balance.balancing(strategy, workload) if balance else ()
     return interned([*strategy.step(workload), *more])
 

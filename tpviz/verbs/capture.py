@@ -5,11 +5,11 @@ program.ledger(), program.trace(0)
 """
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
 from itertools import product
 from time import thread_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tpviz.schemes.strategy import Strategy
 
 _NUMBERS = NoNumbers, DataDependentOutputException, DynamicOutputShapeException
+_Record = Callable[[int], "Trace"]
 _lock = threading.Lock()  # a process has one torch.distributed world
 
 
@@ -96,13 +97,12 @@ def capture(strategy: "Strategy", workload: "GPT", *, detail: str = "kernels") -
     return checked(found)
 
 
-def _all(strategy, workload, mesh, ranks, record):
-    """{rank: its program}; of a family of ranks that differ in rows of experts alone, a
-    few are recorded (one more of the first family, to compare)."""
-    routed = {*strategy.routed(workload)}
-    families, found, start = {}, {}, thread_time()
+def _all(strategy: "Strategy", w: "GPT", mesh: Mesh, ranks: Collection[int], record: _Record):
+    """{rank: its program}; where experts' rows alone differ of a few, and one to compare."""
+    routed = {*strategy.routed(w)}
+    families, found, start = dict[Any, dict[int, Any]](), dict[int, "Trace"](), thread_time()
     for rank in ranks:
-        rows = strategy.rows(seen_by(strategy, workload, rank)) if routed else ()
+        rows = strategy.rows(seen_by(strategy, w, rank)) if routed else ()
         few = tuple(min(n, 2) for n in rows)  # without rows, or with one, it is another program
         family = *((a, i) for a, i in mesh.coords(rank).items() if a not in routed), few
         families.setdefault(family, {})[rank] = rows
@@ -112,7 +112,7 @@ def _all(strategy, workload, mesh, ranks, record):
     return {rank: found[rank] for rank in ranks}
 
 
-def _family(mesh, family, record, checked):
+def _family(mesh: Mesh, family: Mapping[int, tuple[int, ...]], record: _Record, checked: bool):
     """{rank: its program} of {rank: its counts of rows}."""
     ranks, rows = [*family], np.array([*family.values()], np.int64)
     chosen = [ranks[at] for at in enough(rows)]
@@ -127,7 +127,7 @@ def _family(mesh, family, record, checked):
     return {rank: record(rank) for rank in ranks}
 
 
-def _equal(one, other):
+def _equal(one: "Trace", other: "Trace") -> bool:
     """Whether two programs of a rank are the same, in every row and every byte allocated."""
     same = all(np.array_equal(one[name], other[name]) for name in one.columns)
     return same and all(one.meta.get(key) == other.meta.get(key) for key in ("memory", "parts"))

@@ -194,7 +194,7 @@ class Comparison(Tabled):
             return None
         return as_measured(self.capture, self.measured)
 
-    def _hottest(self, measured):
+    def _hottest(self, measured: "Trace"):
         cut = getattr(self.strategy, "inside", self.strategy).local(self.workload).cut
         with suppress(ValueError):
             return hottest_of(expert_loads(median_step(measured), self.workload, cut.etp))
@@ -233,8 +233,8 @@ class Comparison(Tabled):
             program, w, cluster or self.cluster, steps=steps, contention=contention, faults=faults
         )
 
-    def _replayed(self, program, workload, cluster, **options):
-        return simulate(self.strategy, workload, cluster, capture=program, **options)
+    def _replayed(self, program: "Capture", w: "GPT", cluster: "Cluster", **options: Any):
+        return simulate(self.strategy, w, cluster, capture=program, **options)
 
     def _check_same(self, trace: "Trace"):
         """Raise ``ValueError`` unless the trace says it is of what was predicted."""

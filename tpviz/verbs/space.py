@@ -6,8 +6,8 @@ at most before it looks inside; a large space is never made whole.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from math import gcd, prod
+from functools import cached_property, reduce
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from tpviz.cluster.profiles import framework_of
@@ -138,7 +138,7 @@ def _product(plan, others, workload, choices):
     """A cell of Merak's plans and other factors; ZeRO is the replicas'."""
     if not others:
         return Cell(plan, workload, choices=choices)
-    made = prod(others, start=plan)
+    made = reduce(lambda one, other: one * other, others, plan)
     data = {zero: replace(made.data, zero=zero) for zero in range(4)}
     own = [{**c, "data": data[c["zero"]]} for c in choices]
     return Cell(made, workload, choices=[{k: c[k] for k in c if k != "zero"} for c in own])

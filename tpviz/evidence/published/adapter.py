@@ -191,7 +191,7 @@ def workload_of(row: PublishedRow, assumed: list[str]) -> GPT:
     )
 
 
-def _mixture(row, assumed):
+def _mixture(row: PublishedRow, assumed: list[str]) -> dict[str, Any]:
     """Fields of a model with experts; all load alike."""
     if not row.experts:
         return {}

@@ -122,7 +122,7 @@ class Context(Around):
     def routed(self, workload: GPT) -> Collection[str]:
         return {*super().routed(workload)} - {*self._unbalanced(workload)}
 
-    def _unbalanced(self, workload):
+    def _unbalanced(self, workload: GPT) -> tuple[str, ...]:
         cut = self.sequence
         ring = cut is not None and cut.ring > 1
         return ("cp",) if ring and (self.kind == "ring" or workload.documents) else ()

@@ -66,8 +66,8 @@ class Router(nn.Linear):
         else:
             given = self.given.unsqueeze(1 - sequence)
             experts = given.expand(*scores.shape[:-1], -1)
-        if self.loads is not None and current().phase != "recompute":  # each token counts once
-            chosen = experts.flatten()
+        if isinstance(self.loads, Tensor) and current().phase != "recompute":
+            chosen = experts.flatten()  # each token counts once
             self.loads.scatter_add_(0, chosen, torch.ones_like(chosen))
         weights = scores.gather(-1, experts)
         if self.norm:

@@ -42,7 +42,7 @@ class LatentHeads:
 
     def __init__(self, w: "GPT", heads: Heads, where: Tensor | None = None, **kw: Any):
         self.heads, self.turns = heads, rotary_turns(w, kw["dtype"], kw.get("device"), where)
-        self.query, self.key = (w.key_size, w.rope_dim), (w.key_size, w.value_size)
+        self.query, self.key = (w.key_size, w.rope_dim or 0), (w.key_size, w.value_size)
 
     def __call__(self, q: Tensor, kv: Tensor, key: Tensor, sequence_first: bool = False) -> Tensor:
         """(B, S, N D), (B, S, N (C + V)) and the shared key (B, S, R), not turned, to (B, S, N V);
@@ -105,12 +105,12 @@ class LatentAttention(nn.Module):
         latents = []
         if self.q_down and self.q_norm:
             latents.append(self.q_norm(self.q_down(x)))
-        q = self.q(x) if self.q else None
+        direct = [self.q(x)] if self.q else []
         latent, key = self.kv_down(x).split(self.kv, -1)
         latents += [self.kv_norm(latent), key]
         if self.share:
             sizes = [part.shape[-1] for part in latents]
             latents = self.share(torch.cat(latents, -1)).split(sizes, -1)
         *latents, latent, key = latents
-        q = self.q_up(*latents) if self.q_up else q
+        q = self.q_up(*latents) if self.q_up else direct[0]
         return self.out(self.heads(q, self.kv_up(latent), key, self.sequence_first))

@@ -52,8 +52,8 @@ def reference_model(
     module = ReferenceGPT(workload, where, dtype=getattr(torch, workload.dtype))
     load_initial(module, workload)
     for block in module.blocks if attention else ():
-        heads: Any = block.attention.heads
-        getattr(heads, "heads", heads).mixed = attention
+        own: Any = block.attention
+        getattr(own.heads, "heads", own.heads).mixed = attention
     return module
 
 

@@ -127,9 +127,10 @@ def running(story: Story) -> list[dict[str, float]]:
     return series
 
 
-def work(frame: "Frame") -> tuple[int, ...]:
+def work(frame: "Frame") -> tuple[int, int]:
     """(FLOPs, bytes) of a rank's kernels in a frame."""
-    return tuple(sum(kernel[i] for kernel in frame.kernels) for i in (0, 1))
+    kernels = frame.kernels
+    return sum(kernel.flops for kernel in kernels), sum(kernel.bytes for kernel in kernels)
 
 
 def payload_of(frame: "Frame") -> "Tensor":
