@@ -12,6 +12,7 @@ import tpviz as tv
 from tpviz.cluster.clock.cost import Memory
 from tpviz.core.tables import show_bytes
 from tpviz.evidence.published import bands
+from tpviz.schemes.experts.strategy import ACROSS
 from tpviz.verbs.room import need
 from tpviz.views.figures.svg import seconds
 from tpviz.views.widgets import Explore, Planner
@@ -239,6 +240,13 @@ def test_mixtures_have_knobs_of_experts():
         * tv.Experts(ep=8),
         tv.Megatron(tp=2, sp=True) * tv.Experts(ep=4, etp=2) * tv.DataParallel(dp=8, zero=1),
         tv.Experts(ep=64) * tv.DataParallel(dp=1, zero=1, accumulation=8),
+        (
+            tv.Megatron(tp=2, sp=True)
+            * tv.Experts(ep=8)
+            * tv.Pipeline(pp=2, microbatches=32)
+            * tv.DataParallel(dp=2, zero=1)
+        ).with_order(ACROSS),
+        (tv.Experts(ep=8) * tv.DataParallel(dp=8, zero=1)).with_order(ACROSS),
     ],
     ids=lambda plan: plan.short,
 )

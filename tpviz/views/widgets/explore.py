@@ -63,7 +63,7 @@ class Explore(Fitted, Panel):
     ):
         check_names("explore", unknown, ["workload", "cluster", "strategy", "runner"])
         check_cluster(cluster)
-        inner, outer, between = parts(strategy)
+        inner, *around = parts(strategy)
         if not isinstance(workload, GPT | None):
             raise ValueError(f"explore needs a workload such as tv.GPT(), not {workload!r}")
         workload = workload or GPT()
@@ -83,7 +83,7 @@ class Explore(Fitted, Panel):
         self.guesses.on_change(self._moved)
         self.run_button.on_click(lambda button: self.run())
         self.stop_button.on_click(lambda button: self.stop())
-        self._choose(inner, outer, between, workload)
+        self._choose(inner, *around, workload=workload)
 
     @property
     def strategy(self) -> Strategy | None:

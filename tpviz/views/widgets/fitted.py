@@ -70,10 +70,11 @@ class Fitted(Still):
         return ()
 
     @shown
-    def _choose(self, inner=None, outer=None, between=(), workload=None):
+    def _choose(self, inner=None, outer=None, between=(), placement: Any = "", workload=None):
         """A strategy was chosen: its knobs, those of data parallelism around it, and the model's.
 
         inner, outer, between : factors whose values the knobs take, None for the usual ones.
+        placement : the order of axes that products of these values have, "" for their own.
         """
         with self._lock:
             cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
@@ -82,7 +83,7 @@ class Fitted(Still):
             inner, w = inner or cls(), workload or self._fitting.workload
             factors = {type(f): f for f in (*self.usual_between(w), *between)}
             between = [factors[kind] for kind in BETWEEN if kind in factors]
-            fitting = self._fitting = self._fitting_of(w, inner, outer, between)
+            fitting = self._fitting = self._fitting_of(w, inner, outer, between, placement)
             values, stops = fitting.values, fitting.stops
             self._sizes = Knobs(ModelSizes, values, compact=True, stops=stops)
             self._inner = Knobs(cls, values, stops=stops)
@@ -96,8 +97,10 @@ class Fitted(Still):
                     box.observe(lambda change, name=name: self._turn(name), "value")
         self._moved()
 
-    def _fitting_of(self, workload: "GPT", inner: Strategy, outer: Any, between: Any):
-        return Fitting(workload, inner, outer, self.most_ranks(), between=between)
+    def _fitting_of(
+        self, workload: "GPT", inner: Strategy, outer: Any, between: Any, placement: str
+    ):
+        return Fitting(workload, inner, outer, self.most_ranks(), (), between, placement)
 
     @property
     def _all_knobs(self):
@@ -187,26 +190,28 @@ def place(name: str) -> tuple[bool, int, str]:
 
 def parts(
     strategy: Strategy | None,
-) -> tuple[Strategy | None, Strategy | None, tuple[Strategy, ...]]:
-    """(the strategy inside, the one around it or None, those `BETWEEN`). Raises ValueError on what
-    is none. A product that is one of Merak's is that."""
+) -> tuple[Strategy | None, Strategy | None, tuple[Strategy, ...], str]:
+    """(the strategy inside, the one around it or None, those `BETWEEN`, the order of its axes where
+    it is not their own). Raises ValueError on what is none. A product that is one of Merak's is
+    that."""
     if strategy is None:
-        return None, None, ()
+        return None, None, (), ""
     if not isinstance(strategy, Strategy):
         raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
     without, between = strategy, ()
     for kind in reversed(BETWEEN):
         without, found = apart(without, kind)
         between = (found, *between) if found else between
-    given: Strategy = as_merak(without)
+    placement = getattr(strategy, "placement", "")
+    given: Any = as_merak(replace(without, placement="") if placement else without)  # pyright: ignore[reportCallIssue]
     inner = getattr(given, "inner", None)
     if not {type(given).__name__, type(inner or given).__name__} <= {*offered()}:
         raise ValueError(
             f"{given.short} is in no menu and has no knobs to turn: use "
             "tv.compare(strategy, workload, cluster), tv.run or tv.verify"
         )
-    outer = replace(given, inner=None) if inner else None  # pyright: ignore[reportCallIssue]
-    return inner or given, outer, between
+    outer = replace(given, inner=None) if inner else None
+    return inner or given, outer, between, placement
 
 
 def composes(cls: "Callable[..., Any]") -> bool:

@@ -53,7 +53,7 @@ class Fitting:
 
     ``values`` : {name: value}, which fit together; ``stops`` : {name: the values to choose
     from} of every knob that may give way. ranks : at most; heeded at the next move. more : whole
-    numbers to choose from besides.
+    numbers to choose from besides. placement : of products, as of `Strategy.with_order`.
     """
 
     def __init__(
@@ -64,8 +64,10 @@ class Fitting:
         ranks: int,
         more: Collection[int] = (),
         between: Collection[Strategy] = (),
+        placement: str = "",
     ):
         self._workload, self._inner, self.ranks = workload, inner, ranks
+        self._placement = placement
         self._around = [factor for factor in (*between, outer) if factor]
         sizes = {name: getattr(workload, name) for name in _names(ModelSizes)}
         self.values = dict(sizes)
@@ -156,6 +158,8 @@ class Fitting:
             shared = not isinstance(made, Around) and not strategy.axes.keys().isdisjoint(SHARED)
             if made.world_size > 1 or shared:
                 strategy *= made
+        if self._placement and hasattr(strategy, "placement"):
+            strategy = strategy.with_order(self._placement)
         return strategy, workload
 
 

@@ -43,7 +43,7 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
     and of latencies, are not.
     """
     w, sizes = workload, shrunk(strategy.axes, ranks)
-    inner, outer, between = parts(strategy)
+    inner, outer, between, placement = parts(strategy)
     assert inner is not None
     inner, outer = _resized(inner, sizes), outer and _resized(outer, sizes)
     between = [_resized(factor, sizes) for factor in between]
@@ -69,7 +69,8 @@ def in_small(strategy: Strategy, workload: GPT, cluster: Cluster, ranks: int) ->
         changes["rope_dim"] = 2 * least(HIDDEN / HEADS * (w.rope_dim or 0) / w.key_size / 2)
     batch = prod(sizes.values()) * getattr(inner, "microbatches", getattr(inner, "accumulation", 1))
     small = replace(w, dtype="float32", batch=batch, documents=(), head_dim=None, **changes)
-    fitting = Fitting(small, inner, outer, ranks, between=between)  # what does not fit gives way
+    # what does not fit gives way
+    fitting = Fitting(small, inner, outer, ranks, (), between, placement)
     made, small = fitting.strategy, fitting.workload
     half = w.dtype if w.dtype in cluster.device.flops and w.dtype != "float32" else ""
     cut = _cut(cluster, strategy.axes, made.axes).scale_model(hidden=divided, dtype=half)

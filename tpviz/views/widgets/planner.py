@@ -222,9 +222,9 @@ class Planner(Fitted, ipywidgets.VBox):
         self._set_menu(inner)
         self._choose(inner, *around)
 
-    def _fitting_of(self, workload, inner, outer, between):
+    def _fitting_of(self, workload, inner, outer, between, placement):
         more = {n for count in (*COUNTS, self.most_ranks()) for n in divisors(count)}
-        return Fitting(workload, inner, outer, self.most_ranks(), sorted(more), between)
+        return Fitting(workload, inner, outer, self.most_ranks(), sorted(more), between, placement)
 
     @property
     def _filling(self) -> str:
