@@ -102,6 +102,15 @@ def test_formulas_end_with_the_time_and_say_so():
     assert seen.least <= plain.rows[0].predicted
 
 
+def test_a_search_that_finds_nothing_ends_and_says_what_it_did_not_see(monkeypatch):
+    monkeypatch.setattr("tpviz.verbs.search.PATIENCE", 0.2)
+    monkeypatch.setattr("tpviz.verbs.search.COMPARED", 10)
+    small = tv.clusters.nvlink_pairs(pairs=4)
+    with pytest.raises(ValueError, match="fits 8 ranks") as told:
+        tv.search(tv.models.deepseek_v3(batch=64), small, seconds=0.1)
+    assert "more were not looked at in the 0.1 s allowed and 0.2 s more" in str(told.value)
+
+
 def test_time_without_end_simulates_all_that_was_chosen():
     found = tv.search(W, BOX, tv.Megatron, top=2, seconds=None)
     assert found.late == () and all(row.simulated for row in found.rows[:2])

@@ -75,7 +75,7 @@ class Frontier:
         self._of_kind: dict[Any, float] = {}
         self._cells: list[_Entry] = []  # and groups of their choices
         self._leaves: list[_Entry] = []
-        self._number, self._seen, self._again = 0, set(), 0
+        self._number, self._seen, self._again, self._last = 0, set(), 0, inf
 
     def run(
         self,
@@ -83,11 +83,13 @@ class Frontier:
         moment: float,
         tell: Callable[[int], Any],
         first: Iterable["Cell"] = (),
+        last: float = inf,
     ) -> Found:
-        """All that may be among the first, as far as the time until ``moment`` goes; it ends no
-        search that has found nothing. tell(how many wait) is called after each step. first : cells
-        whose best are looked at before, though their bounds are not the lowest; they are among the
-        others again."""
+        """All that may be among the first, as far as the time until ``moment`` goes, or until
+        ``last`` where nothing was found. tell(how many wait) is called after each step. first :
+        cells whose best are looked at before, though their bounds are not the lowest; they are
+        among the others again."""
+        self._last = last
         self._before(first, moment, tell)
         for number, cell in enumerate(cells):
             if self._late(moment):  # nothing is known of it
@@ -120,7 +122,7 @@ class Frontier:
         self._again = len(rows)
 
     def _late(self, moment):
-        return self.found.rows and thread_time() > moment
+        return thread_time() > (moment if self.found.rows else self._last)
 
     def _look(self, moment, tell, once=False):
         """Look at what waits, the fastest first. once : until something was found, of the best."""

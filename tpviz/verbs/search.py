@@ -47,6 +47,9 @@ LISTED = 8
 """Plans that are found exactly, however few are simulated."""
 SHARE = 2 / 3
 """Of the time, what formulas may take where simulations follow, once something was found."""
+PATIENCE = 30.0  # s beyond its time after which a search that has found nothing ends
+COMPARED = 1000
+"""Of the strategies that need too much memory, the least need of so many is told."""
 TELL = 0.2  # s between two reports of progress
 LOOK = 1.0  # s between two rankings shown while formulas are evaluated
 
@@ -92,7 +95,8 @@ def search(
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
     seconds : this thread's CPU time (so that other programs do not matter) after which the search
-        simulates nothing more, and ranks no more once it has found something; where it simulates,
+        simulates nothing more, and ranks no more; where it has found nothing, it goes on for
+        `PATIENCE` seconds. Where it simulates,
         formulas take two thirds at most, and torch is loaded, if it is not yet, in what is left.
         None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
@@ -114,7 +118,8 @@ def search(
     show = viewer(progress)
     check_training(training, workload)
     share = limit * (SHARE if simulate else 1)
-    looking = _Looking(workload, cluster, objective, begun + share, begun + limit, show, training)
+    ends = begun + share, begun + limit, begun + limit + PATIENCE
+    looking = _Looking(workload, cluster, objective, *ends, show, training)
     try:
         common = by_step and Merak in given
         first = usual(workload, cluster, world_size, True, given) if common else ()
@@ -124,8 +129,10 @@ def search(
             given, nothing = [*given, Context], found
             found = looking.by_formula(cells(workload, world_size, Context), max(top, LISTED), ())
             found.rejected += nothing.rejected
+            found.untried += nothing.untried
         if not found.rows:
-            raise ValueError(_nothing(workload, cluster, world_size, found.rejected, training))
+            words = _nothing(workload, cluster, world_size, found, training)
+            raise ValueError(words + _unseen(found.untried, seconds))
         rows = sorted(found.rows, key=looking.order)
         looking.found(rows)
         if run:
@@ -171,13 +178,15 @@ def _firsts(rows: Sequence[Row], most: int | None = None) -> list[Row]:
 
 
 class _Looking(NamedTuple):
-    """A search that goes on: by formulas until ``turn``, until ``end`` in all."""
+    """A search that goes on: by formulas until ``turn``, or ``last`` where nothing was found, and
+    until ``end`` in all."""
 
     workload: "GPT"
     cluster: "Cluster"
     objective: str
     turn: float
     end: float
+    last: float
     show: ProgressView
     training: Training | None = None
 
@@ -208,7 +217,7 @@ class _Looking(NamedTuple):
             done = found.looked_at
             self.show(done, done + waiting, "by formula" + _best(best))
 
-        return frontier.run(candidates, self.turn, tell, first)
+        return frontier.run(candidates, self.turn, tell, first, self.last)
 
     def by_simulation(
         self, rows: Sequence[Row], top: int
@@ -288,14 +297,27 @@ def _measured(row: Row):
     return replace(row, measured=trace.step_time)
 
 
+def _unseen(untried: int, seconds: float | None) -> str:
+    """The end of the message where the time was up before all strategies were looked at."""
+    if not untried:
+        return ""
+    return (
+        f"; {untried:,} more were not looked at in the {seconds:g} s allowed and {PATIENCE:g} s "
+        "more: a larger seconds=, or None, looks at them"
+    )
+
+
 def _nothing(
     workload: "GPT",
     cluster: "Cluster",
     world_size: int,
-    rejected: list[Rejected],
+    found: Found,
     training: Training | None,
 ):
     """The message where every strategy was rejected."""
+    rejected = found.rejected
+    if not rejected and found.untried:
+        return f"no strategy was found that fits {world_size} ranks of {cluster.caption}"
     if not rejected:
         return f"no strategy to try on {world_size} ranks: give strategies, or another world_size"
     count = sum(r.count for r in rejected)
@@ -310,9 +332,11 @@ def _nothing(
             "tv.simulate and tv.capture take it"
         )
     on = workload, cluster, training
-    least = min(heavy, key=lambda s: need(s, *on).total)
+    some = heavy[:: -(-len(heavy) // COMPARED)]
+    among = f" among {len(some):,} that were compared" if len(some) < len(heavy) else ""
+    least = min(some, key=lambda s: need(s, *on).total)
     return start + (
-        f"{len(heavy)} of them for want of memory, of which {least.short} needs least, "
+        f"{len(heavy):,} of them for want of memory, of which {least.short} needs least{among}, "
         f"{show_bytes(need(least, *on).total)}, and a device has "
         f"{show_bytes(room(cluster, training))}"
     )

@@ -39,7 +39,9 @@ def why(found: "Search") -> list[str]:
     lines += filter(None, [by_formula(rows), foreign(best.strategy, found.cluster)])
     if not others:
         shares = ", ".join(f"{show_seconds(s)} {name}" for name, s in p.parts.items() if s)
-        return lines + [f"It spends {shares}; nothing of another kind fits."]
+        seen = found.formulas
+        known = "was found in time" if seen and seen.untried else "fits"
+        return lines + [f"It spends {shares}; nothing of another kind {known}."]
     return lines + [
         f"Against {row.strategy.short} ({show_seconds(row.step_time)}) "
         f"{because(p, row.prediction)}."

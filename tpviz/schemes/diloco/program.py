@@ -120,8 +120,9 @@ def build(
 ) -> Program:
     """This rank's program for a `DiLoCo` strategy."""
     local = strategy.local(workload)
-    if strategy.inner:
-        made = strategy.inner.build(local, mesh, dtype, device, lr=lr)
+    inner = strategy.inside if workload.experts else strategy.inner  # as `zero.program.build`
+    if inner:
+        made = inner.build(local, mesh, dtype, device, lr=lr)
     else:
         made = reference_program(local, dtype, device, lr)
     return DiLoCoProgram(strategy, workload, made, mesh)
