@@ -44,7 +44,8 @@ FLOORS = {
     "schemes": 17_040,
     # 121 for gradients in few bits, 166 for hot experts in the residual
     # 24 for rounds of workers
-    "verbs": 5_409,  # 20 to check bytes after a router's choices, 28 for searches without a find
+    # 34 for loads where halves go in turn, 28 for searches without a find
+    "verbs": 5_443,  # 20 to check bytes after a router's choices
     # 2 for two levels
     "modules": 7_745,  # 6,450 before sequences over ranks, 7,108 before experts over ranks
     "evidence": 11_453,  # 3 for FSDP2's knobs

@@ -1,17 +1,19 @@
 """Rows that each rank computed for its experts, step by step, from the bytes of a trace.
 
 Of a rank's forward all-to-alls of rows one sends its tokens' and the other sends results back, as
-many as came: what it computes is what it chose, less what it sent, and what came (derived). The
-FLOPs of its last kernels before results go back tell which of its experts had them.
+many as came: what it computes is what it chose, less what it sent, and what came (derived). Where
+the halves of a microbatch go in turn, rows of both are sent before results of either. The FLOPs of
+its last kernels before results go back tell which of its experts had them.
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from tpviz.core.checks import whole_number
 from tpviz.core.show import Tabled, figure_of
+from tpviz.core.trace.columns import codes
 from tpviz.core.trace.members import members_list
 from tpviz.schemes.experts.step import ROWS
 
@@ -125,20 +127,10 @@ def expert_loads(trace: "Trace", workload: "GPT", etp: int = 1) -> ExpertLoads:
             f"capacity={w.capacity} sends buffers of one size, of which a trace cannot tell how "
             "full they are: tv.ExpertsView shows what a tv.Routing drops"
         )
-    c = trace.whole().select(name=ROWS, phase="forward")
-    ranks, missing = trace.ranks, trace.meta.get("world_size", len(trace.ranks))
-    if not len(c) or len(ranks) != missing:
-        raise ValueError(
-            f"the trace has {len(c)} all-to-alls of rows, and {len(ranks)} ranks of {missing}: "
-            "run with tv.Experts(ep=2), dispatch='all_to_all', and merge the traces of all ranks"
-        )
-    order = np.lexsort((c["start"], c["layer"], c["rank"], c["step"]))
-    there, back = order[::2], order[1::2]
-    names = "step", "rank", "layer"
-    if len(order) % 2 or any((c[name][there] != c[name][back]).any() for name in names):
-        raise ValueError("all-to-alls of rows are not in pairs, there and back: is the trace cut?")
-    (steps, step), (ranks, rank), (layers, layer) = (
-        np.unique(c[name][there], return_inverse=True) for name in names
+    c = _exchanges(trace)
+    there, back = _there_and_back(c)
+    (steps, step), (layers, layer), (ranks, rank) = (
+        np.unique(c[name][there], return_inverse=True) for name in ("step", "layer", "rank")
     )
     _, of, count = np.unique(step * len(layers) + layer, return_inverse=True, return_counts=True)
     chosen = w.batch * w.seq * w.top_k * etp / count[of]
@@ -149,12 +141,54 @@ def expert_loads(trace: "Trace", workload: "GPT", etp: int = 1) -> ExpertLoads:
     np.add.at(rows, (step, layer, rank), loads.astype(np.int64))
     members = dict(zip(c["rank"].tolist(), c["members"].tolist()))
     groups = tuple(tuple(members_list(members[one])) for one in ranks.tolist())
-    named = [tuple(each.tolist()) for each in (steps, layers, ranks)]
     experts = _by_expert(trace, w, etp, c.where(back), (step, layer, rank), rows, groups)
-    return ExpertLoads(*named, rows, groups, trace.badge, experts, w.top_k)
+    named = [tuple(each.tolist()) for each in (steps, layers, ranks)]
+    return ExpertLoads(named[0], named[1], named[2], rows, groups, trace.badge, experts, w.top_k)
 
 
-def _by_expert(trace, w, etp, back, where, rows, groups):
+def _exchanges(trace: "Trace") -> "Trace":
+    """The all-to-alls of rows of all ranks, each rank's in order."""
+    found, has = trace.whole().select(name=ROWS), len(trace.ranks)
+    if "forward" not in found["phase"]:
+        raise ValueError(
+            "the trace has 0 all-to-alls of rows, whose bytes tell loads: run with "
+            "tv.Experts(ep=2), dispatch='all_to_all'; dispatch='all_gather' gives experts the same "
+            "rows, but sends as many bytes however uneven they are"
+        )
+    if has != (size := trace.meta.get("world_size", has)):
+        raise ValueError(
+            f"the trace has {has} ranks of {size}: merge those of all, as tv.Trace.merge(traces)"
+        )
+    return found.where(np.lexsort((found["start"], found["rank"])))
+
+
+def _there_and_back(c: "Trace") -> tuple[np.ndarray, np.ndarray]:
+    """Places in ``c`` of forward all-to-alls of rows, and of their results: of a layer and a
+    microbatch the first half, and the second. Where a program does not tell microbatches, one ends
+    where the rank goes on to another layer or phase."""
+    keys = [c["step"], c["rank"], *(codes(c[name])[1] for name in ("layer", "phase"))]
+    told = c["microbatch"]
+    keys.append(np.where(told < 0, -1 - _runs(*keys), told))
+    forward = np.flatnonzero(c["phase"] == "forward")
+    order = forward[np.lexsort([key[forward] for key in keys])]
+    of = _runs(*(key[order] for key in keys))
+    count = np.bincount(of)
+    if (count % 2).any():
+        raise ValueError("all-to-alls of rows are not in pairs, there and back: is the trace cut?")
+    number = np.arange(len(order)) - (np.cumsum(count) - count)[of]
+    back = number >= count[of] // 2
+    return order[~back], order[back]
+
+
+def _runs(*keys: np.ndarray) -> np.ndarray:
+    """The number of each row's run of rows with the same keys, from 0."""
+    changed = np.any([np.diff(key, prepend=key[:1]) != 0 for key in keys], axis=0)
+    return np.cumsum(changed)
+
+
+def _by_expert(
+    trace: "Trace", w: "GPT", etp: int, back: "Trace", where: Any, rows: np.ndarray, groups: Any
+) -> np.ndarray | None:
     """Rows of each expert, or None: its two forward kernels are among the last of the rank before
     the results ``back``, and the first one's FLOPs are 2 rows h f."""
     own, (ranks, kernels) = w.experts // len(groups[0]), (back["rank"], {})

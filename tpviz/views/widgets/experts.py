@@ -52,8 +52,9 @@ class ExpertsView(Framed):
             raise ValueError(f"This shows tv.Experts, not {getattr(strategy, 'short', strategy)}")
         if self.strategy.dispatch != "all_to_all":
             raise ValueError(
-                f"This shows rows on the way to their experts, not dispatch="
-                f"{self.strategy.dispatch!r}: use dispatch='all_to_all'"
+                f"dispatch={self.strategy.dispatch!r} has all tokens on all ranks, and this shows "
+                "rows on the way to their experts: use dispatch='all_to_all', which gives experts "
+                "the same rows"
             )
         self.workload = w = WORKLOAD if workload is None else workload
         if not isinstance(w, GPT):
