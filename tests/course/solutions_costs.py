@@ -148,7 +148,7 @@ WRONG = {
     "axis_for_tp": [
         (
             axis_innermost,
-            r"takes \S+ us along (\w), but \S+ us along (?!\1)\w. Axis \1 is the innermost axis, w",
+            r"takes \S+ µs along (\w), but \S+ µs along (?!\1)\w. Axis \1 is the innermost axis, w",
         ),
         (axis_of_most_bandwidth, r"65,536 bytes on two wide .* Axis \w has the most bandwidth, w"),
         (axis_of_fewest_hops, r"a torus of slow.* Axis \w has the fewest ranks, which"),

@@ -12,8 +12,9 @@ from tpviz.core.step import Kernel
 from tpviz.schemes.apart import uncut
 from tpviz.schemes.context.paper import imbalance
 from tpviz.schemes.context.sequence import KINDS, SequenceCut
+from tpviz.schemes.gpt.heads import Heads
 from tpviz.schemes.gpt.kernels import attending
-from tpviz.schemes.gpt.model import Heads, ReferenceGPT
+from tpviz.schemes.gpt.model import ReferenceGPT
 from tpviz.schemes.gpt.program import batch_of, reference_program
 
 DOCUMENTS = (5, 3, 8)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tiny import EXACT, UNTIED, assert_equal, captured, named, peaks
 
 import tpviz as tv
-from tpviz.schemes.gpt.model import rotary_turns, turned
+from tpviz.schemes.gpt.heads import rotary_turns, turned
 from tpviz.schemes.gpt.program import reference_program
 from tpviz.schemes.ownership import local_shapes, num_local
 from tpviz.views.widgets.in_small import in_small

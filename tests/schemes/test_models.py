@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from tiny import TINY, assert_equal, captured
 
 import tpviz as tv
-from tpviz.schemes.gpt.model import Heads, rotary_turns, swiglu, turned
+from tpviz.schemes.gpt.heads import Heads, rotary_turns, turned
+from tpviz.schemes.gpt.model import swiglu
 from tpviz.schemes.operators import SplitNorm
 from tpviz.schemes.ownership import local_shapes, num_local
 

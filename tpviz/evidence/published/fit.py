@@ -37,15 +37,18 @@ Runs = list[tuple[PublishedRow, RunPlan]]
 
 
 def runs() -> Runs:
-    """The rows to fit on that are modelled: steps whose ``part`` is "fit"."""
+    """The rows to fit on that are modelled: steps of models without experts whose ``part`` is
+    "fit"."""
     found = []
     for row in published():
         if row.part != "fit" or not row.step:
             continue
         try:
-            found.append((row, plan_of(row)))
+            plan = plan_of(row)
         except NotModelled:
             continue
+        if not plan.workload.experts:
+            found.append((row, plan))
     return found
 
 

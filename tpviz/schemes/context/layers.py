@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tpviz.core.labels import label
 from tpviz.schemes.collectives import gather_first, scatter_first
-from tpviz.schemes.gpt.model import Heads
+from tpviz.schemes.gpt.heads import Heads
 from tpviz.schemes.operators import Exchange
 from tpviz.schemes.ring import Neighbours, RingMessages, neighbours
 

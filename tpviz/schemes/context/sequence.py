@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from tpviz.core.step import Operation
     from tpviz.schemes.collectives import GroupsByAxis
-    from tpviz.schemes.gpt.model import Heads
+    from tpviz.schemes.gpt.heads import Heads
 
 KINDS = ("zigzag", "ring", "all_gather", "ulysses")
 BALANCED = ("zigzag", "all_gather")

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any
 from tpviz.cluster.exchanges import UNEQUAL
 from tpviz.core.step import Collective, Issue, Kernel, Operation, Operations, Wait
 from tpviz.schemes.gpt.kernels import gemm
-from tpviz.schemes.grid import step as grid
 
 from .cut import ExpertCut, cut_of, parts_over
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tpviz.core.workload import GPT
-    from tpviz.schemes.grid.layout import Layout
 
 ROWS = UNEQUAL  # its payload is what a rank sends to others
 
@@ -102,11 +102,11 @@ def segments(at: Any, w: "GPT") -> tuple[tuple[list[Any], ...], ...]:
 ATTENTION_BACK = "norm2_back", "out_back", "core_back", "qkv_back", "norm1_back"
 
 
-def halves_in_turn(at: "Layout", w: "GPT") -> dict[str, Any]:
+def halves_in_turn(pieces_of: "Callable[[GPT], Any]", w: "GPT") -> dict[str, Any]:
     """{piece: operations} of a block through which two halves go in turn: while rows of one travel,
-    the other computes."""
+    the other computes. pieces_of : the `tpviz.schemes.grid.step.Pieces` of a workload."""
     one_half = replace(w.with_batch(w.batch // 2), cut=w.cut._replace(halves=1))
-    half = (of := grid._Pieces(at, one_half)).all()
+    half = (of := pieces_of(one_half)).all()
     (pre, there, mid, back, post), of_back = segments(of, one_half)
     post_back, out, mid_back, home, pre_back = of_back
     made = Operations()

@@ -12,7 +12,7 @@ parallelism of experts besides (Yan et al. 2025, arXiv 2504.14960).
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from math import gcd
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +22,7 @@ from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.step import SHARED
 from tpviz.schemes.grid.around import Around
+from tpviz.schemes.grid.step import Pieces
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
 from tpviz.schemes.megatron.strategy import Megatron
@@ -236,7 +237,7 @@ class Experts(Around):
             self.check_split_backward()
         found = self.within.pieces(workload)
         if workload.experts and self.cut.halves > 1:
-            found |= halves_in_turn(self.layout, workload)
+            found |= halves_in_turn(partial(Pieces, self.layout), workload)
         return found
 
     def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpviz.schemes.operators import SplitNorm
 
-from .model import Heads, recomputed, rotary_turns, turned
+from .heads import Heads, recomputed, rotary_turns, turned
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT

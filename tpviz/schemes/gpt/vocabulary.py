@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from tpviz.schemes.collectives import Group, own_of
 from tpviz.schemes.operators import Reduce, ReduceScatter, VocabularyCrossEntropy
 
-from .model import positions, positions_at
+from .heads import positions_at
+from .model import positions
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT

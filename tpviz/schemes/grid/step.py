@@ -46,7 +46,7 @@ def pieces(at: "Layout", w: "GPT", split: bool = False) -> dict[str, list[Operat
     are left for later: "weights" has those of a block, "head_weight" the head's, and backward's
     parts are without them.
     """
-    return _Pieces(at, w, split).all()
+    return Pieces(at, w, split).all()
 
 
 def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
@@ -90,10 +90,10 @@ def num_whole_parameters(at: "Layout", w: "GPT") -> int:
     return norms // (1 if at.l2 else at.s) + rest // at.s + latents
 
 
-class _Pieces:
+class Pieces:
     """Collects the operations; tokens, features and bytes are those of one rank."""
 
-    def __init__(self, at, w, split=False):
+    def __init__(self, at: "Layout", w: "GPT", split: bool = False):
         self.at, self.w, self.item = at, w, w.itemsize
         self.split, self.later = split, []
         self.tokens = w.batch * w.seq

@@ -46,7 +46,7 @@ INK_OF_PART = {
     "latency wait": ("exposed", "dots"),
     "bubble": ("wait", "zigzag"),
     "contention": ("exposed", "back"),
-    "imbalance": ("other", "hatch"),
+    "imbalance": ("other", "lines"),
     "straggler": ("other", "cross"),
     "slow link": ("exposed", "grid"),
 }

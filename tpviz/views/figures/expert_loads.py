@@ -1,11 +1,14 @@
 """Loads of ranks with experts by step -> SVG: a line a step, a bar a rank, the mean ticked."""
 
-import numpy as np
+from typing import TYPE_CHECKING
 
-from tpviz.verbs.expert_loads import ExpertLoads
+import numpy as np
 
 from .experts import many
 from .svg import LINE, VIEW, badge, document, image, lines, rect, text
+
+if TYPE_CHECKING:
+    from tpviz.verbs.expert_loads import ExpertLoads
 
 __all__ = ["image", "loads_svg"]
 STEPS, RANKS = 12, 8
@@ -13,7 +16,7 @@ STEPS, RANKS = 12, 8
 LEFT, RIGHT, HEAD, PITCH, BAR = 62, 130, 66, 36, 10  # px
 
 
-def loads_svg(loads: ExpertLoads, theme: str = "auto") -> str:
+def loads_svg(loads: "ExpertLoads", theme: str = "auto") -> str:
     """The loads of all layers. theme "light", "dark" or "auto"."""
     rows, times = loads.rows.sum(1)[-STEPS:], loads.times[-STEPS:]
     shown = np.sort(np.argsort(-times.max(0), kind="stable")[:RANKS])
