@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import captured, named
+from tiny import assert_as_captured, named
 from together import together
 
 import tpviz as tv
@@ -235,25 +235,15 @@ def test_every_product_equals_one_process(w):
     all_equal([(strategy, w) for strategy in STRATEGIES])
 
 
-def as_captured(strategy, w):
-    program = captured(strategy, w)
-    for rank in range(strategy.world_size):
-        assert program.ledger(rank) == strategy.ledger_of(w, rank), strategy.short
-    for box in (BOX, UNHIDDEN):
-        simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
-        predicted = tv.predict(strategy, w, box).step_time
-        assert predicted == pytest.approx(simulated, rel=1e-9), strategy.short
-
-
 @pytest.mark.parametrize("strategy, w", FAST, ids=named)
 def test_time_and_ledgers_are_those_of_the_program(strategy, w):
-    as_captured(strategy, w)
+    assert_as_captured(strategy, w, BOX, UNHIDDEN)
 
 
 @pytest.mark.parametrize("w", KINDS.values(), ids=KINDS)
 def test_every_product_is_predicted_as_captured(w):
     for strategy in STRATEGIES:
-        as_captured(strategy, w)
+        assert_as_captured(strategy, w, BOX, UNHIDDEN)
 
 
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if not s.axes.get("pp")], ids=named)

@@ -4,7 +4,7 @@ the choices are."""
 from dataclasses import replace
 
 import pytest
-from tiny import captured, named
+from tiny import assert_as_captured, captured, named
 
 import tpviz as tv
 from tpviz.core.step import Kernel, expanded, flat
@@ -50,12 +50,7 @@ SINGLE = [s for s in STRATEGIES if "pp" not in s.axes]
 @pytest.mark.parametrize("w", [HOT, EVEN], ids=["hot", "even"])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=named)
 def test_time_is_that_of_the_program(strategy, w):
-    program = captured(strategy, w)
-    for rank in range(strategy.world_size):
-        assert program.ledger(rank) == strategy.ledger_of(w, rank)
-    for box in (BOX, UNHIDDEN, GRID):
-        simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
-        assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+    assert_as_captured(strategy, w, BOX, UNHIDDEN, GRID)
 
 
 @pytest.mark.parametrize("w", [HOT, EVEN], ids=["hot", "even"])

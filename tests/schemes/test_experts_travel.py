@@ -4,7 +4,7 @@ ranks of experts: equal to one process, with bytes, times and memory of the prog
 from dataclasses import replace
 
 import pytest
-from tiny import EXACT, assert_equal, captured, named, peaks
+from tiny import EXACT, assert_as_captured, assert_equal, named, peaks
 
 import tpviz as tv
 from tpviz.core.step import Issue, Kernel, Wait
@@ -58,12 +58,7 @@ def test_equals_one_process(strategy, w):
 
 @pytest.mark.parametrize("strategy, w", CASES, ids=named)
 def test_bytes_and_time_are_those_of_the_program(strategy, w):
-    program = captured(strategy, w)
-    for rank in range(strategy.world_size):
-        assert program.ledger(rank) == strategy.ledger_of(w, rank)
-    for box in (BOX, UNHIDDEN):
-        simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
-        assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+    assert_as_captured(strategy, w, BOX, UNHIDDEN)
 
 
 def test_both_layers_are_under_the_rows_both_ways():

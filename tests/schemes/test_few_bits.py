@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from tiny import EXACT, TINY, UNTIED, named, peaks
+from tiny import EXACT, TINY, UNTIED, assert_as_captured, named, peaks
 from together import each, together
 
 import tpviz as tv
@@ -23,11 +23,7 @@ CASES = pytest.mark.parametrize("strategy, w", FEW, ids=named)
 
 @CASES
 def test_program_is_that_of_the_formulas(strategy, w):
-    program, box = tv.capture(strategy, w), tv.clusters.nvlink_pairs(4).scale_model(hidden=64)
-    for rank in range(strategy.world_size):
-        assert program.ledger(rank) == strategy.ledger_of(w, rank)
-    simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
-    assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+    assert_as_captured(strategy, w)
 
 
 @CASES

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tiny import EXACT, TINY, UNTIED, assert_equal, named, peaks
+from tiny import EXACT, TINY, UNTIED, assert_as_captured, assert_equal, named, peaks
 from together import together
 
 import tpviz as tv
@@ -35,11 +35,7 @@ def test_equals_one_process(strategy, w):
 
 @pytest.mark.parametrize("strategy, w", CASES + FEW, ids=named)
 def test_program_is_that_of_the_formulas(strategy, w):
-    program, box = tv.capture(strategy, w), tv.clusters.nvlink_pairs(4).scale_model(hidden=64)
-    for rank in range(strategy.world_size):
-        assert program.ledger(rank) == strategy.ledger_of(w, rank)
-    simulated = tv.simulate(strategy, w, box, capture=program, contention=False).step_time
-    assert tv.predict(strategy, w, box).step_time == pytest.approx(simulated, rel=1e-9)
+    assert_as_captured(strategy, w)
 
 
 def test_in_few_bits_errors_are_within_what_scales_allow():

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
 from together import together, verifications
 
 import tpviz as tv
@@ -18,6 +19,18 @@ UNTIED = replace(TINY, tied=False)
 def captured(strategy: tv.Strategy, workload: tv.GPT) -> Capture:
     """`tv.capture`, once."""
     return tv.capture(strategy, workload)
+
+
+def assert_as_captured(strategy: tv.Strategy, workload: tv.GPT, *boxes: tv.Cluster) -> None:
+    """Every rank's captured bytes are the formula's, and on each of the ``boxes``, a small one
+    unless said, `predict` takes as long as `simulate` without contention."""
+    program = captured(strategy, workload)
+    for rank in range(strategy.world_size):
+        assert program.ledger(rank) == strategy.ledger_of(workload, rank), strategy.short
+    for box in boxes or (tv.clusters.nvlink_pairs(4).scale_model(hidden=64),):
+        simulated = tv.simulate(strategy, workload, box, capture=program, contention=False)
+        predicted = tv.predict(strategy, workload, box).step_time
+        assert predicted == pytest.approx(simulated.step_time, rel=1e-9), strategy.short
 
 
 def named(value: Any) -> str | None:

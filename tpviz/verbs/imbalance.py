@@ -145,10 +145,10 @@ def _averaged(traces):
 
     work = mean("flops", kernels), mean("bytes", kernels)
     sent = mean("bytes", moves)
-    for trace in traces:
+    for trace, rows in zip(traces, zip(kernels, moves)):
         ((rank, parts),) = trace.meta.get("parts", {0: ()}).items()
         sizes = [[size / (len(of) - 1)] * len(of) for of, size in zip(parts, sent.tolist())]
-        yield _with(trace, rank, work, sent, sizes)
+        yield _with(trace, rows, rank, work, sent, sizes)
 
 
 def as_measured(capture: Capture, measured: Trace) -> Capture | None:
@@ -158,23 +158,23 @@ def as_measured(capture: Capture, measured: Trace) -> Capture | None:
     step, traces = median_step(measured), {}
     for rank in range(capture.world_size):
         program, mine = capture.trace(rank), measured.select(rank=rank)
-        (kernels, moves), (ran, sent) = _loaded(program), _loaded(step.select(rank=rank))
+        here = step.select(rank=rank)
+        (kernels, moves), (ran, sent) = _loaded(program), _loaded(here)
         known, of = measured.fact("parts").get(rank, []), _loaded(mine)[1]
         if (len(kernels), len(moves)) != (len(ran), len(sent)) or len(known) != len(of):
             return None
-        here = step.select(rank=rank)
         inside = np.isin(mine["id"][of], here["id"][sent])
         parts = [own for own, now in zip(known, inside.tolist()) if now]
         work = here["flops"][ran], here["bytes"][ran]
-        traces[rank] = _with(program, rank, work, here["bytes"][sent], parts)
+        traces[rank] = _with(program, (kernels, moves), rank, work, here["bytes"][sent], parts)
     if not any((traces[r]["flops"] != capture.trace(r)["flops"]).any() for r in traces):
         return None
     return Capture(capture.axes, traces, {rank: rank for rank in traces}, capture.meta)
 
 
-def _with(trace, rank, work, sent, parts):
-    """The trace with other (FLOPs, bytes) of MLPs' kernels, and exchanges."""
-    kernels, moves = _loaded(trace)
+def _with(trace, rows, rank, work, sent, parts):
+    """The trace with other (FLOPs, bytes) of MLPs' kernels, and exchanges. rows : of `_loaded`."""
+    kernels, moves = rows
     columns = dict(trace.columns) | {name: trace[name].copy() for name in ("flops", "bytes")}
     columns["flops"][kernels], columns["bytes"][kernels] = work
     columns["bytes"][moves] = sent

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from tpviz.core.labels import label
-from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, reference_program
+from tpviz.schemes.gpt.program import LEARNING_RATE, Program, gather, program_inside
 from tpviz.schemes.gradients import own_rows
 from tpviz.schemes.zero.flat_param import gather_updated
 
@@ -119,10 +119,5 @@ def build(
     lr: float = LEARNING_RATE,
 ) -> Program:
     """This rank's program for a `DiLoCo` strategy."""
-    local = strategy.local(workload)
-    inner = strategy.inside if workload.experts else strategy.inner  # as `zero.program.build`
-    if inner:
-        made = inner.build(local, mesh, dtype, device, lr=lr)
-    else:
-        made = reference_program(local, dtype, device, lr)
+    made = program_inside(strategy, strategy.local(workload), mesh, dtype, device, lr)
     return DiLoCoProgram(strategy, workload, made, mesh)

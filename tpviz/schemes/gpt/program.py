@@ -5,6 +5,7 @@ their own; they are for checking, not part of a step.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
@@ -316,3 +317,15 @@ def reference_program(
     made = Program(workload, module, lr=lr, clip=clip, accumulation=accumulation)
     made.bias = LoadBias(workload, [module]) if workload.bias_balance else None
     return made
+
+
+def program_inside(
+    strategy: Any, workload: "GPT", mesh: Any, dtype: Any, device: Any, lr: float, count: int = 1
+) -> Program:
+    """A rank's program of what is ``inside`` of replicas; where that is nothing, of one process.
+    Not of experts: the reference computes all of them for each token, which nobody would train by.
+    count : microbatches."""
+    if not strategy.inner and not workload.experts:
+        return reference_program(workload, dtype, device, lr, accumulation=count)
+    inside = replace(strategy.inside, accumulation=count)
+    return inside.build(workload, mesh, dtype, device, lr=lr)

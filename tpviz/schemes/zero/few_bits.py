@@ -7,8 +7,8 @@ the scale is s = max |x| / L, with L = 127 in 8 bits and 7 in 4, and round(x / s
 of a number is at most s / 2, of a sum at most that of its n numbers (derived). Where every rank
 needs the sum, it is packed again and gathered, which adds its own s / 2.
 
-`Scattered` and `Gathered` have a ``wait``, as torch's handles do. Over one level of links alone:
-qgZ's two levels are those of `DataParallel`'s ``shard``.
+`Scattered` and `Gathered` have a ``wait``, as torch's handles do, and are of one level of links:
+`sums` has the two levels of qgZ.
 """
 
 import torch

@@ -5,14 +5,13 @@ block's parameters one block ahead of their use.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tpviz.core.labels import label
 from tpviz.core.mesh import group_along
-from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, reference_program
+from tpviz.schemes.gpt.program import LEARNING_RATE, Program, adamw, gather, program_inside
 
 from .exchange import BucketExchange
 from .flat_param import FlatBucket
@@ -144,15 +143,8 @@ def build(
     lr: float = LEARNING_RATE,
 ) -> Program:
     """This rank's program for a `DataParallel` strategy; its inner program alone where dp = 1."""
-    count, of_rank = strategy.accumulation, strategy.local(workload)
-    # the reference computes all experts of each token, which is no step that anybody would train by
-    inner = strategy.inside if workload.experts else strategy.inner
+    how = mesh, dtype, device, lr
     if strategy.replicas.ranks == 1:
-        if inner:
-            return replace(inner, accumulation=count).build(workload, mesh, dtype, device, lr=lr)  # pyright: ignore[reportCallIssue]
-        return reference_program(workload, dtype, device, lr, accumulation=count)
-    if inner:
-        made = inner.build(of_rank, mesh, dtype, device, lr=lr)
-    else:
-        made = reference_program(of_rank, dtype, device, lr)
+        return program_inside(strategy, workload, *how, strategy.accumulation)
+    made = program_inside(strategy, strategy.local(workload), *how)
     return DataParallelProgram(strategy, workload, made, mesh, lr)

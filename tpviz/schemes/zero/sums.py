@@ -56,7 +56,6 @@ def sums(s: "DataParallel", bucket: "Bucket", item: int) -> tuple[Collective, ..
         first = Collective(axis, "reduce_scatter", numel * item) if s.zero else None
         then = (Collective(across, "all_reduce", numel // ranks * item),) * (copies > 1)
         return first or s.summing(numel * item)._replace(axis=axis), *then
-
     inside = _packed(axis, ranks, numel, bits)
     then = _packed(across, copies, numel // ranks, bits) if copies > 1 else ()
     return (inside[0], *then) if s.zero else inside
