@@ -4,19 +4,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from bounded import BOX, bounded
 
 import tpviz as tv
-from tpviz.cluster import Cluster, Device, Level
 from tpviz.verbs.room import check_states, least_needs, need
 from tpviz.verbs.space import cells, space
 
 W = tv.GPT(layers=4, hidden=32, heads=4, seq=16, batch=8, vocab=64)
 LLAMA = replace(W, tied=False, gated=True, norm="rms", rotary=True, bias=False, kv_heads=4)
-BOX = Cluster(
-    "box",
-    Device({"float32": 1e10}, 1e9, 1e12),
-    (Level("fast", 2, 4e9, 4e9, 1e-6), Level("slow", 2, 1e8, 2e8, 1e-6)),
-)
 REAL = replace(
     BOX,
     algorithm="auto",
@@ -40,20 +35,8 @@ REAL = replace(
 @pytest.mark.parametrize("w, cluster", [(W, BOX), (LLAMA, REAL)], ids=["ideal", "real"])
 def test_bounds_are_never_above_the_prediction(w, cluster, given):
     """Every seventh strategy of the space, both bounds and that of its cell."""
-    seen = near = 0
-    for cell in cells(w, 4, given):
-        with suppress(ValueError):
-            cell.strategy.check(w)
-            least = cell.strategy.least_of_all(w, cluster)
-            bound = cell.strategy.bounds(w, cluster)
-            for choice in cell.choices[len(cell.choices) % 7 :: 7]:
-                strategy = cell.made(choice)
-                with suppress(ValueError):
-                    step = tv.predict(strategy, w, cluster).step_time * (1 + 1e-9)
-                    for closely in (False, True):
-                        assert bound(choice, closely) <= step, (strategy.short, closely)
-                    assert 0 < least <= step, strategy.short
-                    seen, near = seen + 1, near + (bound(choice) > 0.5 * step)
+    every = lambda _, choices: choices[len(choices) % 7 :: 7]
+    seen, near = bounded(w, cluster, given, every, share=0.5)
     assert seen > 150 and near > 0.8 * seen  # bounds that say something
 
 
