@@ -140,7 +140,7 @@ class Factor:
         raise ValueError(
             f"cannot combine {self.short} with {getattr(other, 'short', other)}: "
             "a product has at most one factor that cuts blocks (Megatron, ATP, AxoNN, T3), "
-            "one Experts, one Context, one Pipeline, one DataParallel and one DiLoCo; "
+            "one DiLoCo, one Experts, one Context, one Pipeline and one DataParallel; "
             "Merak is a product of blocks, pipeline and data"
         )
 

@@ -104,7 +104,7 @@ ATTENTION_BACK = "norm2_back", "out_back", "core_back", "qkv_back", "norm1_back"
 
 def halves_in_turn(pieces_of: "Callable[[GPT], Any]", w: "GPT") -> dict[str, Any]:
     """{piece: operations} of a block through which two halves go in turn: while rows of one travel,
-    the other computes. pieces_of : the `tpviz.schemes.grid.step.Pieces` of a workload."""
+    the other computes. pieces_of : the collector of `tpviz.schemes.grid.step` for a workload."""
     one_half = replace(w.with_batch(w.batch // 2), cut=w.cut._replace(halves=1))
     half = (of := pieces_of(one_half)).all()
     (pre, there, mid, back, post), of_back = segments(of, one_half)

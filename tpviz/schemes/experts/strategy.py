@@ -12,7 +12,7 @@ parallelism of experts besides (Yan et al. 2025, arXiv 2504.14960).
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import product
 from math import gcd
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +22,6 @@ from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.step import SHARED
 from tpviz.schemes.grid.around import Around
-from tpviz.schemes.grid.step import Pieces
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
 from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
 from tpviz.schemes.megatron.strategy import Megatron
@@ -32,7 +31,6 @@ from tpviz.schemes.strategy import Strategy, register
 from tpviz.schemes.zero.strategy import DataParallel
 
 from .cut import ExpertCut, of_mixtures
-from .step import halves_in_turn
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -235,10 +233,7 @@ class Experts(Around):
         """Those of the factor inside, on a workload that says how experts are cut."""
         if split:
             self.check_split_backward()
-        found = self.within.pieces(workload)
-        if workload.experts and self.cut.halves > 1:
-            found |= halves_in_turn(partial(Pieces, self.layout), workload)
-        return found
+        return self.within.pieces(workload)
 
     def groups(self, mesh: "DeviceMesh", halves: int = 1) -> "Groups":
         made = self.within.groups(mesh, halves)

@@ -46,7 +46,11 @@ def pieces(at: "Layout", w: "GPT", split: bool = False) -> dict[str, list[Operat
     are left for later: "weights" has those of a block, "head_weight" the head's, and backward's
     parts are without them.
     """
-    return Pieces(at, w, split).all()
+    made = _Pieces(at, w, split).all()
+    if w.experts and cut_of(at, w).halves > 1:
+        experts = import_module("tpviz.schemes.experts.step")
+        made |= experts.halves_in_turn(lambda half: _Pieces(at, half), w)
+    return made
 
 
 def completion_order(at: "Layout") -> dict[str, tuple[str, ...]]:
@@ -90,7 +94,7 @@ def num_whole_parameters(at: "Layout", w: "GPT") -> int:
     return norms // (1 if at.l2 else at.s) + rest // at.s + latents
 
 
-class Pieces:
+class _Pieces:
     """Collects the operations; tokens, features and bytes are those of one rank."""
 
     def __init__(self, at: "Layout", w: "GPT", split: bool = False):
@@ -125,13 +129,7 @@ class Pieces:
             qkv_back = self.first_back(*qkv, scattered=at.a3)
         return {
             "embed": self.sum_inside("reduce_scatter") + self.join(),
-            "attention": [
-                *norm,
-                *before,
-                *core,
-                *self.second(*out, gather=at.a3),
-                *self.join(),
-            ],
+            "attention": [*norm, *before, *core, *self.second(*out, gather=at.a3), *self.join()],
             "mlp": [*norm, *mlp, *self.join()],
             "mlp_unsummed": [*norm, *mlp_unsummed, *self.join()],
             "head": [*norm, *self.first(*head, chunks=1), *self.loss()],
@@ -176,11 +174,8 @@ class Pieces:
         """Two numbers a token of a cut LayerNorm, one of a cut RMSNorm."""
         at = self.at
         tokens = self.tokens // (at.i if at.sp else 1)
-        return (
-            self.move(at.stream, "all_reduce", statistics(self.w) * tokens * self.wide)
-            if at.l1
-            else []
-        )
+        numbers = statistics(self.w) * tokens * self.wide
+        return self.move(at.stream, "all_reduce", numbers) if at.l1 else []
 
     def join(self):
         """The whole stream gathered, for LayerNorm."""
