@@ -16,6 +16,7 @@ SHARED = """
     bench/fuzzing.py bench/harness.py bench/paired.py tests/plain_chart.py tests/together.py
     tests/views/schedule_runs.py tests/views/synthetic.py tests/schemes/grids.py
     tests/schemes/tiny.py tests/files/kineto_samples.py tests/core/trace_samples.py
+    tests/hosts/bed.py tests/hosts/bridge.py
 """.split()  # what several tests or benchmarks import
 
 
