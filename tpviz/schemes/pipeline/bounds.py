@@ -74,6 +74,7 @@ class _Bounds:
         self.numels, self.units = cache(self._numels), cache(self._units)
         kinds = ((w.like(block), block) for block in reversed(range(w.layers)))
         self.firsts = dict(kinds) if not w.alike else {w: 0}
+        self.first_like = [self.firsts[w.like(block)] for block in range(w.layers)]
 
     def of(self, choice: dict[str, Any], closely: bool = False) -> float:
         """Seconds at least of the layout with a choice, or with all that share ZeRO's stage and
@@ -110,8 +111,8 @@ class _Bounds:
         ranks = [min(k, last - k) if v_shaped else k % s.pp for k in range(s.stages)]
         for of_stage, rank in zip(blocks, ranks):
             layers[rank] += tuple(of_stage)
-        if self.w.alike:  # which ones says nothing, and as many are seen once
-            layers = [tuple(range(len(of_rank))) for of_rank in layers]
+        # those of a kind are alike: as many of each are seen once
+        layers = [tuple(sorted(map(self.first_like.__getitem__, own))) for own in layers]
         of = s, blocks, dropped, ranks, layers
         return max(self._of_rank(*of, place, v_shaped) for place in {0, s.pp - 1})
 

@@ -64,7 +64,7 @@ def flat_states(
     """{kind: bytes of a rank} of flat buffers at stages 1 to 3, under AdamW: two moments, and 4
     bytes a buffer to count steps. sizes : (bytes of a buffer, of a rank's share of it). parameters,
     gradients : bytes of those besides that are whole, perhaps for a moment."""
-    size, share = map(sum, zip(*sizes))
+    size, share = (sum(one[i] for one in sizes) for i in range(2))  # of an empty stage: 0
     return {
         "parameters": share + parameters if zero == 3 else size,
         "gradients": share + gradients + (size if zero == 1 else 0),
