@@ -19,7 +19,9 @@ socket.sethostname(name)
 names = "".join(iter(sys.stdin.readline, "\n"))
 for place in ("/tmp", "/dev/shm"):
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", place], check=True)
-for target, text in (("/etc/hosts", names), ("/etc/hostname", name + "\n")):
+# Without a name server: torch asks for the names of addresses, and would wait for one out of reach.
+texts = {"/etc/hosts": names, "/etc/hostname": name + "\n", "/etc/resolv.conf": ""}
+for target, text in texts.items():
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm") as file:
         file.write(text)
         file.flush()

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from tpviz.core.trace.clocks import refuse_several
 
 from . import board
-from .hosts import host
+from .hosts import ONE_NEEDED, host
 
 if TYPE_CHECKING:
     from tpviz.cluster.routes import Link
@@ -59,7 +59,7 @@ class IssueTimes:
             os.close(handle)
         try:
             dist.broadcast_object_list(path, src=0)
-            refuse_several({0: path[1], rank: host()})
+            refuse_several({0: path[1], rank: host()}, ONE_NEEDED)
             self.file = self._open(path[0])
             dist.barrier()
         finally:

@@ -29,7 +29,7 @@ from .clock import CudaClock, HostClock, OrderClock, host_or_device_clock
 from .compiled import CompiledCode
 from .compute import kernel_cost
 from .devices import badge
-from .hosts import host
+from .hosts import host, offset
 from .memory import MemoryHook
 from .phases import WHERE, Phases
 
@@ -228,6 +228,8 @@ class Recorder:
         }
         if not isinstance(self.clock, OrderClock):
             meta["hosts"] = {rank: host()}
+            if compared := offset():
+                meta["offsets"] = {rank: compared}
         if parts := [list(row[9]) for row in self.comms if row[9]]:
             meta["parts"] = {rank: parts}
         unrecorded = adapters.unrecorded(backend.is_recorded) if dist.is_initialized() else []

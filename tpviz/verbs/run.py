@@ -16,8 +16,8 @@ from tpviz.cluster.clock.injected_faults import NONE
 from tpviz.core.checks import number, one_of, whole_number
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace import Trace
-from tpviz.ranks.hosts import check_one_clock
-from tpviz.ranks.launch import in_torchrun, launch
+from tpviz.ranks import hosts
+from tpviz.ranks.launch import launch
 from tpviz.ranks.launch import progress as report
 from tpviz.ranks.recorder import DETAILS, record
 from tpviz.schemes.gpt.program import LEARNING_RATE, batch_of, reference_program
@@ -65,8 +65,8 @@ def run(
 
     ``trace.meta`` has ``losses`` (one a training step, warm-up included; the mean over the whole
     batch), ``warmup``, ``mesh`` and ``ownership`` (what `MeshView` draws), ``strategy``,
-    ``workload``, ``badge``. Raises ``ValueError`` before any rank starts if sizes do not fit; under
-    torchrun ``RankError`` before any step where ranks are on the clocks of several hosts.
+    ``workload``, ``badge``. Raises ``ValueError`` before any rank starts if sizes do not fit, and
+    ``RankError`` before any step where ranks of several hosts are to emulate a cluster.
     """
     steps, warmup = whole_number("steps", steps), whole_number("warmup", warmup, low=0)
     lr, memory = number("lr", lr, 0, 1000), one_of("memory", memory, (True, False))
@@ -135,8 +135,8 @@ def _train(
     pace: dict[str, Any],
 ):
     """One rank's training: (its `Trace`, its losses)."""
-    if in_torchrun():  # elsewhere all ranks are this machine's
-        check_one_clock()  # now, rather than after training, when traces are merged
+    if pace:
+        hosts.check_one_clock()  # now, rather than after training
     program, device = program_here(strategy, workload, lr=lr)
     losses, total = [], warmup + steps + memory
 
@@ -156,6 +156,7 @@ def _train(
         cluster = as_seen(pace["cluster"], detail)
         mine = strategy.device(workload, cluster, dist.get_rank())
         pace = {**pace, "cluster": replace(cluster, device=mine)}
+    hosts.compare()
     dist.barrier()  # so that no rank's first recorded step begins with waiting for a slower start
     with record(detail=detail, **pace) as recorder:
         for _ in range(steps):

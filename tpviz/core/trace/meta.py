@@ -66,6 +66,25 @@ class TwoTexts:
         return found
 
 
+class Moments:
+    """{"to": mark of a clock, "moments": [{"time", "ahead", "error"}, ...]} in order of time, see
+    `tpviz.core.trace.clocks`."""
+
+    of = ("time", "ahead", "error")
+    shape = Fields(
+        {"to": Text(), "moments": List(Fields(dict.fromkeys(of, FiniteNumber()), of))},
+        ("to", "moments"),
+    )
+
+    def check(self, value: Any) -> dict[str, Any]:
+        """``value`` as a dict with one moment or more; raises `Misfit`."""
+        found = self.shape.check(value)
+        times = [moment["time"] for moment in found["moments"]]
+        if not times or times != sorted(times):
+            raise Misfit(times, "the times of one moment or more, in order").within("moments")
+        return found
+
+
 _RANGE = List(WholeNumber(0))
 _ROW = Fields(
     {
@@ -94,10 +113,12 @@ META = {
     "notes": List(Text()),
     "disagree": List(Text()),
     "hosts": MapOf(Rank(0, digits=True), TwoTexts("the name of a host and the mark of its clock")),
+    "offsets": MapOf(Rank(0, digits=True), Moments()),
+    "clocks": MapOf(Text(), FiniteNumber(0)),
 }
 ABSENT = {"mesh": {"axes": {}}, "world_size": 0, "overhead": 0.0, "losses": [], "ownership": [],
           "memory": {}, "parts": {}, "late": {}, "unrecorded": [], "notes": [], "disagree": [],
-          "hosts": {}}  # fmt: skip
+          "hosts": {}, "offsets": {}, "clocks": {}}  # fmt: skip
 """What views read where a key is absent or has another shape; "" for the texts."""
 
 

@@ -18,9 +18,8 @@ import numpy as np
 from tpviz.core.show import written_by
 from tpviz.core.tables import listed
 
-from . import analyses, ledger
+from . import analyses, clocks, ledger
 from .agreement import MOST, disagreements
-from .clocks import refuse_several
 from .columns import COLUMNS, Event, codes, equals
 from .faithful import badge_words, warn, warn_if_late
 from .members import members_text
@@ -47,7 +46,9 @@ class Trace:
     ``unrecorded`` (groups whose collectives are missing: [backend, members] each), ``notes`` (of
     an imported trace: sentences on what its files do not tell, and on what is assumed),
     ``parts`` ({rank: for each all-to-all of unequal parts, in order, the bytes to each member}),
-    ``hosts`` ({rank: [name, mark of its clock]} where known, see `tpviz.ranks.hosts`),
+    ``hosts`` ({rank: [name, mark of the clock of its times]} where known, `tpviz.ranks.hosts`),
+    ``offsets`` (before `merge`, {rank: how far its clock is ahead, see `tpviz.core.trace.clocks`}),
+    ``clocks`` (of hosts, {mark: seconds within which it is known beside the one of all times}),
     ``disagree`` (sentences: collectives on which ranks disagree, see `tpviz.core.trace.agreement`).
     """
 
@@ -70,13 +71,14 @@ class Trace:
         """One trace from one per rank: ids renumbered; memory, overhead and badges joined.
 
         Warns where an emulated run was not faithful, and where ranks disagree about the sizes,
-        operations, roots or dtypes of collectives: here, since here the ranks' traces meet. Raises
-        ``ValueError`` if they were recorded on the clocks of two hosts.
+        operations, roots or dtypes of collectives: here, since here the ranks' traces meet. Times
+        of several hosts become those of one clock; ``ValueError`` if nobody compared their clocks.
         """
         traces = each(Trace, "traces", traces)
         if not traces:
             return cls.from_events([], meta)
-        parts, offset, memory, overhead, hosts, sent = [], 0, {}, 0.0, {}, {}
+        parts, offset, overhead = [], 0, 0.0
+        memory, hosts, sent, offsets, known = {}, {}, {}, {}, {}
         for t in traces:
             c = dict(t.columns)
             c["id"] = c["id"] + offset
@@ -86,10 +88,12 @@ class Trace:
             memory.update(t.fact("memory"))
             hosts.update(t.fact("hosts"))
             sent.update(t.fact("parts"))
+            offsets.update(t.fact("offsets"))
+            known.update(t.fact("clocks"))
             overhead = max(overhead, t.fact("overhead"))
-        refuse_several(hosts)
         columns = {n: np.concatenate([p[n] for p in parts]) for n in COLUMNS}
-        each_of = {"memory": memory, "hosts": hosts, "parts": sent}
+        columns, memory, hosts, found = clocks.on_reference(columns, memory, hosts, offsets)
+        each_of = {"memory": memory, "hosts": hosts, "parts": sent, "clocks": {**known, **found}}
         joined: dict[str, Any] = {name: of for name, of in each_of.items() if of}
         late = [t.fact("late") for t in traces if t.fact("late")]
         if late:
@@ -105,7 +109,8 @@ class Trace:
         badges = dict.fromkeys(t.fact("badge") or "origin unknown" for t in traces)
         if len(badges) > 1:  # a part must not pass for what another one is
             joined["badge"] = "; ".join(badges)
-        merged = cls(columns, {**traces[0].meta, **joined, "overhead": overhead, **meta}).rebased()
+        first = {key: value for key, value in traces[0].meta.items() if key != "offsets"}
+        merged = cls(columns, {**first, **joined, "overhead": overhead, **meta}).rebased()
         found = disagreements(merged) if len(traces) > 1 else []
         if found:
             merged.meta["disagree"] = found[:MOST]
@@ -124,6 +129,7 @@ class Trace:
             text += f"; not recorded: {listed(groups, between=' ', most=1)}"
         if (hosts := self.fact("hosts")) and (others := set(self.ranks) - hosts.keys()):
             text += f"; host unknown of ranks {members_text(sorted(others))}"
+        text += clocks.badge_words(self.fact("clocks"))
         disagree = self.fact("disagree")
         text += f"; ranks disagree: {listed(disagree, between=' ', most=1)}" if disagree else ""
         return "; ".join([text, *brief(self.fact("notes"))])
