@@ -15,7 +15,7 @@ def _told():
 
     import torch.distributed as dist
 
-    from tpviz.ranks import hosts
+    from tpviz.ranks import hosts, offsets
 
     began, rank = time.perf_counter(), dist.get_rank()
     shared = [began]
@@ -26,18 +26,19 @@ def _told():
         now = time.perf_counter()
         return now + away * (AHEAD + FAST * (now - shared[0]))
 
-    hosts.time = SimpleNamespace(perf_counter=clock)
-    hosts.host = lambda: ["b", "2e"] if away else ["a", "1f"]
+    offsets.time = SimpleNamespace(perf_counter=clock)
+    hosts.host = offsets.host = lambda: ["b", "2e"] if away else ["a", "1f"]
     try:
-        hosts.begin()
+        offsets.begin()
         with tv.record() as rec, rec.step():
             time.sleep(0.3)
-        hosts.compare()
-        return hosts.offset(), rec.trace.fact("offsets"), shared[0]
+        offsets.compare()
+        return offsets.offset(), rec.trace.fact("offsets"), shared[0]
     finally:
         import importlib
 
         importlib.reload(hosts)
+        importlib.reload(offsets)
 
 
 def test_a_clock_that_is_ahead_and_fast_is_found():

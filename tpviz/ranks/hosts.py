@@ -1,32 +1,24 @@
-"""Which host's clock this process reads, and how far it is ahead of rank 0's.
+"""Which host's clock this process reads: events of two clocks do not go on one time line.
 
 ``perf_counter`` is one clock for all processes of one host, from its start on. Hosts have clocks
 that began at other times; so have two time namespaces of one host, while containers on one host
-share a clock whatever their names are. In a world of several clocks the first rank of each plays
-ping-pong with rank 0, before and after a job: of the shortest round trip, the answer was given in
-the middle, half the trip early or late at most. `Trace.merge` makes one time line of that.
+share a clock whatever their names are. Traces of two clocks are joined (`Trace.merge`) where these
+were compared (`tpviz.ranks.offsets`); ranks of two clocks are not paced together.
 """
 
 import os
 import platform
-import time
 import uuid
 from contextlib import suppress
 from functools import cache
 from typing import Any
 from zlib import crc32
 
-import torch
 import torch.distributed as dist
 
 from tpviz.core.trace.clocks import refuse_several
 
-TRIPS = 10  # at least, and as many as fit into
-SECONDS = 0.1  # for each host
 ONE_NEEDED = "and an emulated cluster needs one: its ranks agree on when each collective ends"
-
-_firsts: dict[str, int] = {}  # of this job's world: {mark of a clock: first rank that reads it}
-_offset: dict[str, Any] = {}  # of this rank, see `compare`
 
 
 def host() -> list[str]:
@@ -50,7 +42,7 @@ def _clock(_pid):
     return f"{crc32(' '.join(parts).encode()):08x}"
 
 
-def _hosts():
+def hosts_of_world() -> dict[int, list[str]]:
     """{rank: `host`} of the world (a collective call)."""
     hosts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(hosts, host())
@@ -60,71 +52,4 @@ def _hosts():
 def check_one_clock() -> None:
     """Raise ``ValueError``, on every rank of the world, unless all read one clock (a collective
     call)."""
-    refuse_several(_hosts(), ONE_NEEDED)
-
-
-def begin() -> None:
-    """A job begins: forget the clocks of the job before, and compare those of this world.
-
-    A collective call of the default group, as is `compare`.
-    """
-    global _offset
-    _firsts.clear()
-    hosts = _hosts()
-    for rank, (_, clock) in hosts.items():
-        _firsts.setdefault(clock, rank)
-    _offset = {"to": hosts[0][1], "moments": []}
-    compare()
-
-
-def compare() -> None:
-    """Compare the clocks of the world with rank 0's once more; nothing where there is one clock.
-
-    What `offset` gave before has the new moment too, so that a job's traces, which are sent after
-    it, know how its clock ran while they were recorded.
-    """
-    if len(_firsts) < 2:
-        return
-    found: list[Any] = [None]
-    rank, (_, mine) = dist.get_rank(), host()
-    if rank == 0:
-        found = [{clock: _ask(first) for clock, first in _firsts.items() if first}]
-    elif rank == _firsts[mine]:
-        _answer()
-    dist.broadcast_object_list(found, src=0)
-    if mine in found[0]:
-        _offset["moments"].append(found[0][mine])
-
-
-def offset() -> dict[str, Any]:
-    """How far this rank's clock is ahead, as ``trace.meta["offsets"]`` has it: {"to": mark of rank
-    0's, "moments": [{"time", "ahead", "error"}, ...]} (s); empty where nothing was compared."""
-    return _offset if _offset.get("moments") else {}
-
-
-def _ask(rank: int) -> dict[str, float]:
-    """What the shortest round trip to a rank says of its clock."""
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    more, read = (torch.ones(1, dtype=torch.float64, device=device) for _ in range(2))
-    trips, end = [], time.perf_counter() + SECONDS
-    while more:
-        if len(trips) + 1 >= TRIPS and time.perf_counter() > end:
-            more.zero_()  # the last one
-        sent = time.perf_counter()
-        dist.send(more, rank)
-        dist.recv(read, rank)
-        theirs, back = float(read), time.perf_counter()
-        trips.append((back - sent, theirs, theirs - (sent + back) / 2))
-    trip, theirs, ahead = min(trips)
-    return {"time": theirs, "ahead": ahead, "error": trip / 2}
-
-
-def _answer():
-    """Rank 0's counterpart: tell the time until it asks no more."""
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    more, mine = (torch.ones(1, dtype=torch.float64, device=device) for _ in range(2))
-    asked = True
-    while asked:
-        dist.recv(more, 0)
-        asked = bool(more)  # on a GPU this waits until it has come
-        dist.send(mine.fill_(time.perf_counter()), 0)
+    refuse_several(hosts_of_world(), ONE_NEEDED)

@@ -29,8 +29,9 @@ from .clock import CudaClock, HostClock, OrderClock, host_or_device_clock
 from .compiled import CompiledCode
 from .compute import kernel_cost
 from .devices import badge
-from .hosts import host, offset
+from .hosts import host
 from .memory import MemoryHook
+from .offsets import offset
 from .phases import WHERE, Phases
 
 if TYPE_CHECKING:

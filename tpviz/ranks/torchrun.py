@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import tpviz.ranks.backend  # noqa: F401  (registers "tpviz" with torch)
 
-from . import bar, hosts
+from . import bar, offsets
 from .devices import choose_device
 from .rank_errors import RankError
 
@@ -52,9 +52,9 @@ def run(
     _join(timeout, device, backend)
     rank, _show = dist.get_rank(), show
     try:
-        hosts.begin()
+        offsets.begin()
         result = fn(*args, **kwargs)
-        hosts.compare()
+        offsets.compare()
     except Exception as error:
         raise RankError(f"rank {rank} raised {type(error).__name__}: {error}", rank) from error
     finally:

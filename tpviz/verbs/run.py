@@ -16,7 +16,8 @@ from tpviz.cluster.clock.injected_faults import NONE
 from tpviz.core.checks import number, one_of, whole_number
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace import Trace
-from tpviz.ranks import hosts
+from tpviz.ranks import offsets
+from tpviz.ranks.hosts import check_one_clock
 from tpviz.ranks.launch import launch
 from tpviz.ranks.launch import progress as report
 from tpviz.ranks.recorder import DETAILS, record
@@ -136,7 +137,7 @@ def _train(
 ):
     """One rank's training: (its `Trace`, its losses)."""
     if pace:
-        hosts.check_one_clock()  # now, rather than after training
+        check_one_clock()  # now, rather than after training
     program, device = program_here(strategy, workload, lr=lr)
     losses, total = [], warmup + steps + memory
 
@@ -156,7 +157,7 @@ def _train(
         cluster = as_seen(pace["cluster"], detail)
         mine = strategy.device(workload, cluster, dist.get_rank())
         pace = {**pace, "cluster": replace(cluster, device=mine)}
-    hosts.compare()
+    offsets.compare()
     dist.barrier()  # so that no rank's first recorded step begins with waiting for a slower start
     with record(detail=detail, **pace) as recorder:
         for _ in range(steps):
