@@ -42,12 +42,19 @@ __all__ = [
 ]
 
 _READ = json.loads(Path(__file__).with_suffix(".json").read_text())
+_HOSTS = _READ["hosts"]["value"]
 A100_PCIE, A100_SXM, H100_SXM, MI250X_GCD, TPU_V3 = (
-    Device(flops, memory, bandwidth, name)
+    Device(flops, memory, bandwidth, name, host=_HOSTS.get(name[:4], 0.0))
     for name, flops, memory, bandwidth, _ in _READ["devices"]["value"][1:]
 )
 GPUS = {
-    name: Device({"float16": half, "bfloat16": half, "float32": full}, memory, bandwidth, name)
+    name: Device(
+        {"float16": half, "bfloat16": half, "float32": full},
+        memory,
+        bandwidth,
+        name,
+        host=_HOSTS[name[:4]],
+    )
     for name, half, full, memory, bandwidth in _READ["gpus"]["value"][1:]
 }
 """NVIDIA's data-centre GPUs by the names that published rows use; all numbers nominal."""
@@ -60,9 +67,11 @@ def laptop(ranks: int = 4) -> Cluster:
     """A laptop's ranks over gloo, as an order of magnitude: `tpviz.calibrate` measures yours.
 
     Links derived from timings on 2 cores: an all-reduce of 64 MB over 4 ranks took 89 ms, one of
-    4 bytes over 2 ranks 0.09 ms. Compute and memory are a guess for one busy core.
+    4 bytes over 2 ranks 0.09 ms. Compute and memory are a guess for one busy core; its
+    host is the same memory.
     """
-    device = Device({"float64": 10e9, "float32": 20e9, "bfloat16": 5e9}, 2e9, 5e9, "laptop core")
+    flops = {"float64": 10e9, "float32": 20e9, "bfloat16": 5e9}
+    device = Device(flops, 2e9, 5e9, "laptop core", host=2.5e9)
     level = [("gloo", ranks, 1.1e9, None, 50e-6)]
     return _cluster("laptop, gloo", device, level, source="order of magnitude; calibrate() yours")
 

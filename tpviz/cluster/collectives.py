@@ -18,13 +18,15 @@ Communication Operations in MPICH". Tree: the two pipelined binary trees of Sand
 and all_to_all move (n-1)/n S through the busiest port in n-1 steps whatever the algorithm (deeper
 in a cluster than one level, and with unequal parts, `exchanges` says how much that is; all_to_all_v
 alone takes what the rank with most sends to others); a barrier is an empty tree all-reduce; a
-message one hop. Pipelining of ring broadcast and of trees is taken as perfect.
+message one hop; a copy to or from the host is all of its bytes. Pipelining of ring broadcast and of
+trees is taken as perfect.
 
 >>> cost("ring", "all_reduce", 800, 4)
 (6, 1200.0)
 """
 
 from tpviz.core.checks import one_of
+from tpviz.core.copies import COPY
 
 ALGORITHMS = ("ring", "tree", "recursive_doubling")
 NCCL = {"all_reduce": ("ring", "tree")}
@@ -42,6 +44,8 @@ def cost(algorithm: str, collective: str, payload: float, size: int) -> tuple[in
     one_of("algorithm", algorithm, ALGORITHMS)
     if collective in ("send", "recv"):
         return 1, float(payload)
+    if collective == COPY:
+        return 0, float(payload)
     if size == 1:
         return 0, 0.0
     log, part = (size - 1).bit_length(), (size - 1) * payload / size

@@ -48,6 +48,7 @@ class Device:
         or "softmax" with the scores in memory, GEMMs that compute the masked half as well.
     spread : seconds of memory-bound kernels, and those by which attention takes longer than its
         FLOPs as a GEMM, per FLOP of the other kernels; set by `Strategy.device`.
+    host : bytes/s to the memory of its host, and as many back at once; 0 where nobody said.
 
     Raises ``ValueError`` for unknown dtypes, rates not above 0 and shares not within 0 to 1.
     """
@@ -66,6 +67,7 @@ class Device:
     attention: str = "flash"
     attention_efficiency: float = 1.0
     spread: float = 0.0
+    host: float = 0.0
 
     def __post_init__(self):
         if not isinstance(self.flops, dict) or not self.flops:
@@ -79,7 +81,7 @@ class Device:
         settle(self, "memory_bandwidth", positive)
         for name in ("gemm_efficiency", "memory_efficiency", "attention_efficiency"):
             settle(self, name, share)
-        for name in ("unhidden", "startup", "launch", "check", "spread"):
+        for name in ("unhidden", "startup", "launch", "check", "spread", "host"):
             settle(self, name, not_negative)
         if self.unhidden > 1:
             raise ValueError(f"unhidden={self.unhidden:g} is a share: use 0 to 1")
@@ -107,6 +109,16 @@ class Device:
         arithmetic = flops / (rate * self.gemm_efficiency)
         alone = max(arithmetic + self.unhidden * traffic, traffic) + self.startup
         return max(alone, self.launch) + self.spread * flops
+
+    @property
+    def host_rate(self) -> float:
+        """``host``. Raises ``ValueError`` where nobody said."""
+        if not self.host:
+            raise ValueError(
+                f"the device {self.name!r} does not say how fast it reaches its host's memory: "
+                "give it host= in bytes/s, such as 31.5e9 for 16 lanes of PCIe 4.0"
+            )
+        return self.host
 
     @property
     def plain(self) -> bool:
@@ -148,6 +160,7 @@ class Device:
             launch=self.launch * time,
             check=self.check * time,
             spread=self.spread * flops,
+            host=self.host / bandwidth,
         )
 
 

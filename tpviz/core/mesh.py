@@ -14,6 +14,7 @@ import numpy as np
 
 from . import limits
 from .checks import whole_number
+from .copies import HOST
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -179,8 +180,9 @@ class Mesh:
 
 
 def ranks_along(axes: Mapping[str, int], axis: str) -> int:
-    """Number of ranks of each group of an axis of {axis: ranks}, or of several, as "dp*cp"."""
-    return prod(axes[one] for one in axis.split("*"))
+    """Number of ranks of each group of an axis of {axis: ranks}, or of several, as "dp*cp"; a copy
+    to or from the host is a rank's alone."""
+    return 1 if axis in HOST else prod(axes[one] for one in axis.split("*"))
 
 
 def group_along(mesh: "DeviceMesh", axis: str) -> "ProcessGroup":

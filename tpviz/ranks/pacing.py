@@ -63,6 +63,7 @@ class Pacer(HostClock):
         faults.check(self.world_size)
         self.issue_times, self.flows = IssueTimes(), Flows()
         self.flights, self.under_way, self.numbers = {}, {}, Counter()
+        self.busy, self.due = dict[str, float](), dict[int, float]()
         self.lock = threading.Lock()
         self.kernels, self.late = 0, Counter()
         self.communication = self.late_communication = 0.0
@@ -258,6 +259,22 @@ class Pacer(HostClock):
     def _stamp(flight):
         if flight.row is not None:
             flight.row[2] = flight.end
+
+    # -- copies to and from the host ---------------------------------------------------------------
+    def copies(self, row: list[Any]) -> None:
+        """A copy begins, the row of which is as `Recorder.issued` makes it."""
+        start, size, way = row[1], row[4], row[6]
+        begin = max(start, self.busy.get(way, 0.0))
+        self.busy[way] = self.due[id(row)] = begin + size / self.cluster.device.host_rate
+
+    def await_copy(self, row: list[Any]) -> None:
+        """It has really ended: hold the rank until it would have by the model."""
+        self.now()
+        end, real = self.due.pop(id(row)), row[2]
+        if real > end:
+            self.late[row[0]] += real - end
+        row[2] = end = max(end, real)
+        self._sleep_until(end)
 
     # -- life ------------------------------------------------------------------------------------
     def align(self) -> None:

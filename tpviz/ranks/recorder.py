@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from tpviz.cluster import Cluster
 from tpviz.cluster.clock.injected_faults import Faults
+from tpviz.core import copies
 from tpviz.core.checks import one_of
 from tpviz.core.trace.ledger import wire_bytes
 from tpviz.core.trace.members import members_text
@@ -78,6 +79,7 @@ class Recorder:
         self.hooks = self._hooks()
         self.phases.start()
         backend.recorder, backend.pacer = self, self.pacer
+        copies.watch(self)
         for h in self.hooks:
             h.__enter__()
         self.begun = self.clock.now(), time.perf_counter()
@@ -110,6 +112,7 @@ class Recorder:
         for h in reversed(self.hooks):
             h.__exit__(None, None, None)
         backend.recorder = backend.pacer = None
+        copies.watch(None)
         self.phases.stop()
         if exc[0] is None:
             if self.pacer:
@@ -167,9 +170,31 @@ class Recorder:
         compute.resumed(end)
         self.waits.append((row, start, end, self.phases.where(row[0])))
 
+    # -- as `copies.Watcher` -----------------------------------------------------------------------
+    def departed(self, way: str, size: int) -> list[Any]:
+        """A copy to or from the host begins."""
+        row = self.issued(copies.COPY, size, (_rank(),), way, -1, "")
+        if self.pacer:
+            self.pacer.copies(row)
+        return row
+
+    def stamp(self) -> Any:
+        """Now."""
+        return self.clock.now()
+
+    def arrived(self, row: list[Any]) -> None:
+        """A copy has ended; in an emulated run it may last longer."""
+        self.completed(row, time.perf_counter() if self.pacer else None)
+
+    def awaited(self, row: list[Any], start: Any) -> None:
+        """A copy was waited for."""
+        if self.pacer:
+            self.pacer.await_copy(row)
+        self.waited(row, start)
+
     # -- the table -------------------------------------------------------------------------------
     def _build(self):
-        rank = dist.get_rank() if dist.is_initialized() else 0
+        rank = _rank()
         resolve, events, ids = self.clock.resolve, [], {}
 
         def add(start: Any, end: Any, **fields: Any):
@@ -192,12 +217,12 @@ class Recorder:
 
     def _comm_event(self, row: list[Any], rank: int):
         collective, start, end, where, payload, members, axis, seq, terms, _ = row
-        start = self.clock.resolve(start)
+        start, kind = self.clock.resolve(start), "copy" if axis in copies.HOST else "comm"
         end = self.clock.resolve(self.clock.now() if end is None else end)  # pyright: ignore[reportArgumentType]
         return Event(
             rank=rank,
-            lane=f"comm/{axis}",
-            kind="comm",
+            lane=f"{kind}/{axis}",
+            kind=kind,
             name=collective,
             start=min(start, end),  # a host may see the end before the device's stream is at start
             end=end,
@@ -243,6 +268,10 @@ class Recorder:
         if self.memory:
             meta["memory"] = {rank: self.memory.series()}
         return meta
+
+
+def _rank():
+    return dist.get_rank() if dist.is_initialized() else 0
 
 
 def _work(kernel: compute.Note):

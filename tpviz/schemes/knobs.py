@@ -73,6 +73,24 @@ def recompute_knob() -> Any:
     )
 
 
+def offload_knob() -> Any:
+    """The knob ``offload``: so many blocks, the first ones, keep on the host what backward needs of
+    them (`tpviz.schemes.gpt.offload`); the last block of all keeps its own on the device."""
+    return knob(
+        0, help="blocks, from the first, whose activations wait on the host", low=0, high=1024
+    )
+
+
+def check_offload(count: int, blocks: int) -> None:
+    """Raise ``ValueError`` unless a block is left that keeps its own activations."""
+    if count >= blocks:
+        works = f"offload={blocks - 1} or less" if blocks > 1 else "offload=0"
+        raise ValueError(
+            f"offload={count} of {blocks} blocks leaves none on the device, where the last one's "
+            f"backward follows its forward: use {works}"
+        )
+
+
 def settle_between(outer: Any, name: str, default: Any, to_inner: bool = False) -> None:
     """A knob that a factor and its ``inner`` both have is one of the two's; from the other it comes
     there. Raises ``ValueError`` where both have set it, unlike."""

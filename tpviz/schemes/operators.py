@@ -263,21 +263,21 @@ class SplitNorm(torch.autograd.Function):
         square, *mean = _means(group, wide * wide, *(() if rms else (wide,)))
         for m in mean:
             wide, square = wide - m, square - m * m
-        ctx.scale = square.clamp_(min=0).add_(eps).rsqrt_()
-        normal = (wide * ctx.scale).to(x.dtype)
-        ctx.save_for_backward(x if rms else normal, weight)  # others may keep x, too
+        scale = square.clamp_(min=0).add_(eps).rsqrt_()
+        normal = (wide * scale).to(x.dtype)
+        ctx.save_for_backward(x if rms else normal, weight, scale)  # others may keep x, too
         return normal * weight if bias is None else normal * weight + bias
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        normal, weight = ctx.saved_tensors
+        normal, weight, scale = ctx.saved_tensors
         if ctx.rms:
-            normal = (normal * ctx.scale).to(grad.dtype)
-        scaled = (grad * weight).to(ctx.scale.dtype)
+            normal = (normal * scale).to(grad.dtype)
+        scaled = (grad * weight).to(scale.dtype)
         along, *mean = _means(ctx.group, scaled * normal, *(() if ctx.rms else (scaled,)))
         for m in mean:
             scaled = scaled - m
-        grad_x = (scaled - normal * along).mul_(ctx.scale).to(grad.dtype)
+        grad_x = (scaled - normal * along).mul_(scale).to(grad.dtype)
         tokens = tuple(range(grad.dim() - 1))
         of_bias = grad.sum(tokens) if ctx.biased else None
         return grad_x, (grad * normal).sum(tokens), of_bias, None, None, None

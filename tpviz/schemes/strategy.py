@@ -6,7 +6,7 @@ unknown knob is answered with the names that exist, and lists it for widgets and
 >>> from tpviz import Megatron
 >>> Megatron(tq=3)
 Traceback (most recent call last):
-TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks, accumulation, recompute
+TypeError: Megatron has no knob 'tq'; its knobs are tp, sp, chunks, accumulation, recompute, offload
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -86,7 +86,7 @@ class Strategy(Searched):
     torch's dtype and ``DeviceMesh``, every argument after the workload optional where the strategy
     needs no group.
     clip : gradients of a larger norm are scaled down to this one; 0: no clipping.
-    accumulation : microbatches of a step. recompute : of `RECOMPUTE`, for a GPT's blocks.
+    accumulation : microbatches of a step. recompute, offload : of a GPT's blocks, as `knobs` says.
     updates : of the parameters in one step. reference(workload, device) : the `Program` of one
     process that has the same numbers, where AdamW on the whole batch has others.
     local(workload) : the workload of one microbatch of one rank.
@@ -101,7 +101,7 @@ class Strategy(Searched):
 
     shares_batch, alike, scheme = "", False, ""
     parent_axis, searched = MappingProxyType({}), True
-    clip, accumulation, recompute, updates = 0.0, 1, "none", 1
+    clip, accumulation, recompute, offload, updates = 0.0, 1, "none", 0, 1
 
     def __post_init__(self):
         settle_knobs(self)
@@ -191,6 +191,7 @@ class Strategy(Searched):
         program = import_module(f"{self.scheme}.program")
         made = program.build(self, workload, mesh, dtype, device, **options)
         import_module("tpviz.schemes.gpt.model").recompute(made.module, self.recompute_in_blocks)
+        import_module("tpviz.schemes.gpt.offload").offload(made.module, self.offload)
         if workload.bias_balance:
             import_module("tpviz.schemes.experts.balance").balance(self, workload, mesh, made)
         return made

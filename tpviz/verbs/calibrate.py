@@ -178,7 +178,8 @@ def _cluster(
     words = ranks[0]["words"]
     flops = {d: median(rank["gemm"][d] for rank in ranks) for d in ranks[0]["gemm"]}
     copy = median(rank["copy"] for rank in ranks)
-    device = Device(flops, ranks[0]["memory"], copy, ranks[0]["device"])
+    host = median(rank["host"] for rank in ranks)
+    device = Device(flops, ranks[0]["memory"], copy, ranks[0]["device"], host=host)
     overhead, longer, slower = _among_collectives(ranks, fits)
     if ranks[0].get("steps"):
         mean = {w: longer * median(rank["steps"][w] for rank in ranks) for w in ranks[0]["steps"]}

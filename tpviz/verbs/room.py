@@ -194,6 +194,8 @@ def as_pipeline(s: "Strategy", w: "GPT") -> tuple[Merak, "GPT", int] | None:
     over), the form in which frameworks run it; None if no framework has such a plan. Parts of
     sequences are counted as sequences of their own, without the keys and values that travel; ranks
     of ep as replicas that have a part of the experts each."""
+    if any(factor.offload for factor in s.factors):
+        return None
     s, w = uncut(s, w)
     if isinstance(s := as_merak(s), Merak):
         usual = s.schedule in ORDERS and s.recompute != "stage_aware" and not s.subpipeline

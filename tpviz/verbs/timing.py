@@ -100,6 +100,7 @@ def time_rank(
     found["steps"] = dict(zip(steps, map(median, taken))) or _alone(asked, repeats, device)
     found["gemm"] = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
     found["copy"] = _copy(repeats, device)
+    found["host"] = _to_host(repeats) if device == "cuda" else found["copy"] / 2
     report(total - 1, total, "training steps, GEMMs and copies")
     if device == "cpu":
         found["core_share"] = _core_share(max(sizes), repeats)
@@ -238,6 +239,13 @@ def _copy(repeats, device):
     source = torch.zeros(COPY_BYTES[device] // 4, device=device)
     target = torch.empty_like(source)
     return 2 * COPY_BYTES[device] / _working(lambda: target.copy_(source), repeats, device)
+
+
+def _to_host(repeats):
+    """Bytes/s of a copy to pinned memory of the host, while the other ranks copy too."""
+    source = torch.zeros(COPY_BYTES["cuda"] // 4, device="cuda")
+    target = torch.empty(source.shape, pin_memory=True)
+    return COPY_BYTES["cuda"] / _working(lambda: target.copy_(source), repeats, "cuda")
 
 
 def _models(dtypes, device):

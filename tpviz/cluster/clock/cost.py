@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cluster.exchanges import EQUAL
+from tpviz.core.copies import COPY
 from tpviz.core.step import RING_SHIFT, Collective, Kernel
 
 from .queues import Transfer
@@ -34,6 +35,8 @@ def transfer(
     A `step.RING_SHIFT` takes as long as its slowest message in any group. parts : of an all-to-all
     of unequal ones, as of a `step.Collective`.
     """
+    if collective == COPY:
+        return Transfer(axis, payload / cluster.device.host_rate)
     size = mesh.ranks_along(axis)
     if size == 1:
         return Transfer(axis, 0.0)

@@ -116,7 +116,7 @@ def operations(trace: Trace) -> list[tuple[str, int, int]]:
     kinds = trace["kind"]
     rows = np.repeat(np.arange(len(kinds)), np.where(kinds == "step", 2, 1))  # it begins, and ends
     what = np.full(len(rows), WHAT.index("wait"))
-    for number, kind in enumerate(("step", "compute", "comm")):
+    for kind, number in (("step", 0), ("compute", 1), ("comm", 2), ("copy", 2)):
         what[kinds[rows] == kind] = number
     what[1:][rows[1:] == rows[:-1]] = WHAT.index("end")
     waits = what == WHAT.index("wait")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tpviz.cluster.exchanges import EQUAL, UNEQUAL
+from tpviz.cluster.routes import Link
+from tpviz.core.copies import HOST
 from tpviz.core.trace.columns import COLUMNS
 from tpviz.core.trace.critical import rows_of
 from tpviz.core.trace.members import MANY, members_list
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from tpviz.cluster import Cluster, Device
     from tpviz.core.trace.table import Trace
 
-BADGE = "simulated"
+BADGE, MOVES = "simulated", ("comm", "copy")
 MOST = 250_000
 """A trace with more rows than that, about 1 kB each, has them once for ranks that do the same."""
 
@@ -102,7 +104,7 @@ class Template:
         self.names, self.bytes = trace["name"].tolist(), trace["bytes"].tolist()
         axes, members = trace["axis"].tolist(), trace["members"].tolist()
         self.group = list(zip(axes, members, map(cache(is_message), self.names)))
-        comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind == "comm"}
+        comm = {row for row, kind in enumerate(trace["kind"].tolist()) if kind in MOVES}
         self.groups = list(dict.fromkeys(g for row, g in enumerate(self.group) if row in comm))
         self.side = {group: side for side, group in enumerate(self.groups)}
 
@@ -178,7 +180,10 @@ class GroupQueues:
         key = axis, members, peer
         if key not in self.queues:
             shift = members[1] - members[0] if peer else None
-            link = self.cluster.link(members, self.capture.world_size, shift)
+            if axis in HOST:
+                link = Link(rate := self.cluster.device.host_rate, 0.0, rate, ())
+            else:
+                link = self.cluster.link(members, self.capture.world_size, shift)
             factor = self.faults.link_factor(members)
             kind = axis, link.family, shift
             self.queues[key] = GroupQueue(axis, members, kind, link, factor)

@@ -10,16 +10,17 @@ class Event(NamedTuple):
 
     kind: ``compute`` | ``comm`` | ``copy`` (to or from a device's memory, or within it) | ``wait``
     (compute lane blocked on the event ``waits_for``) | ``step`` (the span of a whole training step,
-    on lane "step"). lane: ``compute``, ``comm/<axis>``, ``copy``, ``step``. phase: forward,
-    backward, sync, recompute, optimizer or "". bytes: payload, the full tensor of the collective;
-    of a kernel, what it reads and writes; of a copy, what it moves; -1 where unknown. wire_bytes:
-    what one rank sends on a ring, or -1. axis: mesh axis of the group, "unknown" if a profile does
-    not say. members: its global ranks, as `members_text` writes them ("0,2"), "" where unknown.
-    Groups outside of a mesh with equal members are numbered by their axes: "world", "world (group
-    2)", ... seq: the number of the collective within that group (the same on every member), -1 for
-    none. id is unique in a trace; waits_for is the id of an event or -1. dtype: of a kernel, such
-    as "float32", or "". terms: what else all members of a collective must agree on, "sum of
-    float32" or "float32 (root 2)"; "" where unknown.
+    on lane "step"). lane: ``compute``, ``comm/<axis>``, ``copy``, ``copy/to-host`` and
+    ``copy/from-host`` (of `tpviz.core.copies`), ``step``. phase: forward, backward, sync,
+    recompute, optimizer or "". bytes: payload, the full tensor of the collective; of a kernel, what
+    it reads and writes; of a copy, what it moves; -1 where unknown. wire_bytes: what one rank sends
+    on a ring, or -1. axis: mesh axis of the group, "unknown" if a profile does not say. members:
+    its global ranks, as `members_text` writes them ("0,2"), "" where unknown. Groups outside of a
+    mesh with equal members are numbered by their axes: "world", "world (group 2)", ... seq: the
+    number of the collective within that group (the same on every member), -1 for none. id is unique
+    in a trace; waits_for is the id of an event or -1. dtype: of a kernel, such as "float32", or "".
+    terms: what else all members of a collective must agree on, "sum of float32" or "float32 (root
+    2)"; "" where unknown.
     """
 
     id: int = -1

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from tpviz.core.checks import whole_number
+from tpviz.core.copies import COPY, HOST
 from tpviz.core.show import Tabular
 from tpviz.core.tables import grouped, html_table
 
@@ -76,15 +77,15 @@ class Ledger(Tabular):
     def of(cls, entries: Iterable[tuple[str, str, str, int, int, int]]) -> Self:
         """A ledger from (axis, collective, phase, count, payload bytes of each, group size) tuples.
 
-        Groups of one rank move nothing and are left out; so are entries with count 0. -1 stands
-        for unknown bytes, and 0 for the size of an unknown group.
+        Groups of one rank move nothing but copies, and are left out; so are entries with count 0.
+        -1 stands for unknown bytes, and 0 for the size of an unknown group.
         """
         count: Counter[tuple[str, str, str]] = Counter()
         by_size: Counter[tuple[str, str, str, int, bool]] = Counter()
         payload: dict[tuple[str, str, str], float] = defaultdict(int)
         wire: dict[tuple[str, str, str], float] = defaultdict(int)
         for axis, collective, phase, n, bytes_each, size in entries:
-            if n == 0 or size == 1:
+            if n == 0 or (size == 1 and collective != COPY):
                 continue
             key = (axis, collective, phase)
             count[key] += n
@@ -169,8 +170,9 @@ def ledger(trace: "Trace", rank: int | None = None, step: int | None = None) -> 
     rank = trace.ranks[0] if rank is None else rank
     if step is None and trace.steps:
         step = trace.steps[-1]
-    comm = trace.select(kind="comm", rank=rank)
+    comm = trace.select(kind=["comm", "copy"], rank=rank)
     if step is not None:
         comm = comm.select(step=step)
     size = {text: len(members_list(text)) for text in set(comm["members"].tolist())}
-    return Ledger.of((e.axis, e.name, e.phase, 1, e.bytes, size[e.members]) for e in comm)
+    moves = (e for e in comm if e.kind == "comm" or e.axis in HOST)
+    return Ledger.of((e.axis, e.name, e.phase, 1, e.bytes, size[e.members]) for e in moves)

@@ -22,7 +22,13 @@ from tpviz.core.workload import GPT
 from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
+from tpviz.schemes.knobs import (
+    accumulation_knob,
+    knob,
+    offload_knob,
+    recompute_knob,
+    settle_between,
+)
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.ownership import num_local
 from tpviz.schemes.pipeline.strategy import Pipeline
@@ -61,6 +67,7 @@ class Context(Around):
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
+    offload: int = offload_knob()
     inner: TensorParallel | None = None
     placement: str = ""
     summing: bool = field(default=True, repr=False)
@@ -86,6 +93,7 @@ class Context(Around):
             )
         settle_between(self, "accumulation", 1)
         settle_between(self, "recompute", "none")
+        settle_between(self, "offload", 0)
 
     def takes(self, other: Strategy) -> "Strategy | None":
         """The product with a tensor parallelism inside."""

@@ -23,7 +23,13 @@ from tpviz.schemes.factor import placed
 from tpviz.schemes.gpt.step import SHARED
 from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
-from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
+from tpviz.schemes.knobs import (
+    accumulation_knob,
+    knob,
+    offload_knob,
+    recompute_knob,
+    settle_between,
+)
 from tpviz.schemes.megatron.strategy import Megatron
 from tpviz.schemes.ownership import local_shapes
 from tpviz.schemes.pipeline.strategy import Pipeline
@@ -81,6 +87,7 @@ class Experts(Around):
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
+    offload: int = offload_knob()
     inner: TensorParallel | None = None
     placement: str = ""
     summing: bool = field(default=True, repr=False)
@@ -105,6 +112,7 @@ class Experts(Around):
                 )
             settle_between(self, "accumulation", 1)
             settle_between(self, "recompute", "none")
+            settle_between(self, "offload", 0)
             self._check_parts()
 
     def _check_parts(self):

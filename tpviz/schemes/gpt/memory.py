@@ -52,9 +52,9 @@ def padded(w: "GPT") -> bool:
 
 
 def twice(w: "GPT", split: bool) -> bool:
-    """Whether attention's output is kept once more: put together of its documents', or ``split``,
-    in the order of the stream."""
-    return (split or (w.context is None and bool(w.documents))) and not padded(w)
+    """Whether attention's output is kept once more: put together of its documents', or of parts of
+    sequences, block by block, ``split`` in the order of the stream; fused attention's is in it."""
+    return (bool(w.documents) if w.context is None else split) and not padded(w)
 
 
 def core_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:

@@ -7,6 +7,7 @@ schemes.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,9 +122,11 @@ class MLP(nn.Module):
 
 class ResidualBlock(nn.Module):
     """A block: a norm before each part, both parts on the residual stream. again : whether
-    backward computes it once more. join : what a part adds to the stream, in its layout."""
+    backward computes it once more. away : what copies activations, if
+    anything does. join : what a part adds to the stream, in its layout."""
 
     again = False
+    away: Any = None
     norm1: nn.Module
     attention: Any
     norm2: nn.Module
@@ -131,7 +134,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
         # inside of the module: its hooks, such as those of ZeRO 3, see one forward
-        return recomputed(self.through, x) if self.again else self.through(x, **how)
+        run = partial(recomputed, self.through) if self.again else self.through
+        return self.away.forward(self, run, x, **how) if self.away else run(x, **how)
 
     def through(self, x: torch.Tensor, **how: Any) -> torch.Tensor:
         """x after both parts of the block. how : options of the second part."""

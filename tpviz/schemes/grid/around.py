@@ -122,4 +122,5 @@ class Around(TensorParallel):
 @lru_cache(maxsize=256)
 def _within(around: Around) -> TensorParallel:
     inner: Any = around.inner or WholeBlocks()
-    return replace(inner, accumulation=around.accumulation, recompute=around.recompute)
+    own = {"accumulation": around.accumulation, "recompute": around.recompute}
+    return replace(inner, **own, **({"offload": around.offload} if around.offload else {}))

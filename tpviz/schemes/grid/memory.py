@@ -39,29 +39,43 @@ if TYPE_CHECKING:
     from .layout import Layout
 
 
-def memory(at: "Layout", w: "GPT", recompute: str = "none") -> Memory:
-    """The `Memory` of a rank. recompute : of a `Strategy`."""
+def memory(at: "Layout", w: "GPT", recompute: str = "none", offload: int = 0) -> Memory:
+    """The `Memory` of a rank. recompute, offload : of a `Strategy`."""
     size = num_local_parameters(at, w) * w.itemsize
-    return under_adamw(size, w.num_tensors, activations(at, w, recompute))
+    return under_adamw(size, w.num_tensors, activations(at, w, recompute, offload))
 
 
-def activations(at: "Layout", w: "GPT", recompute: str = "none") -> int:
+def activations(at: "Layout", w: "GPT", recompute: str = "none", offload: int = 0) -> int:
     """Bytes at the peak: in the loss, in backward of the head, or entering the last block of some
     kind, with what is kept of those before it."""
     T, H, V = w.batch * w.seq, w.hidden, w.vocab // at.i
     item, wide, n = w.itemsize, max(w.itemsize, 4), at.i if at.sp else 1
     stream = T * H // (n * (1 if at.l2 else at.s)) * item
     whole, head_weight = T * H // at.s * item, V * H // at.s * item
-    kept, peak = 16 * T, 0  # tokens and targets are int64
-    for kind, blocks in w.runs():
+    kept, peak, before = 16 * T, 0, 0  # tokens and targets are int64
+    for kind, blocks, leave in _leaving_first(w, offload):
         again = dropped_bytes(at, kind, recompute)
-        kept += blocks * (block_kept(at, kind) - again)
-        peak = max(peak, kept + _entered(at, kind) + again * (recompute == "full"))
+        each = block_kept(at, kind) - again
+        more = _entered(at, kind) + again * (recompute == "full")
+        if leave:  # on the device are a block's, and those of the one before on their way back
+            peak = max(peak, 16 * T + max(before, each * (blocks > 1)) + each + more)
+            before = each
+            continue
+        peak = max(peak, kept + before + each + more, kept + blocks * each + more)
+        kept, before = kept + blocks * each, 0
     end = stream + T * H // (n * at.s) * item + statistics(w) * T // n * wide  # the last norm
     loss = (3 if at.i == 1 else 2) * T * V * wide + 16 * T
     head = T * V * item + head_weight + (2 * whole + stream if n > 1 else whole)
     peak += stream + w.tied * head_weight + (whole if n > 1 else 0)
     return max(kept + max(end + loss, end + head), peak)
+
+
+def _leaving_first(w, offload):
+    """(kind, how many, whether they leave for the host) of blocks that follow each other."""
+    for kind, blocks in w.runs():
+        leave = min(blocks, offload)
+        offload -= leave
+        yield from ((kind, n, left) for n, left in ((leave, True), (blocks - leave, False)) if n)
 
 
 def _entered(at, w):
@@ -78,6 +92,8 @@ def dropped_bytes(at: "Layout", w: "GPT", recompute: str) -> int:
     n = at.i if at.sp else 1
     stream = w.batch * w.seq * w.hidden // (n * (1 if at.l2 else at.s)) * w.itemsize
     core = core_kept(w, at.i * at.s if at.a3 else at.i, n > 1)
+    if at.a3 and not twice(w, n > 1):  # the layer behind it keeps what it gathers of the output
+        core += w.batch * w.seq * w.mixed_features // (at.i * at.s) * w.itemsize
     return dropped(recompute, block_kept(at, w) - stream, core)
 
 

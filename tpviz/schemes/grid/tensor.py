@@ -19,6 +19,7 @@ from tpviz.schemes.strategy import Strategy, microbatch
 
 from .layout import Layout
 from .memory import memory
+from .offload import with_copies
 from .step import completion_order, pieces
 
 if TYPE_CHECKING:
@@ -150,14 +151,15 @@ class TensorParallel(Strategy):
         local = self.local(workload)
         sync, order = self.sums(local) if local.experts else None, completion_order(self.layout)
         parts = assemble(local, self.pieces, order, self.recompute, sync)
-        return accumulated(parts, self.accumulation)
+        return accumulated(with_copies(self, local, parts), self.accumulation)
 
     def held(self, workload: "GPT", rank: int = 0) -> "Held":
         return self.layout.held(self.local(workload), int(self.accumulation > 1))
 
     def memory(self, workload: "GPT") -> "Memory":
         local = self.local(workload)
-        return of_step(memory(self.layout, local, self.recompute), workload, local)
+        found = memory(self.layout, local, self.recompute, self.offload)
+        return of_step(found, workload, local)
 
     @property
     def copies(self) -> int:
@@ -170,6 +172,7 @@ class WholeBlocks(TensorParallel):
 
     recompute: str = "none"
     accumulation: int = 1
+    offload: int = 0
 
     def check(self, workload: "GPT") -> None:
         microbatch(self, workload)

@@ -16,7 +16,7 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.knobs import accumulation_knob, knob, offload_knob, recompute_knob
 from tpviz.schemes.strategy import microbatch, register
 
 from .paper import communication
@@ -44,6 +44,7 @@ class Megatron(TensorParallel):
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
+    offload: int = offload_knob()
 
     @property
     def axes(self) -> dict[str, int]:

@@ -171,6 +171,11 @@ class Pipeline(Staged):
                 f"{factor.short} in a pipeline: the pipeline recomputes; use "
                 f"Pipeline(recompute={factor.recompute!r}), and none there"
             )
+        if factor.offload:
+            raise ValueError(
+                f"{factor.short} in a pipeline: offload={factor.offload} is not possible, since a "
+                "stage has several microbatches in flight; use offload=0, or Pipeline(recompute=)"
+            )
         if factor.clip:
             raise ValueError(
                 f"{factor.short} in a pipeline: clip={factor.clip} is not possible, since the norm "

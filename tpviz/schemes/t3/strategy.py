@@ -19,7 +19,7 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.tensor import TensorParallel
-from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob
+from tpviz.schemes.knobs import accumulation_knob, knob, offload_knob, recompute_knob
 from tpviz.schemes.megatron.paper import communication
 from tpviz.schemes.strategy import microbatch, register
 
@@ -61,6 +61,7 @@ class T3(TensorParallel):
     )
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
+    offload: int = offload_knob()
 
     scheme, every_block = "tpviz.schemes.t3", False
 

@@ -19,7 +19,13 @@ from tpviz.core.checks import divides, divisors, one_of, whole_number
 from tpviz.core.step import Collective
 from tpviz.schemes.factor import placed
 from tpviz.schemes.grid.tensor import TensorParallel, WholeBlocks
-from tpviz.schemes.knobs import accumulation_knob, knob, recompute_knob, settle_between
+from tpviz.schemes.knobs import (
+    accumulation_knob,
+    knob,
+    offload_knob,
+    recompute_knob,
+    settle_between,
+)
 from tpviz.schemes.ownership import local_shapes
 from tpviz.schemes.replicas import Classes, Replicas
 from tpviz.schemes.strategy import Strategy, register
@@ -96,6 +102,7 @@ class DataParallel(Strategy):
     inner: Strategy | None = None
     accumulation: int = accumulation_knob()
     recompute: str = recompute_knob()
+    offload: int = offload_knob()
     shard: int = knob(
         0,
         help="ranks that share states under ZeRO, copied over dp/shard groups (HSDP); 0: all dp",
@@ -144,6 +151,7 @@ class DataParallel(Strategy):
             )
         settle_between(self, "accumulation", 1)
         settle_between(self, "recompute", "none", to_inner=True)
+        settle_between(self, "offload", 0, to_inner=True)
         object.__setattr__(self, "inner", inside_of_replicas(self.inner))
 
     def _check_shard(self):
@@ -215,7 +223,7 @@ class DataParallel(Strategy):
     @property
     def inside(self) -> Strategy:
         """The strategy inside; `WholeBlocks` if there is none."""
-        return self.inner or _whole(self.recompute)
+        return self.inner or _whole(self.recompute, self.offload)
 
     @property
     def replicas(self) -> Replicas:
@@ -430,8 +438,8 @@ def with_replicas(strategy: Any, ranks: int) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _whole(recompute: str) -> Strategy:
-    return WholeBlocks(recompute)
+def _whole(recompute: str, offload: int) -> Strategy:
+    return WholeBlocks(recompute, offload=offload)
 
 
 @lru_cache(maxsize=64)
