@@ -234,8 +234,8 @@ def test_knobs_carry_what_a_widget_needs():
     from dataclasses import fields
 
     knobs = {f.name: f.metadata for f in fields(tv.DataParallel) if f.metadata}
-    words = "dp zero bucket_mb accumulation recompute shard reshard_after_forward gradients within"
-    assert [*knobs] == words.split()
+    words = "dp zero bucket_mb accumulation recompute offload shard reshard_after_forward"
+    assert [*knobs] == [*words.split(), "gradients", "within"]
     assert knobs["zero"]["choices"] == (0, 1, 2, 3) and knobs["dp"]["low"] == 1
     assert all(k["help"] for k in knobs.values())
     assert issubclass(tv.DataParallel, Strategy) and knob(1, help="x").default == 1

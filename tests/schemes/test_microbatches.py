@@ -143,7 +143,8 @@ def test_what_selective_recomputation_frees():
     tokens = W.batch * W.seq
     assert core_kept(W) == tokens * W.heads * 4
     assert core_kept(LLAMA, 2) == tokens * (32 + 16 + 8) * 4 // 2  # queries, keys, 8 heads
-    assert core_kept(W, 2, split=True) == tokens * (32 + 4) * 4 // 2  # the output, in its order
+    packed = replace(W, documents=(W.seq // 2, W.seq // 2))
+    assert core_kept(packed, 2) == tokens * (W.hidden + W.heads) * 4 // 2  # outputs put together
     held = [tv.Megatron(tp=2, recompute=r).memory(W)["activations"] for r in RECOMPUTE]
     assert held[0] - held[1] == W.layers * core_kept(W, 2) and held[2] < held[1]
 

@@ -12,6 +12,8 @@ from functools import wraps
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .knobs import check_offload
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -53,7 +55,8 @@ def with_advice(check: "Callable[[Any, GPT], None]") -> "Callable[[Any, GPT], No
 
     @wraps(check)
     def checked(strategy, workload):
-        return _advised(check, strategy, workload)
+        _advised(check, strategy, workload)
+        check_offload(strategy, workload)
 
     return checked
 

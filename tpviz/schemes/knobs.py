@@ -8,9 +8,12 @@ ValueError: tp=0 is too small: the least that works is 1
 
 from collections.abc import Callable
 from dataclasses import MISSING, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpviz.core.checks import number, one_of, settle, some_of, whole_number
+
+if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
 
 
 def knob(
@@ -81,25 +84,34 @@ def offload_knob() -> Any:
     )
 
 
-def check_offload(count: int, blocks: int) -> None:
-    """Raise ``ValueError`` unless a block is left that keeps its own activations."""
-    if count >= blocks:
+def check_offload(strategy: Any, workload: "GPT") -> None:
+    """Raise ``ValueError`` unless a block is left that keeps its own activations, and the bytes of
+    the others are known: those of experts' rows are so to a few per cent only."""
+    count, blocks = strategy.offload, workload.layers
+    if count and count >= blocks:
         works = f"offload={blocks - 1} or less" if blocks > 1 else "offload=0"
         raise ValueError(
             f"offload={count} of {blocks} blocks leaves none on the device, where the last one's "
             f"backward follows its forward: use {works}"
         )
+    if count and workload.experts and strategy.recompute != "full":
+        raise ValueError(
+            f"offload={count} with experts={workload.experts} is possible where a block keeps its "
+            "input alone: use recompute='full', or offload=0"
+        )
 
 
 def settle_between(outer: Any, name: str, default: Any, to_inner: bool = False) -> None:
     """A knob that a factor and its ``inner`` both have is one of the two's; from the other it comes
-    there. Raises ``ValueError`` where both have set it, unlike."""
+    there. Raises ``ValueError`` where both have set it, unlike, or ``inner`` has no such knob."""
     own, inner = getattr(outer, name), getattr(outer.inner, name)
     if default not in (own, inner) and own != inner:
         raise ValueError(
             f"{name}={own!r} around {name}={inner!r} is not possible: give one of the two "
             "strategies the other's, or none"
         )
+    if own != default and name not in outer.inner.__dataclass_fields__:
+        raise ValueError(f"{outer.inner.short} has no knob {name!r}: use {name}={default!r}")
     value = inner if own == default else own
     mine, its = (default, value) if to_inner else (value, default)
     object.__setattr__(outer, name, mine)

@@ -197,8 +197,9 @@ class SequenceCut:
     def kept(self, w: GPT) -> int:
         """Features of a token that attention keeps for backward beside what it does without
         context parallelism (derived): block by block the keys and values once more, side by side as
-        they travel; nothing where they do not, but all tokens of a part of the heads."""
-        return 0 if self.ring == 1 else 2 * w.num_kv_heads * w.head_size
+        they travel, but where queries are turned and so projections are not kept; nothing where
+        they do not travel, but all tokens of a part of the heads."""
+        return 0 if self.ring == 1 or w.rotary else 2 * w.num_kv_heads * w.head_size
 
 
 @dataclass(frozen=True)

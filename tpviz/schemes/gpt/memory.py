@@ -42,6 +42,8 @@ def copied(w: "GPT") -> int:
     where values are not: those of `attention_kept` are without the zeros."""
     if w.kv_lora:
         return w.query_features * padded(w)
+    if w.context and w.context.ring > 1:  # block by block neither
+        return 0
     again = w.rotary or w.num_kv_heads < w.heads
     return again * w.query_features + w.rotary * w.num_kv_heads * w.head_size
 
@@ -51,17 +53,19 @@ def padded(w: "GPT") -> bool:
     return w.value_size < w.head_size
 
 
-def twice(w: "GPT", split: bool) -> bool:
-    """Whether attention's output is kept once more: put together of its documents', or of parts of
-    sequences, block by block, ``split`` in the order of the stream; fused attention's is in it."""
-    return (bool(w.documents) if w.context is None else split) and not padded(w)
+def twice(w: "GPT") -> bool:
+    """Whether attention's output is kept once more: put together of its documents', or exchanged
+    for tokens; fused attention's is in the order of its queries, also where sequences are split."""
+    again = bool(w.documents) if w.context is None else w.context.exchange[1] > 1
+    return again and not padded(w)
 
 
-def core_kept(w: "GPT", parts: int = 1, split: bool = False) -> int:
-    """Bytes of a block that attention's core alone keeps: what is `copied`, with ``split`` the
-    output in its own order, or that of documents, and the log-sum-exps; from latents also what it
-    has of queries, keys and values more than they are."""
-    numbers = copied(w) + w.query_features * twice(w, split and parts > 1)
+def core_kept(w: "GPT", parts: int = 1) -> int:
+    """Bytes of a block that attention's core alone keeps: what is `copied`, output that is kept
+    `twice`, what sequences over ranks keep, and the log-sum-exps; from latents also what it has of
+    queries, keys and values more than they are."""
+    numbers = copied(w) + w.query_features * twice(w)
+    numbers += w.context.kept(w) if w.context else 0
     if w.kv_lora:
         numbers += 2 * w.query_features - w.heads * w.key_size - w.mixed_features
     item, wide = w.itemsize, max(w.itemsize, 4)

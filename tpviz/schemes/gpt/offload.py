@@ -13,6 +13,7 @@ counts, less what recomputation drops.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from threading import Thread
 from typing import Any
 
@@ -22,17 +23,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from tpviz.core import copies
 from tpviz.core.copies import FROM_HOST, TO_HOST
-from tpviz.schemes.knobs import check_offload
 
 from .model import ResidualBlock
 
 
 def offload(module: nn.Module, count: int) -> None:
-    """Have the first ``count`` blocks of a network keep on the host what backward needs. Raises
-    ``ValueError`` where no block is left that keeps its own."""
+    """Have the first ``count`` blocks of a network keep on the host what backward needs."""
     blocks = [m for m in module.modules() if count and isinstance(m, ResidualBlock)]
-    if count:
-        check_offload(count, len(blocks))
     way = Away()
     for number, block in enumerate(blocks[: count + 1]):
         block.away = InTurn(way, number, number < count)
@@ -245,9 +242,9 @@ def _held(block: nn.Module) -> Iterable[Tensor]:
     """Parameters and constants, which are there anyway."""
     yield from block.parameters()
     for module in block.modules():
-        for value in (*vars(module).values(), *vars(getattr(module, "heads", module)).values()):
-            if isinstance(value, Tensor):
-                yield value
+        owners = [module, heads := getattr(module, "heads", None), getattr(heads, "inside", None)]
+        values = chain.from_iterable(vars(owner).values() for owner in owners if owner is not None)
+        yield from (value for value in values if isinstance(value, Tensor))
 
 
 def _storage(tensor):

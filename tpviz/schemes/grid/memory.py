@@ -12,8 +12,8 @@ What autograd keeps of a block, without sequence parallelism (compare Korthikant
     up and gate, silu(gate) and the product, 4 T F / i; of a pipeline's chunks only those before,
     those after are computed once more in backward.
 
-With sequence parallelism the norms are split by it too, and the output of attention is kept once
-more, in the order in which the sequence is scattered; so it is where documents' are put together.
+With sequence parallelism the norms are split by it too. Where documents' outputs are put together
+the output of attention is kept once more.
 """
 
 from typing import TYPE_CHECKING
@@ -91,8 +91,8 @@ def dropped_bytes(at: "Layout", w: "GPT", recompute: str) -> int:
     """Of `block_kept`, what is not kept from forward on."""
     n = at.i if at.sp else 1
     stream = w.batch * w.seq * w.hidden // (n * (1 if at.l2 else at.s)) * w.itemsize
-    core = core_kept(w, at.i * at.s if at.a3 else at.i, n > 1)
-    if at.a3 and not twice(w, n > 1):  # the layer behind it keeps what it gathers of the output
+    core = core_kept(w, at.i * at.s if at.a3 else at.i)
+    if at.a3 and not twice(w):  # the layer behind it keeps what it gathers of the output
         core += w.batch * w.seq * w.mixed_features // (at.i * at.s) * w.itemsize
     return dropped(recompute, block_kept(at, w) - stream, core)
 
@@ -104,7 +104,7 @@ def block_kept(at: "Layout", w: "GPT") -> int:
     heads = at.i * at.s if at.a3 else at.i
     norms = 2 * (T * H // (1 if at.l2 else at.s) + T * H // at.s) // n
     core = T * attention_kept(w) // heads + (
-        T * Q // at.i if at.a3 else T * Q // heads if twice(w, n > 1) else 0
+        T * Q // at.i if at.a3 else T * Q // heads if twice(w) else 0
     )
     mlp = 0 if w.experts else T * (w.up_features if at.pipelined else mlp_kept(w)) // at.i
     rows = (1 if at.l1 else statistics(w)) * 2 * T // n + T * w.heads // heads

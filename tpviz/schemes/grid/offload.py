@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.core.copies import COPY, FROM_HOST, TO_HOST
 from tpviz.core.step import Collective, Issue, Part, Wait
-from tpviz.schemes.knobs import check_offload
 
 from .memory import block_kept, dropped_bytes
 
@@ -15,12 +14,10 @@ if TYPE_CHECKING:
 
 
 def with_copies(strategy: Any, w: "GPT", parts: "Iterable[Part]") -> tuple[Part, ...]:
-    """The parts of a microbatch of a tensor parallelism, with the copies of ``offload`` blocks.
-    Raises ``ValueError`` where these are all."""
+    """The parts of a microbatch of a tensor parallelism, with the copies of ``offload`` blocks."""
     count, at, recompute = strategy.offload, strategy.layout, strategy.recompute
     if not count:
         return tuple(parts)
-    check_offload(count, w.layers)
     of = {kind: block_kept(at, kind) - dropped_bytes(at, kind, recompute) for kind, _ in w.kinds()}
     sizes = [of[w.like(block)] for block in range(count)]
     made: list[Part] = []
