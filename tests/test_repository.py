@@ -30,10 +30,10 @@ FLOORS = {
     # 117 for latent attention, 3 for parts of an all-to-all
     # 131 for kinds of blocks and Llama 4
     # 74 for groups of experts, biases, DeepSeek and Kimi
-    "core": 6_604,  # 101 for clocks of several hosts
-    "cluster": 3_941,  # 193 for all-to-alls of unequal parts
+    "core": 6_653,  # 101 for clocks of several hosts, 49 for copies to hosts
+    "cluster": 3_975,  # 193 for all-to-alls of unequal parts, 34 for links to hosts
     # 54 for all-to-alls of unequal parts
-    "ranks": 6_271,  # 103 for clocks of several hosts
+    "ranks": 6_317,  # 103 for clocks of several hosts, 46 for copies to hosts
     "files": 2_100,
     # 12,840 before parts of sequences in schemes and modules of one's own, and documents; 13,195
     # before hybrid sharding, 13,307 before experts, 121 for reshard_after_forward
@@ -42,12 +42,12 @@ FLOORS = {
     # 454 for rounds of workers
     # classes of parameters, 148 for groups of experts and biases of loads
     # 211 for two levels
-    "schemes": 17_053,  # 14 for a file of heads, which latents and models import
+    "schemes": 17_443,  # 390 for activations on the host, 14 for a file of heads, which latents and models import
     # 121 for gradients in few bits, 166 for hot experts in the residual
     # 24 for rounds of workers
     # 34 for loads where halves go in turn, 28 for searches without a find
     # 2 for clocks of several hosts
-    "verbs": 5_445,  # 20 to check bytes after a router's choices
+    "verbs": 5_456,  # 11 for links to hosts, 20 to check bytes after a router's choices
     # 2 for two levels
     "modules": 7_745,  # 6,450 before sequences over ranks, 7,108 before experts over ranks
     "evidence": 11_456,  # 3 for FSDP2's knobs
