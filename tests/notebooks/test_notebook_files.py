@@ -1,5 +1,6 @@
 """What every shipped notebook promises: its skeleton, its size, and nothing stored by a run."""
 
+import ast
 import sys
 from pathlib import Path
 
@@ -96,6 +97,15 @@ def test_links_between_notebooks_lead_somewhere(notebook, path):
 
 def test_lessons_end_in_asserts(notebook):
     assert sum("assert " in source for source in code(notebook)) >= 4
+
+
+def test_every_guess_is_compared_where_the_reader_sees_it(notebook):
+    """Jupyter shows a cell's last expression alone; `reveal` itself shows nothing."""
+    calls = [ast.parse(source).body for source in code(notebook) if "guess.reveal(" in source]
+    assert len(calls) == 1
+    (body,) = calls
+    silent = [ast.unparse(one) for one in body[:-1] if isinstance(one, ast.Expr)]
+    assert not [one for one in silent if one.startswith("guess.reveal(")]
 
 
 def test_slow_motion_is_chosen_for_the_reader(notebook):
