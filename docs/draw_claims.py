@@ -23,7 +23,8 @@ def page(made: Claims) -> str:
     parts = [
         HEAD,
         f"**{made.score}.**\n\n![Our figures over the papers', by headline](img/claims.svg)\n\n",
-        f"## Verdicts\n\nOne rule; of a range the nearer end counts.\n\n{rule}\n",
+        "## Verdicts\n\nOne rule; where the paper gives a range, its nearer end counts.\n\n"
+        f"{rule}\n",
         f"## Table\n\n{markdown(made.summary())}\n",
         "## Settings and sensitivity\n",
     ]

@@ -32,7 +32,7 @@ def keeping(function, kept):
 def test_passes_and_says_so(finished):
     _, code, text, ran = finished
     assert code == 0
-    assert text.count("measured ledger == the formula") == 2
+    assert text.count("The measured ledger equals the formula") == 2
     assert text.count("at rounding level") == 2
     assert all(len(trace.meta["losses"]) == STEPS for trace in ran["run"])
 
@@ -110,7 +110,7 @@ def test_a_wrong_ledger_fails_with_the_difference(finished, tmp_path, monkeypatc
     monkeypatch.setattr(demo.tv.Megatron, "ledger", lambda self, workload: demo.tv.Ledger())
     assert rerun(finished, tmp_path, monkeypatch) == 1
     out = capsys.readouterr().out
-    assert "measured ledger DIFFERS" in out
+    assert "The measured ledger DIFFERS" in out
     assert "formula has nothing" in out
 
 

@@ -35,10 +35,10 @@ PART = 1 / 3
 """Of the paper's figure: how far ours may be from it."""
 VERDICTS = {
     "reproduced": "our figure is within a third of the paper's",
-    "fitted": "within a third, but a number of ours was fitted to it, so it is no evidence",
-    "in reach": "it is not within a third, but between the ends of one unknown it is",
-    "not reproduced": "no single unknown that was tried carries it there",
-    "missed": "it is not within a third, and the unknowns were not tried",
+    "fitted": "within a third, but one of our numbers was fitted to it, so it is no evidence",
+    "in reach": "more than a third off, but not for every value that one unknown may have",
+    "not reproduced": "more than a third off for every value of each unknown that we tried",
+    "missed": "more than a third off, and the unknowns were not tried",
     "no experiment": "nothing here computes it",
 }
 
@@ -251,7 +251,7 @@ class Claims(Report):
         found = {row.verdict for row in self.rows}
         rule = "; ".join(f"{name}: {words}" for name, words in VERDICTS.items() if name in found)
         return [
-            f"{rule}. Of a range the nearer end counts.",
+            f"{rule}. Where the paper gives a range, its nearer end counts.",
             "We used the papers' abstracts and public code, not the full papers; the table names "
             "the source of each figure.",
         ]

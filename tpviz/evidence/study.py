@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SOURCES = ("predicted", "simulated", "measured")
 KINDS = ("bars", "exposed", "curve")
-GAIN = "Gain in speed: the first's time over its own, minus 1; +50 % or 1.5x: a third less time."
+GAIN = "Gain in speed: the time of the first over its own, minus 1; +50 % takes a third less time."
 FAR = 20  # times between the least and the largest value of a knob: its axis is logarithmic then
 IN_TABLE = GAIN.replace("Gain", "The table's gain", 1)
 SHAPES = dict(zip([*AXIS_INKS, *MORE], ("/", ".", "\\", "x", "+", "-", "|", "x")))

@@ -26,6 +26,7 @@ from tpviz.verbs.run import train_reference
 from tpviz.views import gallery
 
 from .figures.page import document, place
+from .figures.svg import scrolled
 
 # float32 rounds each loss to 1e-7 of itself and four ranks add in another order; over some tens of
 # steps AdamW lets that grow a little. A wrong gradient is off by far more.
@@ -34,6 +35,10 @@ DRAWN_STEPS = 2
 SLOW = 400  # motion: two cores that do nothing else keep up
 WORKLOAD = tv.GPT(layers=2, hidden=64, heads=4, seq=64, batch=8)
 STRATEGIES = {"tp4": tv.Megatron(tp=4), "tp2_dp2": tv.Megatron(tp=2) * tv.DataParallel(dp=2)}
+ABOUT = (
+    "<p class='facts'>tpviz starts real processes that stand for GPUs, records what they compute "
+    "and send, and checks the result. This page is what <code>make demo</code> ran here.</p>"
+)
 SYSTEMS = gallery.blocks, gallery.grid, gallery.schedules, gallery.tiles
 _Result = TypeVar("_Result")
 
@@ -104,9 +109,9 @@ def train(
     differences = trace.ledger().diff(strategy.ledger(WORKLOAD), ("measured", "formula"))
     right = largest < TOLERANCE
     checks = (
-        f"largest difference of a loss from one process: {largest:.1e}, "
-        f"{'at rounding level' if right else 'TOO MUCH'};\n"
-        f"measured ledger {'DIFFERS from' if differences else '=='} the formula"
+        f"Largest difference of a loss from one process: {largest:.1e}, "
+        f"{'at rounding level' if right else 'TOO MUCH'}.\n"
+        f"The measured ledger {'DIFFERS from' if differences else 'equals'} the formula."
     ) + "".join(f"\n  {line}" for line in differences)
     print(f"\n{strategy.short}: {strategy.world_size} real ranks ({trace.badge}), {taken:.1f} s")
     print(checks)
@@ -122,17 +127,21 @@ def last_steps(trace: "tv.Trace") -> "tv.Trace":
 def opening(emulated: "tv.Comparison") -> str:
     """A step in which overlap shows, then prediction over measurement."""
     timeline = tv.Timeline(emulated.measured, autoplay=True)
-    return gallery.section(
-        "One training step on four devices",
-        "Tensor parallelism inside two NVLink pairs, data parallelism between them: gradients "
-        "are all-reduced while the backward pass still computes; red is communication that "
-        "nothing hides. Real ranks ran it, paced as the cluster's devices and links.",
-        place(timeline.kind, timeline.state()),
-    ) + gallery.section(
-        "The same step, predicted, simulated and run",
-        "Outlines are the formula, bars the simulation and the run; below, what the step's time "
-        "is made of.",
-        place("picture", gallery.beside(emulated)),
+    return (
+        ABOUT
+        + gallery.section(
+            "One training step on four devices",
+            "Two pairs of GPUs train a small GPT. A pair shares every weight (tensor parallelism), and "
+            "each pair has half of the batch (data parallelism). Gradients are all-reduced while the "
+            "backward pass still computes; red is communication that no computation hides.",
+            place(timeline.kind, timeline.state()),
+        )
+        + gallery.section(
+            "The same step, predicted, simulated and run",
+            "Outlines are the formula, bars the simulation and the run; below, what the step's time "
+            "is made of.",
+            place("picture", gallery.beside(emulated)),
+        )
     )
 
 
@@ -154,7 +163,7 @@ def training(runs: Mapping[str, Any], reference: Sequence[float]) -> str:
             STRATEGIES[name].caption,
             checks,
             f"<pre>{escape(loss_table(reference, trace.meta['losses']))}</pre>"
-            f"{trace.ledger()._repr_html_()}"
+            f"{scrolled(trace.ledger()._repr_html_())}"
             f"{place('timeline', tv.Timeline(last_steps(trace)).state())}",
         )
         for name, (trace, (_, checks)) in runs.items()

@@ -156,8 +156,9 @@ class Validation(Report):
         return words
 
     def notes(self) -> list[str]:
-        """The most frequent reasons of rows without a prediction."""
-        return [f"{n} without a prediction: {why}." for why, n in list(self.reasons.items())[:5]]
+        """The most frequent reasons of rows without a prediction, without what would work."""
+        most = list(self.reasons.items())[:5]
+        return [f"{n} without a prediction: {why.partition(': use ')[0]}." for why, n in most]
 
     def _columns(self):
         return COLUMNS

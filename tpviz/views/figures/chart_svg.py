@@ -24,9 +24,9 @@ from .chart_marks import (
 )
 from .legend import USUAL, legend
 from .scales import scale_of, ticks_of
-from .svg import badge, document, lines, meanings, pattern_defs, text, width_of, wrapped
+from .svg import VIEW, badge, document, lines, meanings, pattern_defs, text, width_of, wrapped
 
-WIDTH, PLOT, SLOT, LEFT, GAP, LEAST = 740, 230, 30, 10, 26, 190
+WIDTH, PLOT, SLOT, LEFT, GAP, LEAST = VIEW, 230, 30, 10, 26, 190
 """px: of the picture; height of a panel, and of a category in it; free at the left, and between
 panels; least width of a panel."""
 LEGIBLE = WIDTH

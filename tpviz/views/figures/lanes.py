@@ -44,7 +44,7 @@ class Axis(NamedTuple):
         return "".join(
             f"<path d='M{x:.1f},{top}V{bottom}' class='s-rule' fill='none'/>"
             + text(x, y, seconds(time, 4), "muted", anchor="middle")
-            for time in ticks(self.low, self.high)
+            for time in ticks(self.low, self.high, min(8, (self.right - self.left) / APART))
             for x in [float(self.x(time))]
         )
 

@@ -20,7 +20,7 @@ from tpviz.core.mesh import Mesh
 
 from .assets import module, stylesheet
 from .mesh import MAX_RANKS, check_ownership, find_parameter, mesh_scene, mesh_svg
-from .svg import clean
+from .svg import clean, scrolled
 from .timeline import describe, timeline_scene, timeline_svg
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ def page(
         )
         still += mesh_svg(scene)
     ledger = [
-        ("Ledger of one step of rank " + str(timeline["ranks"][0]), trace.ledger()._repr_html_())
+        (
+            f"Ledger of one step of rank {timeline['ranks'][0]}",
+            scrolled(trace.ledger()._repr_html_()),
+        )
     ]
     blocks = "".join(
         f"<section><h2>{escape(h)}</h2>{body}</section>" for h, body in [*ledger, *sections]

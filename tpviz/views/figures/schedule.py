@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Any
 from .lanes import play_head, window, zoomable
 from .legend import keyed, legend
 from .schedule_lanes import HEAD, LEFT, RIGHT, Lanes, axis, in_lanes, lay_out, named, stops
-from .schedule_words import NOTES, SchedulePanel, figures, say, spans, summary, to_table, words
-from .svg import LETTERS, VIEW, alone, check_step, pattern_defs, table, table_html, text, wrapped
+from .schedule_words import SchedulePanel, figures, say, spans, summary, to_table, words
+from .svg import (
+    LETTERS,
+    VIEW,
+    alone,
+    check_step,
+    meanings,
+    pattern_defs,
+    table,
+    table_html,
+    text,
+    wrapped,
+)
 from .tokens import INKS
 
 if TYPE_CHECKING:
@@ -49,12 +60,13 @@ def schedule_scene(
     drawn = [Lanes(panels, number, layout, unit) for number in range(len(panels))]
     names = in_lanes(name for lanes in drawn for name in lanes.names())
     times = list(stops(panels, layout).values())
+    sources = dict.fromkeys([BADGE, *(p.measured.badge for p in panels if p.measured)])
     parts = [pattern_defs(), window(LEFT, VIEW - RIGHT, layout.bottom)]
     parts += [lanes.draw() for lanes in drawn]
     return {
         "title": title,
         "about": about,
-        "badge": BADGE,
+        "badge": " and ".join(sources),
         "width": VIEW,
         "least": 300,
         "top": 0,
@@ -64,7 +76,7 @@ def schedule_scene(
         "legend": keyed((ink, INKS[ink].pattern, said) for ink, said in _inks(panels).items()),
         "table": rows,
         "under": table_html(rows),
-        "notes": NOTES,
+        "notes": meanings(sources),
         "summary": summary(panels, unit),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],

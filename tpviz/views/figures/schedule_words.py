@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from .svg import amount, meanings, seconds
+from .svg import amount, seconds
 from .tokens import INKS
 
 if TYPE_CHECKING:
@@ -28,10 +28,8 @@ DOES = {
     "I": "gradient of the input",
     "W": "gradient of the weights",
 }
-NOTES = meanings(["simulated"])
 CLOSE = 1e-9
 """Relative to the makespan: closer times are equal."""
-
 
 MEMORY_INKS = {"optimizer": "optimizer_state"}
 """{kind of memory: its ink}, where it has another name."""

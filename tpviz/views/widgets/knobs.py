@@ -17,7 +17,10 @@ from typing import Any
 import ipywidgets
 import traitlets
 
-WIDE = {"description_width": "90px"}
+from tpviz.views.figures.tokens import TYPE
+
+WIDE, LETTERS = {"description_width": "90px"}, 13
+"""Room for a knob's name, and so many letters of it."""
 CONTROL = {"flex": "0 0 290px"}
 NARROW = {"flex": "1 1 200px", "max_width": "290px"}
 WRAPPED = {"display": "flex", "flex_flow": "row wrap"}
@@ -45,7 +48,9 @@ def control(
     number field, a pair of whole numbers a menu of meshes of at most ``most`` ranks, and any other
     tuple or a str a text field read as a Python literal.
     """
-    options = {"description": name, "style": WIDE, "tooltip": help, "layout": CONTROL}
+    # Lab cuts off a name that is longer than its column.
+    style = WIDE if len(name) <= LETTERS else {"description_width": "initial"}
+    options = {"description": name, "style": style, "tooltip": help, "layout": CONTROL}
     if choices is not None and isinstance(default, tuple):
         return Several(choices, default, name, help, CONTROL)
     if choices is not None:
@@ -105,7 +110,7 @@ def small(text: str) -> ipywidgets.HTML:
 
 def small_html(text: str) -> str:
     """Small print as HTML; Lab's own line height would leave a whole empty line between two."""
-    return f"<div style='line-height:1.25;font-size:11px'>{escape(text)}</div>"
+    return f"<div style='line-height:1.25;font-size:{TYPE['small']}px'>{escape(text)}</div>"
 
 
 def stepped(

@@ -65,7 +65,9 @@ class Panel(Still, ipywidgets.VBox):
         chosen = [self.menu, self.knobs_box, self.gave, self.message, self.setting, self.steps]
         shown = [self.model, self.mesh, self.pins, self.guesses, buttons, self.status]
         sides = [ipywidgets.VBox(side, layout=half) for side in (chosen, shown)]
-        return [self.facts, ipywidgets.Box(sides, layout=WRAPPED), self.cluster_box, self.results]
+        # One above the other, the picture comes first: below so many knobs it is out of sight.
+        beside = ipywidgets.Box(sides, layout={**WRAPPED, "flex_flow": "row wrap-reverse"})
+        return [self.facts, beside, self.cluster_box, self.results]
 
     def step_of(self, choice: Any) -> float | None:
         """Seconds of a measured step of a choice, None where it was not run."""
