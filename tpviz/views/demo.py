@@ -127,22 +127,20 @@ def last_steps(trace: "tv.Trace") -> "tv.Trace":
 def opening(emulated: "tv.Comparison") -> str:
     """A step in which overlap shows, then prediction over measurement."""
     timeline = tv.Timeline(emulated.measured, autoplay=True)
-    return (
-        ABOUT
-        + gallery.section(
-            "One training step on four devices",
-            "Two pairs of GPUs train a small GPT. A pair shares every weight (tensor parallelism), and "
-            "each pair has half of the batch (data parallelism). Gradients are all-reduced while the "
-            "backward pass still computes; red is communication that no computation hides.",
-            place(timeline.kind, timeline.state()),
-        )
-        + gallery.section(
-            "The same step, predicted, simulated and run",
-            "Outlines are the formula, bars the simulation and the run; below, what the step's time "
-            "is made of.",
-            place("picture", gallery.beside(emulated)),
-        )
+    step = gallery.section(
+        "One training step on four devices",
+        "Two pairs of GPUs train a small GPT. A pair shares every weight (tensor parallelism), and "
+        "each pair has half of the batch (data parallelism). Gradients are all-reduced while the "
+        "backward pass still computes; red is communication that no computation hides.",
+        place(timeline.kind, timeline.state()),
     )
+    compared = gallery.section(
+        "The same step, predicted, simulated and run",
+        "Outlines are the formula, bars the simulation and the run; below, what the step's time "
+        "is made of.",
+        place("picture", gallery.beside(emulated)),
+    )
+    return ABOUT + step + compared
 
 
 def systems() -> str:

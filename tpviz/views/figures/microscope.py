@@ -41,8 +41,8 @@ CHUNK_INKS = (
 )
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
 SIGNS = (
-    "A cell is a chunk of a rank: filled where it is complete, else its bar says how many ranks are "
-    "in its sum. A message with + is added, without it copied."
+    "A cell is a chunk of a rank: filled where it is complete, else its bar says how many ranks "
+    "are in its sum. A message with + is added, without it copied."
 )
 PETALS = (
     "A petal is a slice of a rank's gradients, as large as the part of the ranks that is in its "
