@@ -252,8 +252,7 @@ class Claims(Report):
         rule = "; ".join(f"{name}: {words}" for name, words in VERDICTS.items() if name in found)
         return [
             f"{rule}. Where the paper gives a range, its nearer end counts.",
-            "We used the papers' abstracts and public code, not the full papers; the table names "
-            "the source of each figure.",
+            "We used abstracts and public code, not full papers; the table names each source.",
         ]
 
     def __repr__(self):
