@@ -3,7 +3,7 @@ import { Player } from "./player.js";
 import { addRun, amount, make, reserve, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
 
-const RIGHT = 14, TOP = 24, BLOCK = 44, IDLE = 34, LETTER = 8;
+const RIGHT = 14, TOP = 24, BLOCK = 44, IDLE = 34;
 
 export class TimelineDrawing extends Zoomed(Player) {
   load() {
@@ -16,7 +16,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.autoplay();
   }
 
-  /** The scene with the bars of the finest level, its own or the kernel's, that has all of the window. */
+  /** The scene with the bars of the finest level that has all of the window. */
   pick() {
     const slack = 1e-9 * this.coarse.duration, level = [this.host.get("detail"), this.coarse.detail].find((l) =>
       l?.window && l.window[0] - slack <= this.low && this.high <= l.window[1] + slack) ?? this.coarse;
@@ -90,8 +90,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     const line = (t, look) => make("path", { d: `M${this.x(t)},${TOP - 6}V${this.bottom}`, ...look }, this.svg);
     for (const t of ticks(this.low, this.high, Math.max(this.width / 130, 2))) {
       line(t, { class: "s-rule" });
-      const words = seconds(t), half = LETTER * words.length / 2;
-      this.write(Math.min(this.x(t), this.width - half), 12, words, "middle");
+      this.write(Math.min(this.x(t), this.right - 12), 12, seconds(t), "middle");
     }
     const marks = this.scene.steps.flat().filter((t) => t >= this.low && t <= this.high);
     if (marks.length <= 100) for (const t of marks) line(t, { class: "s-muted", "stroke-dasharray": "2 3" });
