@@ -216,7 +216,7 @@ def test_a_block_keeps_by_hand():
     rows = 4 * 128 + 4 * 128  # two statistics a token of two norms, one a head and token
     assert block_kept(ONE_AXIS(1), W) == (norms + attention + gelu + rows) * 4
     assert block_kept(ONE_AXIS(2), W) == (norms + (attention + gelu) // 2 + 4 * 128 + 2 * 128) * 4
-    split = norms // 2 + attention // 2 + 128 * 32 + gelu // 2 + 2 * 128 + 2 * 128
+    split = norms // 2 + attention // 2 + gelu // 2 + 2 * 128 + 2 * 128
     assert block_kept(ONE_AXIS(2, sp=True), W) == split * 4
 
 
