@@ -204,10 +204,10 @@ def test_blocks_with_experts_leave_where_they_are_recomputed():
 def test_bytes_are_exact_for_other_kinds_of_attention(kind, recompute):
     llama = replace(W, gated=True, norm="rms", rotary=True, kv_heads=2, bias=False)
     packed = replace(W, documents=(10, 12, 10))
-    for w in (llama, packed):
+    latent = replace(W, kv_lora=12, rope_dim=4, rotary=True, head_dim=6)
+    for w in (llama, packed, latent):
         strategy = tv.Context(cp=2, kind=kind, recompute=recompute, offload=1)
         assert tv.capture(strategy, w).ledger() == strategy.ledger(w)
-    latent = replace(W, kv_lora=12, rope_dim=4, rotary=True, head_dim=6)
     strategy = tv.Megatron(tp=2, sp=True, recompute=recompute, offload=1)
     for w in (llama, packed, latent):
         assert tv.capture(strategy, w).ledger() == strategy.ledger(w)

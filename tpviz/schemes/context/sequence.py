@@ -199,7 +199,8 @@ class SequenceCut:
         context parallelism (derived): block by block the keys and values once more, side by side as
         they travel, but where queries are turned and so projections are not kept; nothing where
         they do not travel, but all tokens of a part of the heads."""
-        return 0 if self.ring == 1 or w.rotary else 2 * w.num_kv_heads * w.head_size
+        turned = w.rotary and not w.kv_lora
+        return 0 if self.ring == 1 or turned else 2 * w.num_kv_heads * w.head_size
 
 
 @dataclass(frozen=True)
