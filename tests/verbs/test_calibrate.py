@@ -80,6 +80,7 @@ def made_up(hosts=("a",) * 4, repeats=3):
             "points": {},
             "gemm": {"float32": 1e9 * (r + 1)},
             "copy": 2e9 + r,
+            "to_host": 1e9 + r,
             "host": hosts[r],
             "memory": 4e9,
             "device": "core",

@@ -178,7 +178,7 @@ def _cluster(
     words = ranks[0]["words"]
     flops = {d: median(rank["gemm"][d] for rank in ranks) for d in ranks[0]["gemm"]}
     copy = median(rank["copy"] for rank in ranks)
-    host = median(rank["host"] for rank in ranks)
+    host = median(rank["to_host"] for rank in ranks)
     device = Device(flops, ranks[0]["memory"], copy, ranks[0]["device"], host=host)
     overhead, longer, slower = _among_collectives(ranks, fits)
     if ranks[0].get("steps"):

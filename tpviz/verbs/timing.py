@@ -77,8 +77,8 @@ def time_rank(
     axes: list[tuple[int, int]], sizes: list[int], repeats: int, dtypes: list[str], gemm: int | None
 ) -> dict[str, Any]:
     """{"points": {(kind, collective, bytes): [[start, end], ...]}, "gemm": {dtype: FLOP/s}, "copy":
-    bytes/s, "steps": {workload: s}, "core_share": of a core while bytes move, "interrupted": of
-    each model medians of `_interrupted`, "queued": those of `_behind`, ...}.
+    bytes/s, "to_host": bytes/s, "steps": {workload: s}, "core_share": of a core while bytes move,
+    "interrupted": of each model medians of `_interrupted`, "queued": those of `_behind`, ...}.
 
     axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or "message" for
     pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
@@ -100,7 +100,7 @@ def time_rank(
     found["steps"] = dict(zip(steps, map(median, taken))) or _alone(asked, repeats, device)
     found["gemm"] = {dtype: _gemm(dtype, gemm, repeats, device) for dtype in dtypes}
     found["copy"] = _copy(repeats, device)
-    found["host"] = _to_host(repeats) if device == "cuda" else found["copy"] / 2
+    found["to_host"] = _to_host(repeats) if device == "cuda" else found["copy"] / 2
     report(total - 1, total, "training steps, GEMMs and copies")
     if device == "cpu":
         found["core_share"] = _core_share(max(sizes), repeats)
