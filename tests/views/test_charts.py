@@ -20,6 +20,7 @@ from tpviz.evidence.study import Outcome
 from tpviz.views.figures import chart_marks, scales
 from tpviz.views.figures.chart_svg import chart_svg
 from tpviz.views.figures.plotly_chart import mixed
+from tpviz.views.figures.svg import VIEW, width_of
 from tpviz.views.figures.tokens import contrast, tokens
 
 W = tv.GPT(layers=1, hidden=64, heads=8, seq=32, batch=8, vocab=64)
@@ -218,3 +219,15 @@ def test_an_arrow_keeps_off_other_labels():
         for j, (left, top, wide, high) in enumerate(np.array(found, float)):
             inside = (way > (left, top)) & (way < (left + wide, top + high))
             assert i == j or not inside.all(axis=1).any(), (i, j)
+
+
+def test_a_long_name_of_an_axis_stays_inside_its_panel():
+    words = "share of all layers of the first stage whose activations a rank keeps"
+    two = [panel("", [charts.line("0", [0, 1], [0, 1], LINES["simulated"])], {"title": words})] * 2
+    scene = {"title": "", "badges": [], "panels": two, "notes": [], "alt": ""}
+    svg = chart_svg(scene)
+    named = [
+        one for one in re.findall(r"<text x='([\d.]+)'[^>]*>([a-z ]+)<", svg) if one[1] in words
+    ]
+    assert " ".join(row for _, row in named) == f"{words} {words}"
+    assert all(float(x) + width_of(row) / 2 < VIEW for x, row in named)

@@ -207,6 +207,7 @@ def _x_axis(panel, plot):
             tall = max(tall, LINE * len(rows))
     low = bottom + 4 + tall
     if plot.x_title:
-        out += text((left + right) / 2, low + 16, plot.x_title, "muted", SIZE, "middle")
-        low += 18
+        rows = wrapped(plot.x_title, int((right - left) / LETTER))
+        out += lines((left + right) / 2, low + 16, rows, LINE, "muted", SIZE, "middle")
+        low += 2 + LINE * len(rows)
     return out, low + 4
