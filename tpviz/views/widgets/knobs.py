@@ -48,8 +48,9 @@ def control(
     number field, a pair of whole numbers a menu of meshes of at most ``most`` ranks, and any other
     tuple or a str a text field read as a Python literal.
     """
-    # Lab cuts off a name that is longer than its column.
-    style = WIDE if len(name) <= LETTERS else {"description_width": "initial"}
+    # Lab cuts off a name that is longer than its column; that of a check box stands behind it.
+    cut = len(name) > LETTERS and not isinstance(default, bool)
+    style = {"description_width": "initial"} if cut else WIDE
     options = {"description": name, "style": style, "tooltip": help, "layout": CONTROL}
     if choices is not None and isinstance(default, tuple):
         return Several(choices, default, name, help, CONTROL)
