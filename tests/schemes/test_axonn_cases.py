@@ -30,7 +30,7 @@ def axonn(x=1, y=1, z=1, data=1, **knobs):
         (axonn(data=8), ["DDP"]),
         (axonn(x=2, y=2), ["Tensor3D (2D)"]),
         (axonn(x=2, y=4, data=2), ["Tensor3D (2D)"]),
-        (axonn(x=2, y=2, z=2), ["near Colossal-AI 3D"]),
+        (axonn(x=2, y=2, z=2), ["like Colossal-AI 3D"]),
         (axonn(x=2, y=2, z=4), []),
         (axonn(x=2, z=2), []),
         (axonn(x=2, data=2), []),

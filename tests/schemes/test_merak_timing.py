@@ -245,7 +245,7 @@ def test_words_and_tables():
     text = found.describe()
     assert text.startswith(
         "Simulated: shifted_critical_path on 4 ranks with 8 microbatches takes "
-        "38. Ranks are idle 21.1% of it, from 6 on rank 0 to 14 on rank 3. Most "
+        "38. Ranks are idle 21.1 % of it, from 6 on rank 0 to 14 on rank 3. Most "
         "activations, 4 microbatches, are held on rank 0."
     )
     assert "ends with B7 on rank 0." in text

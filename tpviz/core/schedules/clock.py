@@ -305,7 +305,7 @@ class ScheduleTimes:
         last = s.word(s.of(path[-1][0])[path[-1][1]]) if path else "nothing"
         return (
             f"Simulated: {s.name} on {s.ranks} ranks with {s.microbatches} microbatches takes "
-            f"{span:.6g}. Ranks are idle {share:.1%} of it, from {min(bubble):.6g} on rank "
+            f"{span:.6g}. Ranks are idle {100 * share:.1f} % of it, from {min(bubble):.6g} on rank "
             f"{bubble.index(min(bubble))} to {max(bubble):.6g} on rank "
             f"{bubble.index(max(bubble))}. Most activations, {max(peak)} microbatches, are "
             f"held on rank {peak.index(max(peak))}. The critical path has {len(path)} actions "

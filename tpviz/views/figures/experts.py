@@ -71,7 +71,7 @@ def facts(film: "ExpertFilm") -> list[list[str]]:
     return [
         ["busiest rank", "all alike" if film.alike else f"rank {film.busiest}"],
         ["busiest over the mean", f"{film.uneven:.2f}"],
-        ["choices dropped", f"{film.dropped.sum() / film.chosen.sum():.1%}"],
+        ["choices dropped", f"{100 * film.dropped.sum() / film.chosen.sum():.1f} %"],
         ["sent to others, at most", amount(max(sent_bytes(film)))],
     ]
 

@@ -102,7 +102,7 @@ KNOWN = (
         ("authors", "derived"),
     ),
     GridCase(
-        "near Colossal-AI 3D",
+        "like Colossal-AI 3D",
         lambda s: s.x == s.y == s.z > 1,
         "x = y = z = q: k x n weights on m tokens send (kn + 2mn)(q-1)/q³ numbers forward, "
         "theirs (mk + kn + mn)(q-1)/q³; q ranks hold each activation.",
