@@ -84,7 +84,7 @@ class ContextView(Framed):
             vars(self.strategy),
             compact=True,
             more=more,
-            without=("accumulation", "recompute", "ulysses"),
+            without=("accumulation", "recompute", "offload", "ulysses"),
             stops={"cp": sorted({1, 2, 4, 8, self.strategy.cp})},
         )
         super().__init__(knobs, ContextSteps(autoplay))
