@@ -52,7 +52,7 @@ def view():
 def test_first_look(view):
     assert (
         repr(view)
-        == "<Explore Megatron(tp=4, sp=False, chunks=1, accumulation=1, recompute='none')>"
+        == "<Explore Megatron(tp=4, sp=False, chunks=1, accumulation=1, recompute='none', offload=0)>"
     )
     assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
     assert "Run to measure it" in view.ledger.value
@@ -72,7 +72,7 @@ def test_a_knob_redraws_formula_and_mesh_and_starts_nothing(view, monkeypatch):
     view._inner.controls["tp"].value = 2
     assert view.mesh.generation == before + 1
     assert repr(view.strategy) == (
-        "Megatron(tp=2, sp=False, chunks=1, accumulation=1, recompute='none')"
+        "Megatron(tp=2, sp=False, chunks=1, accumulation=1, recompute='none', offload=0)"
     )
     assert len(view.mesh.scene["parameters"]) == len(tv.GPT().parameter_shapes())
     assert view._expected == tv.Megatron(tp=2).ledger(tv.GPT())
