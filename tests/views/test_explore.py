@@ -50,10 +50,8 @@ def view():
 
 
 def test_first_look(view):
-    assert (
-        repr(view)
-        == "<Explore Megatron(tp=4, sp=False, chunks=1, accumulation=1, recompute='none', offload=0)>"
-    )
+    knobs = "tp=4, sp=False, chunks=1, accumulation=1, recompute='none', offload=0"
+    assert repr(view) == f"<Explore Megatron({knobs})>"
     assert (view.run_button.disabled, view.stop_button.disabled) == (False, True)
     assert "Run to measure it" in view.ledger.value
     assert repr(view.mesh) == "<MeshView tp 4, 4 ranks, rank 0>"
