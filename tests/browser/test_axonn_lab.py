@@ -29,7 +29,7 @@ def test_cube(chromium, lab):
 
 def names(view, scheme):
     """Until the line under the picture names the known scheme."""
-    view.root.get_by_text(f"Known scheme: {scheme}", exact=True).wait_for()
+    view.root.get_by_text(f"The same cut as {scheme}", exact=True).wait_for()
 
 
 def keys_step(page, view):
@@ -45,7 +45,7 @@ def keys_step(page, view):
     assert svg.locator("[data-rank]").count() == 8
     assert svg.locator("[data-group='z']").count() == 4
     assert "all-gather of W over z" in view.locator(".tpv-live").text_content()
-    assert "Prefetched: W of out." in view.root.text_content()
+    assert "Prefetched: the weights of out." in view.root.text_content()
     names(view, "like Colossal-AI 3D")
     page.screenshot("cube-gather.png", view)
 

@@ -34,7 +34,7 @@ def says(view, words):
 def looks(page, view):
     """Down and Right reach the first wait of rank 1; a click an action of rank 2, by Python."""
     svg = view.locator("svg[role=application]")
-    assert "1f1b is 6 longer than shifted_critical_path" in view.text_content()
+    assert "1f1b is 6 longer than shifted critical path" in view.text_content()
     svg.focus()
     for key in ("Home", "ArrowDown", "ArrowDown", "ArrowRight"):
         svg.press(key)

@@ -64,7 +64,7 @@ class Found:
 class Slow:
     """A straggler, or a slow link where ranks are given."""
 
-    placed = True
+    placed, factor = True, 2.0
 
     def __init__(self, rank):
         self.rank, self.ranks = rank, (rank,)

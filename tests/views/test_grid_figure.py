@@ -188,7 +188,7 @@ def test_gathers_ahead_reach_into_the_blocks_around():
         ("backward", "W of down, block before"),
     }
     last = story(axonn((1, 1, 2, 1)), replace(W, layers=1)).frames
-    assert ("Prefetched: W of head.",) in {tuple(grid.in_flight(f)) for f in last}
+    assert ("Prefetched: the weights of head.",) in {tuple(grid.in_flight(f)) for f in last}
 
 
 def test_the_walk_by_hand_on_a_cube():
@@ -317,7 +317,7 @@ def test_terms_of_two_sums_are_said():
 def test_known_schemes_are_said():
     def lit(*sizes, **knobs):
         scene = grid.grid_scene(story(axonn(sizes, **knobs), W))
-        return [note.split(": ")[1] for note in scene["notes"]]
+        return [note.split("same cut as ")[1] for note in scene["notes"]]
 
     assert lit(4, 1, 1, 1) == ["Megatron-LM"]
     assert lit(1, 1, 4, 1, keep=False) == ["FSDP (ZeRO-3)"]

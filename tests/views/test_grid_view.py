@@ -19,7 +19,7 @@ def view():
 
 def lit(view):
     """The known schemes that are said."""
-    return [note.split(": ")[1] for note in view.picture.scene["notes"]]
+    return [note.split("same cut as ")[1] for note in view.picture.scene["notes"]]
 
 
 def test_repr_and_words(view):
@@ -32,7 +32,9 @@ def test_repr_and_words(view):
     assert "forward, qkv: all-gather of W over z" in repr(view)
     assert view.describe().startswith("One block of AxoNN(x=2, y=2, z=2, data=1), 16 x 32 tokens")
     assert "Rank 5 is at z 1, y 0, x 1. Shown: step 2 of 31" in view.describe()
-    assert view.describe().endswith("Now the prefetch of W of out is issued. Prefetched: W of out.")
+    assert view.describe().endswith(
+        "Now the prefetch of W of out is issued. Prefetched: the weights of out."
+    )
     assert len(view.to_table()) == 32
     assert repr(GridView()) == repr(GridView(tv.AxoNN(), tv.GPT(), rank=0))
 

@@ -256,7 +256,7 @@ def test_every_wait_in_words_is_one_of_the_clock(some):
 def test_two_schedules_are_compared_in_words():
     text = " ".join(compared([panel(), panel("1f1b")], ""))
     assert text.endswith(
-        "1f1b is 6 longer than shifted_critical_path (20.0 %); a rank idles 12 "
+        "1f1b is 6 longer than shifted critical path (20.0 %); a rank idles 12 "
         "against 7.5 on average and holds at most as many microbatches."
     )
     assert "takes as long as" in " ".join(compared([panel(), panel()], ""))
@@ -272,7 +272,7 @@ def test_tables_keep_formula_simulation_and_run_apart():
     assert figures([one, panel("1f1b")], "") == [
         ["schedule", "step", "idle", "held at most", "by formula", "emulated"],
         [
-            "shifted_critical_path",
+            "shifted critical path",
             "30",
             "25.0 %",
             "4, rank 0",

@@ -40,7 +40,7 @@ def test_repr_and_words(view):
         "<ScheduleView shifted_critical_path against 1f1b: p=4, m=6, f=1, b=2, r=1, at 4 of 36>"
     )
     assert view.describe().startswith(
-        "Simulated: shifted_critical_path takes 30; ranks are idle 25.0 % of it"
+        "Simulated: shifted critical path takes 30; ranks are idle 25.0 % of it"
     )
     view.row, view.step = 2, 6
     assert view.describe().endswith(

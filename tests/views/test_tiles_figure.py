@@ -288,7 +288,9 @@ def test_numbers_above_and_in_the_table_are_the_runs(runs):
         assert row[4] == amount(sum(one.dram.values()))
         used = f"{one.tracker.peak} of {one.tracker.capacity}" if fused(one) else "not used"
         assert row[5] == used
-        assert row[6] == (f"1, all {one.ranks} alike" if one.mode == "mirror" else f"{one.ranks}")
+        assert row[6] == (
+            f"1 of {one.ranks}, all alike" if one.mode == "mirror" else f"{one.ranks}"
+        )
     table = {row[0]: row[1:] for row in to_table(panels)}
     assert table["what (simulated)"] == ["T3-MCA", "sequential"]
     assert table["DRAM rs_read"][0] == "" != table["DRAM rs_read"][1]

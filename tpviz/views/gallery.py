@@ -77,8 +77,10 @@ def loads() -> str:
     def state(chooser):
         w = replace(mixture, routing=CHOICES[chooser])
         found = tv.expert_loads(tv.run(strategy, w, **ASKED, progress=False), w)
-        svg = fitted(found.to_svg(theme="page"))
-        return {"scene": {"svg": svg, "says": found.describe(), "captions": [found.describe()]}}
+        svg, most = fitted(found.to_svg(theme="page")), found.times.max(1)
+        who = " or ".join(f"rank {rank}" for rank in sorted(set(found.busiest)))
+        says = f"{who.capitalize()} computes most: {most.min():.2f} to {most.max():.2f} times the mean."
+        return {"scene": {"svg": svg, "says": says, "captions": [found.describe()]}}
 
     return swept("picture", {"chooser": CHOICES}, state)
 

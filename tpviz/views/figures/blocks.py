@@ -24,6 +24,7 @@ from .svg import (
     outline,
     pattern_defs,
     rect,
+    so_far,
     text,
     width_of,
 )
@@ -193,7 +194,7 @@ def in_flight(frame: "Frame") -> list[str]:
     ahead = [f for f in frame.in_flight if f.collective == "all_gather"]
     leaving = [f.layer for f in frame.in_flight if f.collective == "reduce_scatter"]
     waits = [f"Not waited for yet: dW of {', '.join(leaving)}."] if leaving else []
-    return [f"Prefetched: {f.name}." for f in ahead] + waits
+    return [f"Prefetched: {f.name.replace('W of', 'the weights of')}." for f in ahead] + waits
 
 
 def to_table(story: Story) -> list[list[str]]:
@@ -358,7 +359,7 @@ def _payload(story, frame):
     part = "2(n-1)/n" if move.collective == "all_reduce" else "(n-1)/n"
     return [
         [f"payload{each}", f"{symbols(frame)} = {amount(move.payload)}"],
-        ["each rank sends", f"{amount(total)}, {part}"],
+        ["each rank sends", f"{amount(total)}: {part} of it"],
     ]
 
 
@@ -378,19 +379,13 @@ def panel(
     return out
 
 
-def _bar(axis, so_far, total, x, y, key, width):
+def _bar(axis, done, total, x, y, key, width):
     left = x + max(26, 9 * len(axis))
     out = text(x, y, axis, key, weight=700)
     out += outline(left, y - 10, width, 12, "muted", rx=2)
     if total:
-        out += rect(left, y - 10, width * so_far / total, 12, key, "rx='2'")
-    done, unit = (amount(size).split() for size in (so_far, total))
-    words = (
-        " ".join([*done[: 1 + (so_far > 0 and done[1:] != unit[1:])], "of", *unit])
-        if total
-        else "nothing"
-    )
-    return out + text(left + 8 + width, y, words)
+        out += rect(left, y - 10, width * done / total, 12, key, "rx='2'")
+    return out + text(left + 8 + width, y, so_far(done, total) if total else "nothing")
 
 
 OWNERS = "The numbers on a block are the ranks that hold it."

@@ -26,12 +26,14 @@ from .svg import (
     VIEW,
     badge,
     document,
+    lines,
     meanings,
     pattern_defs,
     seconds,
     shape,
     text,
     width_of,
+    wrapped,
 )
 from .svg import image as image  # of what shows it
 from .timeline import lane_svg, marks, placed, scopes, timeline_scene
@@ -72,8 +74,9 @@ def comparison_scene(
     ranks : ranks to draw; None for those the residual blames and one other, or the first alone.
 
     Returns a dict: ``badges`` (one for each row of a lane), ``foreseen`` (the first row is a
-    prediction), ``title``, ``about``, ``caption``, ``duration`` (s), ``ranks``, ``sources`` (of
-    each badge the ``lanes``, ``keys``, ``bars``, ``exposed`` and ``idle`` of a timeline's scene),
+    prediction), ``title``, ``about``, ``caption``, ``duration`` (s), ``ranks``, ``slow`` (of
+    each straggler, by rank, what it does), ``sources`` (of each badge the ``lanes``, ``keys``,
+    ``bars``, ``exposed`` and ``idle`` of a timeline's scene),
     ``marks`` ([source, step seconds]), ``parts`` (rows of name, seconds, share, start, predicted),
     ``numbers`` ([label, [text of each trace, or of the last]]), ``verdict``. Raises ``ValueError``
     for a rank that is not in the traces.
@@ -93,6 +96,7 @@ def comparison_scene(
         "caption": caption,
         "duration": float(max(*steps, *(s["duration"] for s in scenes), 1e-12)),
         "ranks": ranks,
+        "slow": {f"{s.rank}": f"kernels {s.factor:.2f} times as long" for s in residual.stragglers},
         "sources": [
             *(_foreseen(p, ranks, simulated.fact("mesh")["axes"]) for p in foreseen),
             *({name: scene[name] for name in DRAWN} for scene in scenes),
@@ -295,6 +299,9 @@ def _lanes(scene, axis):
     out, y = "", HEAD
     for rank in scene["ranks"]:
         out += text(10, y + 15, f"rank {rank}", weight=600)
+        if slow := scene["slow"].get(f"{rank}"):
+            out += text(10, y + 34, "straggler", "exposed", weight=600)
+            out += lines(10, y + 50, wrapped(slow, 18), LINE, "exposed")
         for i, source in enumerate(scene["sources"]):
             mine = [k for k, lane in enumerate(source["lanes"]) if lane["rank"] == rank]
             tops = [source["lanes"][k]["at"][0] for k in mine]

@@ -87,7 +87,7 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
 
 
 LEGEND = [
-    [{"key": RANK_INKS[0], "kind": "", "pattern": "solid"}, "now (faint: done; white: to come)"],
+    [{"key": RANK_INKS[0], "kind": "", "pattern": "solid"}, "now (faint: done; blank: to come)"],
     [{"key": MESSAGE, "kind": "", "pattern": INKS[MESSAGE].pattern}, "messages"],
     [{"key": "exposed", "kind": "exposed", "pattern": "exposed"}, INKS["exposed"].label],
     [{"key": "idle", "kind": "idle", "pattern": "sparse"}, "idle in this attention"],

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .experts import many
+from .legend import legend
 from .svg import LINE, VIEW, badge, document, image, lines, rect, text
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["image", "loads_svg"]
 STEPS, RANKS = 12, 8
 """The last steps, and the ranks that were ever the busiest, of more."""
-LEFT, RIGHT, HEAD, PITCH, BAR = 62, 130, 66, 36, 10  # px
+LEFT, RIGHT, HEAD, PITCH, BAR = 62, 130, 66, 46, 18  # px
 
 
 def loads_svg(loads: "ExpertLoads", theme: str = "auto") -> str:
@@ -44,8 +45,9 @@ def loads_svg(loads: "ExpertLoads", theme: str = "auto") -> str:
         words = f"rank {loads.busiest[-len(times) :][line]}: {most:.2f}"
         body.append(text(VIEW - RIGHT + 4, y + 20, words))
     foot = HEAD + len(times) * PITCH + 14
-    body.append(lines(10, foot, [loads.cannot or _hot(loads)], LINE, "muted"))
-    return document(VIEW, foot + 12, body, title, theme, loads.describe())
+    body.append(legend([("mean", "mean of the ranks")], 10, foot - 10, VIEW)[0])
+    body.append(lines(10, foot + LINE + 4, [loads.cannot or _hot(loads)], LINE, "muted"))
+    return document(VIEW, foot + LINE + 16, body, title, theme, loads.describe())
 
 
 def _hot(loads):

@@ -47,7 +47,11 @@ def experts_scene(film: "ExpertFilm", title: str, about: str = "") -> dict[str, 
         "frames": [drawn.frame(step) for step in range(len(CAPTIONS))],
         "legend": keyed(
             [
-                (RANK_INKS[0], "solid", "rows, in the ink of the rank that computes them"),
+                (
+                    RANK_INKS[0],
+                    "solid",
+                    "rows, in the ink of the rank that computes them (pale: stay; hollow: to come)",
+                ),
                 ("idle", "sparse", "idle: the busiest still computes"),
             ]
         ),
@@ -70,7 +74,7 @@ def facts(film: "ExpertFilm") -> list[list[str]]:
     """(label, text) pairs for the rail."""
     return [
         ["busiest rank", "all alike" if film.alike else f"rank {film.busiest}"],
-        ["busiest over the mean", f"{film.uneven:.2f}"],
+        ["busiest over the mean", f"{film.uneven:.2f} times"],
         ["choices dropped", f"{100 * film.dropped.sum() / film.chosen.sum():.1f} %"],
         ["sent to others, at most", amount(max(sent_bytes(film)))],
     ]

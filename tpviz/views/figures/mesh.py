@@ -29,7 +29,7 @@ from .legend import Look, legend
 from .svg import LINE, VIEW, document, head, lines, pattern_defs, swatch, text, width_of, wrapped
 from .tokens import INKS
 
-WRAP = 16
+WRAP, FEW = 16, 4  # squares of one axis in a row: of many, of few
 SQUARES, MAX_RANKS = 256, 16384
 
 
@@ -144,7 +144,7 @@ def _place(mesh, rank):
     """(slice, row, column): the last axis across, the one before it down, the others as slices."""
     coords = list(mesh.coords(rank).values())
     if len(coords) == 1:
-        return 0, coords[0] // WRAP, coords[0] % WRAP
+        return 0, *divmod(coords[0], FEW if mesh.size <= WRAP else WRAP)
     return rank // prod(mesh.shape[-2:]), coords[-2], coords[-1]
 
 
@@ -474,7 +474,7 @@ def _matrix(parameter, x, y, room):
         if high >= 12 and wide >= 7.6 * len(words):
             at, extra = (x + left + wide / 2, y + top + high / 2 + 4), f"data-block='{number}'"
             names += text(*at, words, "muted", anchor="middle", extra=extra)
-    said = f"{parameter['notation']}, all of it {' x '.join(map(str, shape))}"
+    said = f"{parameter['notation']} of {' x '.join(map(str, shape))}"
     said = text(x, y - 9, said, "muted")
     return height, f"{said}<path d='{path}' class='s-fg' fill='none'/>{names}"
 

@@ -20,6 +20,7 @@ from .svg import (
     pattern_defs,
     rect,
     seconds,
+    so_far,
     swatch,
     text,
 )
@@ -48,7 +49,9 @@ PETALS = (
     "A petal is a slice of a rank's gradients, as large as the part of the ranks that is in its "
     "sum. Point at one for its numbers."
 )
-LEGEND = [[{"key": "fg", "kind": "", "pattern": "solid"}, "framed: came in the step before"]]
+LEGEND = [
+    [{"key": "fg", "kind": "predicted", "pattern": "solid"}, "framed: came in the step before"]
+]
 TERMS = 6  # letters that fit under the number of a cell
 
 
@@ -198,7 +201,7 @@ def numbers(m: "Microscope") -> list[list[list[str]]]:
     *_, total = sent = sent_before(m)
     rate = ["bus bandwidth", f"{amount(m.busbw)}/s"]
     return [
-        [["rank 0 has sent", f"{amount(done)} of {amount(total)}"], time, rate]
+        [["rank 0 has sent", so_far(done, total)], time, rate]
         for done, time in zip(sent, [*times, ["time", seconds(m.seconds)]])
     ]
 

@@ -24,8 +24,9 @@ MOST = 12
 """Ranks on a ring; of more, petals would be too small."""
 INNER, EDGE, GAP = 15, 5, 0.14
 """px within the petals, and around them; part of a petal's angle that stays free."""
-LONGEST, BETWEEN = 105, 28
-"""px of a petal, at most, and between two ranks' petals, where an arrow stands."""
+LONGEST, BETWEEN = 92, 28
+"""px of a petal, at most: words fit into a ring of three; and between two ranks' petals, where an
+arrow stands."""
 AWAY = 60, 264
 """px from the circle of ranks, and at most from its middle, to a slice halfway: outside of the
 ranks and their arrows."""
@@ -153,8 +154,7 @@ def _slice(x, y, n, place, cell):
     sum_of = f" = {cell['terms']}" if "+" in cell["terms"] else ""
     ranks = ", ".join(map(str, cell["ranks"]))
     said = escape(f"slice {cell['chunk']}: {cell['value']}{sum_of}, of ranks {ranks}")
-    faint = "" if cell["full"] >= 1 else "fill-opacity='.75'"
-    return f"<path d='{path}' class='f-{cell['key']}{new}' {faint}><title>{said}</title></path>"
+    return f"<path d='{path}' class='f-{cell['key']}{new}'><title>{said}</title></path>"
 
 
 def _middle(m, number) -> str:

@@ -138,7 +138,7 @@ class Lanes:
         parts = [self._bars(), self._bubble(), self._held(), self._critical()]
         parts += [self._ran()] if self.panel.measured else []
         y, end = self.layout.heads[self.number] + 16, self.timeline.makespan
-        name = text(0, y, self.panel.name.replace("_", " "), size=16, weight=650)
+        name = text(0, y, self.panel.title, size=16, weight=650)
         parts.append(text(self.x(end), y, f"takes {say(end, self.unit)}", anchor="end", weight=650))
         return name + timed("".join(parts)) + "".join(self._labels())
 

@@ -59,6 +59,11 @@ class SchedulePanel:
         return self.timeline.schedule.name
 
     @property
+    def title(self) -> str:
+        """The schedule's name in words."""
+        return self.name.replace("_", " ")
+
+    @property
     def ranks(self) -> int:
         """How many lanes it takes."""
         return self.timeline.schedule.ranks
@@ -264,7 +269,7 @@ def compared(panels: Sequence[SchedulePanel], unit: str) -> Iterator[str]:
         line = panel.timeline
         of = f" of one of their {panel.each} stages" if panel.each > 1 else ""
         yield (
-            f"{panel.name} takes {say(line.makespan, unit)}; ranks are idle "
+            f"{panel.title} takes {say(line.makespan, unit)}; ranks are idle "
             f"{share(line.bubble, line.makespan)} of it and hold at most "
             f"{max(panel.peaks)} microbatches{of}."
         )
@@ -284,10 +289,10 @@ def _longer(one, two, unit):
     """ "1f1b is 6 longer than early_recompute (15.8 %)"."""
     a, b = one.timeline.makespan, two.timeline.makespan
     if abs(b - a) <= CLOSE * max(a, b):
-        return f"{two.name} takes as long as {one.name}"
+        return f"{two.title} takes as long as {one.title}"
     return (
-        f"{two.name} is {say(abs(b - a), unit)} {'longer' if b > a else 'shorter'} "
-        f"than {one.name} ({100 * abs(b - a) / (a or b):.1f} %)"
+        f"{two.title} is {say(abs(b - a), unit)} {'longer' if b > a else 'shorter'} "
+        f"than {one.title} ({100 * abs(b - a) / (a or b):.1f} %)"
     )
 
 
@@ -324,7 +329,7 @@ def figures(
     rows = [[*columns, *more]]
     for number, panel in enumerate(panels):
         line = panel.timeline
-        row = [panel.name, say(line.makespan, unit), share(line.bubble, line.makespan)]
+        row = [panel.title, say(line.makespan, unit), share(line.bubble, line.makespan)]
         most = peak(panel.strips[panel.fullest]) / panel.unit
         row += [f"{much(panel, most)}, rank {panel.fullest}"]
         rows.append([*row, *(cells[number] for cells in more.values())])

@@ -36,6 +36,16 @@ seconds, amount = show_seconds, show_bytes
 FONT = "font-family='system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif'"
 
 
+def so_far(done: float, total: float) -> str:
+    """Bytes of a total, with one unit where both have the same: "1.02 of 201 kB"."""
+    (number, unit), whole = (amount(size).split() for size in (done, total))
+    return (
+        f"{number} of {' '.join(whole)}"
+        if unit in whole or not done
+        else f"{number} {unit} of {' '.join(whole)}"
+    )
+
+
 def text(
     x: float,
     y: float,

@@ -38,7 +38,7 @@ STATES = (
     TileState("w", "waiting", "rule s-muted", "", "waiting", 0.6),
     TileState("c", "computing", "forward", "solid", "computing"),
     TileState("q", "computed, its store queued", "optimizer_state", "dots", "", 0.45),
-    TileState("p", "stored", "optimizer_state", "zigzag", "stored (faint: queued)"),
+    TileState("p", "stored", "optimizer_state", "zigzag", "stored (faint: computed)"),
     TileState("s", "stored: one update", "optimizer_state", "zigzag"),
     TileState("t", "updated twice: triggered", "axis1", "back", "updated twice: triggered"),
     TileState("l", "on the link", "axis0", "lines", "on the link (faint: sent)"),
@@ -191,7 +191,10 @@ def figures(panels: Sequence[TilesPanel]) -> list[list[str]]:
         ends = [seconds(time) for time in (run.seconds, run.gemm_end, run.rs_end)]
         rows.append([panel.name, *ends, amount(sum(run.dram.values()))])
         used = f"{run.tracker.peak} of {run.tracker.capacity}" if fused(run) else "not used"
-        rows[-1] += [used, f"1, all {run.ranks} alike" if run.mode == "mirror" else f"{run.ranks}"]
+        rows[-1] += [
+            used,
+            f"1 of {run.ranks}, all alike" if run.mode == "mirror" else f"{run.ranks}",
+        ]
     return rows
 
 

@@ -16,6 +16,8 @@ alone always shows, and means exposed.
 from functools import cache
 from typing import NamedTuple
 
+from tpviz.core.inks import AXIS_INKS
+
 
 class Ink(NamedTuple):
     """One meaning: its label, its colour on light and on dark, and its pattern in PATTERNS."""
@@ -99,15 +101,28 @@ def contrast(a: str, b: str) -> float:
 
 
 @cache
+def readable(color: str, theme: str) -> str:
+    """The colour as letters: mixed with that of text until 4.5:1 on both grounds of a theme."""
+    mixed, ends = color, [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in (color, TEXT[theme])]
+    for part in range(1, 21):
+        if min(contrast(mixed, ground[theme]) for ground in (GROUND, BACKGROUND)) >= 4.5:
+            break
+        mixed = "#" + "".join(f"{round(a + (b - a) * part / 20):02X}" for a, b in zip(*ends))
+    return mixed
+
+
+@cache
 def text_on(color: str) -> str:
     """Black or white, whichever reads better on this colour."""
     return max("#000000", "#FFFFFF", key=lambda text: contrast(text, color))
 
 
 def tokens(theme: str) -> dict[str, str]:
-    """{token: colour} of a theme: every ink, its text colour (``on-<ink>``), and the page's own."""
+    """{token: colour} of a theme: every ink, that of text on it (``on-<ink>``), axes' as letters
+    (``word-<ink>``), and the page's own."""
     inks = {key: getattr(ink, theme) for key, ink in INKS.items()}
     texts = {f"on-{key}": text_on(color) for key, color in inks.items()}
+    texts |= {f"word-{key}": readable(inks[key], theme) for key in AXIS_INKS}
     page = {"bg": BACKGROUND[theme], "fg": TEXT[theme], "muted": MUTED[theme], "rule": RULE[theme]}
     page |= {"ground": GROUND[theme]}
     return {**inks, **texts, **page}
@@ -173,6 +188,9 @@ def _rules(scope, colors):
         "stroke-width:3;paint-order:stroke}"
         for k in INKS
     )
+    words = "".join(
+        f"{scope} :is(text,tspan).f-{k}{{fill:{colors[f'word-{k}']}}}" for k in AXIS_INKS
+    )
     mark = f"{scope} .tpv-mark"
     shows = f".{PATTERNS_ON} {mark}{{display:inline}}@media print{{{mark}{{display:inline}}}}"
-    return f"{plain}{halos}{mark}{{display:none}}{shows}"
+    return f"{plain}{words}{halos}{mark}{{display:none}}{shows}"

@@ -16,7 +16,7 @@ from .knobs import NARROW, WRAPPED, stepped
 
 
 class LayoutKnobs(ipywidgets.VBox):
-    """A slider or a menu for each choice of a group."""
+    """A slider or a menu for each choice of a group, and the button that commits."""
 
     def __init__(self, group: Layouts, values: dict[str, Any]):
         self.controls: dict[str, Any] = {
@@ -25,7 +25,11 @@ class LayoutKnobs(ipywidgets.VBox):
         }
         for box in self.controls.values():
             box.style.description_width = "80px"
-        super().__init__([ipywidgets.Box([*self.controls.values()], layout=WRAPPED)])
+        self.button = ipywidgets.Button(
+            description="Commit", tooltip="fix this layout, and see what was measured"
+        )
+        sliders = ipywidgets.Box([*self.controls.values()], layout=WRAPPED)
+        super().__init__([sliders, self.button])
 
     def values(self) -> dict[str, Any]:
         """{knob: value}."""
@@ -48,6 +52,7 @@ class LayoutPicture(View):
         with self._lock:
             self.turn = turn
             scene = {"svg": svg, "title": turn.scene()["title"], "captions": [turn.describe()]}
+            scene["says"] = turn.sizes
             self.publish(scene=scene, error="")
 
     def _draw(self, **options):
@@ -87,12 +92,9 @@ class LayoutView(Framed):
         self.group, self.committed = measured(model, gpus, source), None
         middle = {name: stops[len(stops) // 2] for name, stops in self.group.knobs.items()}
         start = self.group.nearest(knobs or middle)
-        self._button = ipywidgets.Button(
-            description="Commit", tooltip="fix this layout, and see what was measured"
-        )
+        knobs, self._button = (made := LayoutKnobs(self.group, start)), made.button
         picture: Any = LayoutPicture()  # a view of one step, where others have films
-        super().__init__(LayoutKnobs(self.group, start), picture)
-        self.children = (self.knobs, self._button, self._line, self.picture)
+        super().__init__(knobs, picture)
         self.picture.show(*self._read())
         self._button.on_click(lambda button: self.commit())
 

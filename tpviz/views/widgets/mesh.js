@@ -3,8 +3,9 @@
  * rank (click, arrow keys) and a parameter; the kernel hears of both.
  */
 import { fit } from "./room.js";
-import { View, make, rendered, scenesOf } from "./view.js";
+import { View, make, rendered, roomy, scenesOf } from "./view.js";
 
+const FLAT = "Parameters lie end to end, cut in equal parts: of a single one, a rank may have little.";
 const NARROW = 560; // px of a window in which the matrix stands below the ranks
 
 class MeshView extends View {
@@ -53,7 +54,10 @@ class MeshView extends View {
     svg.replaceChildren(this.common);
     this.squares.forEach((square, i) => (i < ranks.length ? this.light(square, ranks[i].rank, block, mine)
       : this.light(square, first + i - ranks.length, 1, mine)));
-    this.now.textContent = `Rank ${chosen} is at ${axes.map(({ name }) => `${name} ${mine[name].indexOf(chosen)}`).join(", ")}.`;
+    const flat = (of) => of.parameters.some(({ notation }) => notation.startsWith("flat"));
+    const where = `Rank ${chosen} is at ${axes.map(({ name }) => `${name} ${mine[name].indexOf(chosen)}`).join(", ")}.`;
+    roomy(this.now, [where + (scenesOf(this).some(flat) ? ` ${FLAT}` : "")]);
+    this.now.textContent = flat(scene) ? `${where} ${FLAT}` : where;
     const words = axes.map(({ name }) => `${name}: ranks ${listed(mine[name])}`);
     this.drawLegend([[{ key: "fg", pattern: "solid" }, `rank ${chosen}, and what it owns`], ...axes.map((axis, i) => [axis, words[i]])]);
     if (this.moved) this.live.textContent = [this.now.textContent, ...words].join("; ");
@@ -100,7 +104,7 @@ class MeshView extends View {
       if (name) drawn.append(name);
     }
     const count = Math.round(share * parameter.elements).toLocaleString("en");
-    return [[`rank ${rank} owns`, `${+(100 * share).toPrecision(4)} %, ${count} elements`]];
+    return [[`rank ${rank} owns`, `${+(100 * share).toPrecision(3)} %, ${count} elements`]];
   }
 
   choose(rank) {

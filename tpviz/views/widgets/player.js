@@ -31,7 +31,6 @@ export class Player extends View {
     this.rate = make("select", { "aria-label": "speed", title: "speed (< and >)" }, more);
     for (const speed of SPEEDS) make("option", { value: speed }, this.rate, `${speed}x`);
     this.rate.value = 1;
-    this.buildTools(tools);
     this.switch(more, "patterns", "patterns over the colours of the page", "tpv-patterns", document.documentElement);
     const help = make("div", { class: "tpv-hint" }, more);
     const ask = this.button(tools, "more", "more controls, keys, and what can be clicked", () => {
@@ -40,6 +39,7 @@ export class Player extends View {
       ask.setAttribute("aria-expanded", !more.hidden);
     });
     ask.setAttribute("aria-expanded", false);
+    this.buildTools(tools);
     tools.append(more);
     const scroll = make("div", { class: "tpv-scroll" }, this.stage);
     this.svg = make("svg", { tabindex: 0, role: "application", "aria-roledescription": "animation" }, scroll);

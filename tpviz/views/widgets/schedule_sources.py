@@ -52,7 +52,7 @@ class ScheduleSizes:
     m: int = knob(8, help="microbatches", low=1, high=64)
     f: float = _time(1.0, "time of a forward of a microbatch on all layers of a rank")
     b: float = _time(2.0, "time of a backward, of input and weights")
-    r: float = _time(1.0, "time of a recomputation, in the unit of f")
+    r: float = _time(1.0, "time of a recomputation; a forward takes 1")
     w: float = _time(
         1.0,
         "the part of b for the weights' gradient, if a schedule splits it off (zb_h1, zb_v, "

@@ -13,8 +13,9 @@ class TimelineView extends TimelineDrawing {
   buildTools(tools) {
     super.buildTools(tools);
     this.button(this.more, "step", "show one step (s)", () => this.showStep());
+    const pair = make("span", { class: "tpv-tools tpv-pair" }, tools); // on one line
     this.tabs = ["time", "memory"].map((name) =>
-      this.button(tools, name, name, () => { this.tab = name; this.onChange(); }));
+      this.button(pair, name, name, () => { this.tab = name; this.onChange(); }));
     this.axes = false;
     this.apart = this.button(this.more, "axes", "a lane for each axis", () => { this.axes = !this.axes; this.onChange(); });
   }
