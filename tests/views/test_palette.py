@@ -6,11 +6,13 @@ import pytest
 from synthetic import synthetic_trace
 
 import tpviz as tv
-from tpviz.core.inks import MEMORY_KINDS, PHASES, axis_keys, phase_key
+from tpviz.core.inks import AXIS_INKS, MEMORY_KINDS, PHASES, axis_keys, phase_key
 from tpviz.core.mesh import Mesh
 from tpviz.views.figures import blocks, context, experts, legend, mesh, schedule, tiles, timeline
 from tpviz.views.figures.comparison import INK_OF_PART
 from tpviz.views.figures.tokens import (
+    BACKGROUND,
+    GROUND,
     INKS,
     PATTERNS,
     contrast,
@@ -204,3 +206,12 @@ def test_svg_style_per_theme():
     assert "--jp-layout-color0" in svg_style("page")
     with pytest.raises(ValueError, match="'light', 'dark', 'auto', 'page'"):
         svg_style("sepia")
+
+
+@pytest.mark.parametrize("key", AXIS_INKS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_letters_in_the_ink_of_an_axis_read(key, theme):
+    """Names of axes on both grounds, at 4.5:1; a mark needs 3:1 alone."""
+    color = tokens(theme)[f"word-{key}"]
+    assert min(contrast(color, ground[theme]) for ground in (GROUND, BACKGROUND)) >= 4.5
+    assert f":is(text,tspan).f-{key}{{fill:{color}}}" in svg_style(theme)

@@ -78,8 +78,9 @@ def loads() -> str:
         w = replace(mixture, routing=CHOICES[chooser])
         found = tv.expert_loads(tv.run(strategy, w, **ASKED, progress=False), w)
         svg, most = fitted(found.to_svg(theme="page")), found.times.max(1)
-        who = " or ".join(f"rank {rank}" for rank in sorted(set(found.busiest)))
-        says = f"{who.capitalize()} computes most: {most.min():.2f} to {most.max():.2f} times the mean."
+        who = " or ".join(f"rank {rank}" for rank in sorted(set(found.busiest))).capitalize()
+        says = f"{who} computes most: {most.min():.2f} to "
+        says += f"{most.max():.2f} times the mean."
         return {"scene": {"svg": svg, "says": says, "captions": [found.describe()]}}
 
     return swept("picture", {"chooser": CHOICES}, state)

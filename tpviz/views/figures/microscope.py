@@ -50,7 +50,7 @@ PETALS = (
     "sum. Point at one for its numbers."
 )
 LEGEND = [
-    [{"key": "fg", "kind": "predicted", "pattern": "solid"}, "framed: came in the step before"]
+    [{"key": "frame", "kind": "predicted", "pattern": "solid"}, "framed: came in the step before"]
 ]
 TERMS = 6  # letters that fit under the number of a cell
 

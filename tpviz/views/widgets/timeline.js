@@ -13,7 +13,7 @@ class TimelineView extends TimelineDrawing {
   buildTools(tools) {
     super.buildTools(tools);
     this.button(this.more, "step", "show one step (s)", () => this.showStep());
-    const pair = make("span", { class: "tpv-tools tpv-pair" }, tools); // on one line
+    const pair = make("div", { class: "tpv-pair" }, tools);
     this.tabs = ["time", "memory"].map((name) =>
       this.button(pair, name, name, () => { this.tab = name; this.onChange(); }));
     this.axes = false;

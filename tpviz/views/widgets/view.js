@@ -218,7 +218,6 @@ export class View {
       paint({ class: `f-${kind} tpv-${kind}`, "fill-opacity": .3 });
       return kind === "idle" ? mark(kind) : paint({ fill: this.tile(kind) });
     }
-    if (kind === "predicted") return paint({ class: "s-fg", fill: "none", "stroke-width": 1.6 });
     paint({ class: `f-${key}`, "data-key": key });
     if (pattern && pattern !== "solid") mark(pattern);
   }
