@@ -1,4 +1,4 @@
-/** Drawing the timeline: bars of one kind on a lane are one path, thousands a few dozen elements. */
+/** Timelines: bars of one kind on a lane are one path, thousands a few dozen elements. */
 import { Player } from "./player.js";
 import { addRun, amount, make, reserve, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
