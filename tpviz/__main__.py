@@ -62,7 +62,11 @@ def _parser():
     own.add_argument("folder", nargs="?", type=Path, default=Path("tpviz-notebooks"))
     own.add_argument("--no-open", action="store_true", help="copy only")
     own.set_defaults(run=_lab)
-    commands.add_parser("doctor", help="check what this machine can do").set_defaults(run=_doctor)
+    own = commands.add_parser("doctor", help="check what this machine, or several, can do")
+    own.add_argument("--hosts", help="of several: names or addresses of the others, A,B:PORT")
+    own.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let another host examine this one")
+    own.add_argument("--master-port", type=int, default=29500, help="of rank 0: %(default)s")
+    own.set_defaults(run=_doctor)
     return parser
 
 
@@ -151,7 +155,14 @@ def _lab(options):
         return 0
 
 
-def _doctor(_):
+def _doctor(options):
+    if options.hosts is not None or options.listen is not None:
+        from .ranks import doctor_hosts
+
+        if options.listen is not None:
+            return 0 if doctor_hosts.listen(options.listen) else 1
+        found = doctor_hosts.doctor_hosts(options.hosts.split(","), options.master_port)
+        return 1 if any(finding.blocks for finding in found) else 0
     from .ranks.doctor import doctor
 
     return 1 if doctor()["launch"]["error"] else 0

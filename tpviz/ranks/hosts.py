@@ -14,8 +14,6 @@ from functools import cache
 from typing import Any
 from zlib import crc32
 
-import torch.distributed as dist
-
 from tpviz.core.trace.clocks import refuse_several
 
 ONE_NEEDED = "and an emulated cluster needs one: its ranks agree on when each collective ends"
@@ -44,6 +42,8 @@ def _clock(_pid):
 
 def hosts_of_world() -> dict[int, list[str]]:
     """{rank: `host`} of the world (a collective call)."""
+    import torch.distributed as dist  # here: who asks for `host` alone needs no torch
+
     hosts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(hosts, host())
     return dict(enumerate(hosts))
