@@ -11,7 +11,7 @@ from bed import hosts
 
 from tpviz.__main__ import main
 from tpviz.ranks.doctor_hosts import opened, takes
-from tpviz.ranks.listener import PORT, Call, Listener, NoProofError
+from tpviz.ranks.listener import PORT, Examiner, Listener, NoProofError
 
 DOCTOR = [sys.executable, "-m", "tpviz", "doctor"]
 
@@ -145,9 +145,9 @@ def test_strangers_get_nothing_and_stop_nothing():
             except ConnectionResetError:
                 pass
     with pytest.raises(NoProofError):
-        Call("127.0.0.1", port, "wrong")
+        Examiner("127.0.0.1", port, "wrong")
     assert not served
-    ask = Call("127.0.0.1", port, key)
+    ask = Examiner("127.0.0.1", port, key)
     assert ask("resolve", ["127.0.0.1"]) == {"127.0.0.1": "127.0.0.1"}
     with pytest.raises(RuntimeError, match="'exit' is none of facts, "):
         ask("exit")

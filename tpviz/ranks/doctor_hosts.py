@@ -5,7 +5,7 @@
 
 This host, the first, is that of rank 0. Facts of all hosts are compared, and each pair tries to
 connect, both ways. Hosts are asked by functions ``ask(what, *args)``, so anything that calls
-`examine.do` there will do: a `listener.Call`, or an engine of ipyparallel
+`examine.do` there will do: a `listener.Examiner`, or an engine of ipyparallel
 (``partial(client[0].apply_sync, examine.do)``).
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tpviz.core.tables import text_table
 
 from . import examine
-from .listener import LIMIT, PORT, Call, Listener, NoProofError
+from .listener import LIMIT, PORT, Examiner, Listener, NoProofError
 
 MASTER_PORT = 29500  # torchrun's
 _SILENCE = 3.0  # seconds until a port is silent
@@ -27,7 +27,7 @@ _Ask = Callable[..., Any]
 _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "NCCL": "NCCL_SOCKET_IFNAME"}
 
 
-class Finding(NamedTuple):
+class HostFinding(NamedTuple):
     """What is wrong on a host, whether it keeps ranks apart, and the line that mends it there."""
 
     host: str
@@ -59,7 +59,7 @@ def doctor_hosts(
     master_port: int = MASTER_PORT,
     key: Callable[[str], str] = input,
     show: Callable[[str], Any] = print,
-) -> list[Finding]:
+) -> list[HostFinding]:
     """Call the listener of each host, compare all with this one, and show what was found.
 
     Parameters
@@ -74,8 +74,8 @@ def doctor_hosts(
     """
     if not 0 < master_port < 1 << 16:
         raise ValueError(f"master port {master_port}: use 1 to 65535")
-    found: list[Finding] = []
-    asks: dict[str, Call] = {}
+    found: list[HostFinding] = []
+    asks: dict[str, Examiner] = {}
     try:
         for text in dict.fromkeys(hosts):
             name, port = _host(text)
@@ -83,7 +83,7 @@ def doctor_hosts(
                 found.append(at_fault)
                 continue
             try:
-                asks[name] = Call(name, port, key(f"key that {name} printed: ").strip())
+                asks[name] = Examiner(name, port, key(f"key that {name} printed: ").strip())
             except (NoProofError, EOFError) as error:
                 raise ValueError(
                     f"{name}: {error or 'no key was given'}: use the key that it printed"
@@ -129,7 +129,7 @@ def _unreached(name, port):
     """Why no listener can be called at a host."""
     mine, address = examine.facts(), examine.resolve([name])[name]
     if address is None or (address.startswith("127.") and address != name):
-        return Finding(
+        return HostFinding(
             mine["name"],
             f"the name {name} {f'means {address}, this host,' if address else 'has no address'} "
             "here",
@@ -137,17 +137,19 @@ def _unreached(name, port):
         )
     said = examine.knock(name, port, None, _SILENCE)
     if said == "refused":
-        return Finding(name, f"nothing listens on port {port}", f"tpviz doctor --listen {name}")
+        return HostFinding(name, f"nothing listens on port {port}", f"tpviz doctor --listen {name}")
     if said == "silent":
         source = examine.route(name) or "ADDRESS"
-        return Finding(
+        return HostFinding(
             name,
             f"port {port} is silent from {source} for {_SILENCE:g} s: a firewall drops what comes "
             "in, or nobody has this address",
             opened([], source, port),
         )
     if said != "open":
-        return Finding(mine["name"], f"{name} cannot be reached: {said}", f"ip route get {name}")
+        return HostFinding(
+            mine["name"], f"{name} cannot be reached: {said}", f"ip route get {name}"
+        )
     return None
 
 
@@ -167,7 +169,7 @@ def opened(firewalls: Sequence[str], source: str, port: int | str) -> str:
 
 def examine_hosts(
     asks: Mapping[str, _Ask], master_port: int = MASTER_PORT, show: Callable[[str], Any] = print
-) -> list[Finding]:
+) -> list[HostFinding]:
     """Compare this host with those that ``asks`` reach ({name or address: function}), try every
     way between them, and show what was found; what blocks comes first."""
     addresses = examine.resolve([*asks])
@@ -176,7 +178,7 @@ def examine_hosts(
     facts = examine.facts()
     mine = examine.route(others[0].address) or "127.0.0.1"
     hosts = [Examined(facts["name"], examine.do, mine, facts), *others]
-    found: list[Finding] = []
+    found: list[HostFinding] = []
     for host in hosts:
         found += [*_names(host, hosts), *_interfaces(host), *_memory(host)]
     for host in others:
@@ -198,7 +200,7 @@ def examine_hosts(
     return found
 
 
-def tell(found: Sequence[Finding], show: Callable[[str], Any]) -> None:
+def tell(found: Sequence[HostFinding], show: Callable[[str], Any]) -> None:
     """Show what is wrong and what mends it."""
     for finding in found:
         show(f"* {'' if finding.blocks else 'not in the way: '}{finding}")
@@ -226,7 +228,7 @@ def _start(hosts, master_port):
 
 
 # -- what is looked at -----------------------------------------------------------------------------
-def _names(host: Examined, hosts: Sequence[Examined]) -> Iterator[Finding]:
+def _names(host: Examined, hosts: Sequence[Examined]) -> Iterator[HostFinding]:
     """What a host's own name means there (gloo takes that address unless told an interface), and
     whether it can find the others by name."""
     facts, own = host.facts, host.facts["own_name_is"]
@@ -241,10 +243,10 @@ def _names(host: Examined, hosts: Sequence[Examined]) -> Iterator[Finding]:
         else:
             what = f"its own name means {own}, not {host.address}, by which others reach it"
         interface = host.interface or "INTERFACE"
-        yield Finding(facts["name"], what, f"export {_INTERFACES['gloo']}={interface}")
+        yield HostFinding(facts["name"], what, f"export {_INTERFACES['gloo']}={interface}")
     if host.facts["interfaces"] and not host.interface:
         there = ", ".join(f"{at} ({name})" for name, at in facts["interfaces"].items())
-        yield Finding(
+        yield HostFinding(
             facts["name"],
             f"{host.address}, by which it is called, is none of its addresses, {there}: what it "
             "tells others is not what they can reach",
@@ -254,7 +256,7 @@ def _names(host: Examined, hosts: Sequence[Examined]) -> Iterator[Finding]:
     for name, address in host.ask("resolve", [*names]).items():
         if address != names[name]:
             means = f"means {address}" if address else "has no address"
-            yield Finding(
+            yield HostFinding(
                 facts["name"],
                 f"the name {name} {means} there; it is {names[name]}",
                 f"echo '{names[name]} {name}' >> /etc/hosts    # or use addresses, not names",
@@ -262,7 +264,7 @@ def _names(host: Examined, hosts: Sequence[Examined]) -> Iterator[Finding]:
             )
 
 
-def _interfaces(host: Examined) -> Iterator[Finding]:
+def _interfaces(host: Examined) -> Iterator[HostFinding]:
     """Whether gloo and NCCL were told interfaces that lead to the others."""
     there = [name for name, address in host.facts["interfaces"].items() if address != "127.0.0.1"]
     for library, variable in _INTERFACES.items():
@@ -270,7 +272,7 @@ def _interfaces(host: Examined) -> Iterator[Finding]:
         if told is None or not host.interface:
             continue
         if not takes(told, host.interface, exact=library == "gloo"):
-            yield Finding(
+            yield HostFinding(
                 host.facts["name"],
                 f"{variable}={told} is not {host.interface}, which leads to the others (it has "
                 f"{', '.join(there)})",
@@ -289,10 +291,10 @@ def takes(told: str, interface: str, exact: bool) -> bool:
     return any(map(same, names)) != told.startswith("^")
 
 
-def _memory(host: Examined) -> Iterator[Finding]:
+def _memory(host: Examined) -> Iterator[HostFinding]:
     shm = host.facts["shm"]
     if shm is not None and shm < _SMALL_SHM:
-        yield Finding(
+        yield HostFinding(
             host.facts["name"],
             f"/dev/shm has {shm >> 20} MiB: NCCL and workers that load data need more",
             "mount -o remount,size=1G /dev/shm    # of a container: docker run --shm-size=1g",
@@ -300,7 +302,7 @@ def _memory(host: Examined) -> Iterator[Finding]:
         )
 
 
-def _versions(first: Examined, host: Examined) -> Iterator[Finding]:
+def _versions(first: Examined, host: Examined) -> Iterator[HostFinding]:
     """Functions are sent by value, and collectives must be the same: Python up to its second
     number, torch with its build but for the device's part, tpviz."""
     for what, same in (
@@ -312,17 +314,17 @@ def _versions(first: Examined, host: Examined) -> Iterator[Finding]:
         if same(mine) != same(theirs):
             mend = f"pip install {what}=={mine}" if what != "python" else f"use python {mine}"
             name = host.facts["name"]
-            yield Finding(name, f"{what} {theirs} there, {mine} on {first.facts['name']}", mend)
+            yield HostFinding(name, f"{what} {theirs} there, {mine} on {first.facts['name']}", mend)
     if (first.facts["gpus"] > 0) != (host.facts["gpus"] > 0):
         counts = [f"{at.facts['gpus']} on {at.facts['name']}" for at in (first, host)]
-        yield Finding(
+        yield HostFinding(
             host.facts["name"],
             f"GPUs: {' and '.join(counts)}: NCCL needs one for each rank",
             "export CUDA_VISIBLE_DEVICES=    # on all hosts: gloo then moves the bytes",
         )
 
 
-def _settings(first: Examined, host: Examined) -> Iterator[Finding]:
+def _settings(first: Examined, host: Examined) -> Iterator[HostFinding]:
     """Settings of NCCL that differ, but for interfaces, which may have other names."""
     mine, theirs = (at.facts["settings"] for at in (first, host))
     for name in sorted(mine.keys() | theirs.keys()):
@@ -331,10 +333,10 @@ def _settings(first: Examined, host: Examined) -> Iterator[Finding]:
             mend = f"export {name}={mine[name]}" if name in mine else f"unset {name}"
             said = [at.get(name, "not set") for at in (theirs, mine)]
             what = f"{name} is {said[0]} there, {said[1]} on {first.facts['name']}"
-            yield Finding(host.facts["name"], what, mend, blocks=False)
+            yield HostFinding(host.facts["name"], what, mend, blocks=False)
 
 
-def _clock(host: Examined) -> tuple[str, Finding | None]:
+def _clock(host: Examined) -> tuple[str, HostFinding | None]:
     """(what the clock is like, what is wrong with the time of the day), by the shortest trip."""
     trips = []
     for _ in range(_TRIPS):
@@ -351,10 +353,10 @@ def _clock(host: Examined) -> tuple[str, Finding | None]:
     if abs(days) < _DAY_SECONDS + trip:
         return text, None
     what = f"the time of the day is {days:+.1f} s from that of this host"
-    return text, Finding(name, what, "timedatectl set-ntp true", blocks=False)
+    return text, HostFinding(name, what, "timedatectl set-ntp true", blocks=False)
 
 
-def _ways(hosts: Sequence[Examined], master_port: int) -> tuple[list[str], list[Finding]]:
+def _ways(hosts: Sequence[Examined], master_port: int) -> tuple[list[str], list[HostFinding]]:
     """(lines, what is shut): every host knocks at the door of every other, and at rank 0's."""
     lines, found = [], []
     for to, door in _doors(hosts, master_port):
@@ -378,7 +380,9 @@ def _doors(hosts, master_port) -> Iterable[tuple[Examined, int]]:
 def _taken(to, door, why):
     other = f"torchrun --master-port {door + 1} ...    # on all hosts"
     what = f"port {door} of {to.address} cannot be had: {why.lower()}"
-    return Finding(to.facts["name"], what, other if door else f"ip addr    # is it {to.address}?")
+    return HostFinding(
+        to.facts["name"], what, other if door else f"ip addr    # is it {to.address}?"
+    )
 
 
 def _shut(source, to, port, door, said):
@@ -386,10 +390,10 @@ def _shut(source, to, port, door, said):
     if said in ("silent", "refused"):
         who = "drops" if said == "silent" else "rejects"
         ports = port if door else "1024:65535"  # gloo and NCCL take any that is free
-        return Finding(
+        return HostFinding(
             name,
             f"port {port} is {said} {way}: a firewall {who} what comes in",
             opened(to.facts["firewalls"], source.address, ports),
         )
     what = f"port {port} cannot be reached {way}: {said}"
-    return Finding(source.facts["name"], what + f", from {name}", f"ip route get {to.address}")
+    return HostFinding(source.facts["name"], what + f", from {name}", f"ip route get {to.address}")

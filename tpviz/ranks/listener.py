@@ -69,8 +69,8 @@ class Channel:
         return json.loads(body)
 
 
-class Call:
-    """``ask = Call(address, port, key)``; ``ask(what, *args)`` is `examine.do` on the host that
+class Examiner:
+    """``ask = Examiner(address, port, key)``; ``ask(what, *args)`` is `examine.do` on the host that
     listens there; ``ask.close()`` ends it, and the listener.
 
     Raises ``OSError`` as ``socket.create_connection`` does, and `NoProofError` if the keys differ.
