@@ -1,4 +1,4 @@
-/** Timelines: bars of one kind on a lane are one path, thousands a few dozen elements. */
+/** Drawing the timeline: bars of one kind on a lane are one path: thousands stay few elements. */
 import { Player } from "./player.js";
 import { addRun, amount, make, reserve, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
@@ -39,7 +39,7 @@ export class TimelineDrawing extends Zoomed(Player) {
   }
 
   get help() {
-    return "Space plays, ←/→ step through events, ↑/↓ change lane, +/− and, with the focus, the wheel zoom, 0 shows all, drag pans.";
+    return "Space plays, ←/→ step through events, ↑/↓ change lane, +/− and, with the focus, the wheel zoom, 0 all, drag pans.";
   }
 
   get rank() { return this.host.get("rank"); }
