@@ -57,6 +57,8 @@ test_axonn_bugs.py::test_evidence_begins_in_the_seeded_place
 test_axonn_bugs.py::test_without_the_fault_it_is_equal
 test_axonn_clip.py test_axonn_gather.py test_axonn_overlap.py test_axonn_tuner.py
 test_context.py::test_eight_ranks_equal_one_process
+test_context.py::test_more_drawn_at_random test_experts.py::test_more_drawn_at_random
+test_products.py::test_more_drawn_at_random
 test_blocks.py::test_every_product_equals_one_process
 test_blocks.py::test_every_product_is_predicted_as_captured
 test_experts.py::test_equals_one_process
@@ -80,6 +82,7 @@ test_merak_zero.py::test_memory_equals_what_is_tracked
 test_merak_zero.py::test_ledgers_and_times_are_those_of_the_simulation
 test_merak_layout.py::test_ledgers_and_times_are_those_of_the_simulation
 test_merak_layout.py::test_zero_shards_what_a_stage_has
+test_models.py::test_each_trait_alone_equals_one_process
 test_microbatches.py::test_ledger_and_time_are_those_of_the_program
 test_microbatches.py::test_memory_is_what_is_tracked
 test_scheme_costs.py::test_equals_the_simulation_on_any_cluster

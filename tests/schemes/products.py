@@ -1,7 +1,9 @@
 """Products of factors, drawn at random: a tensor parallelism, perhaps sequences over ranks around
 it, a pipeline, data parallelism, with knobs of each, the axes in some order of ranks."""
 
-from dataclasses import replace
+import random
+import re
+from dataclasses import fields, replace
 from itertools import permutations
 from math import prod
 
@@ -146,3 +148,16 @@ def draw(rnd, context=False, experts=False):
             continue
         if fits(made, w):
             return made, w
+
+
+def drawn(count, **kinds):
+    """So many draws in two lists, few ranks first: those that have a knob's value, or a trait of
+    the model, that none before has, and the others, which have them in other company."""
+    draws = [draw(random.Random(seed), **kinds) for seed in range(count)]
+    seen, first, others = set(), [], []
+    for strategy, w in sorted(draws, key=lambda case: case[0].world_size):
+        has = {*re.findall(r"\w+\(|\w+=(?:'\w*'|[\w.]+)", repr(strategy))}
+        has |= {field.name for field in fields(w) if getattr(w, field.name) != field.default}
+        (others if has <= seen else first).append((strategy, w))
+        seen |= has
+    return first, others

@@ -1,13 +1,12 @@
 """Sequences over ranks: every kind equals one process, its ledger and its time are those of the
 formula, and chunks are balanced where they are said to be."""
 
-import random
 from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
-from products import draw
+from products import drawn
 
 import tpviz as tv
 from tpviz.core.step import Kernel, flat
@@ -38,17 +37,18 @@ LLAMA = tv.GPT(
 )
 LONG = tv.GPT(layers=2, hidden=1024, heads=16, seq=4096, batch=8, vocab=1024)
 BOX = tv.clusters.nvswitch(8)
-DRAWN = sorted(
-    (draw(random.Random(seed), context=True) for seed in range(30)),
-    key=lambda case: case[0].world_size,
-)
+DRAWN, MORE = drawn(30, context=True)
 
 
-@pytest.mark.parametrize("number", range(len(DRAWN)))
-def test_drawn_at_random(number):
-    strategy, w = DRAWN[number]
+@pytest.mark.parametrize("strategy, w", DRAWN, ids=range(len(DRAWN)))
+def test_drawn_at_random(strategy, w):
     found = tv.verify(strategy, w, steps=1)
     assert found.ok and found.max_error < 1e-10, f"{strategy.short}\n{found}"
+
+
+@pytest.mark.parametrize("strategy, w", MORE, ids=range(len(MORE)))
+def test_more_drawn_at_random(strategy, w):
+    test_drawn_at_random(strategy, w)
 
 
 @pytest.mark.parametrize("w", [W, LLAMA], ids=["gpt2", "llama"])

@@ -2,12 +2,11 @@
 bytes of every rank by formula, whether the router chooses or a `tpviz.Routing`."""
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
 import torch
-from products import draw
+from products import drawn
 
 import tpviz as tv
 from tpviz.schemes.gpt.experts import Balance, Router
@@ -22,10 +21,7 @@ PP = tv.Pipeline(pp=2, microbatches=2)
 
 DROPPING = replace(CHOSEN, capacity=0.75, aux_loss=0.3, shared_experts=1, router="sigmoid")
 BALANCED = replace(DROPPING, capacity=None)
-DRAWN = sorted(
-    (draw(random.Random(seed), experts=True) for seed in range(30)),
-    key=lambda case: case[0].world_size,
-)
+DRAWN, MORE = drawn(30, experts=True)
 
 
 def equal(strategy, w):
@@ -52,11 +48,15 @@ def test_equals_one_process(strategy, w, top_k):
     equal(strategy, replace(w, top_k=top_k))
 
 
-@pytest.mark.parametrize("number", range(len(DRAWN)))
-def test_drawn_at_random(number):
-    strategy, w = DRAWN[number]
+@pytest.mark.parametrize("strategy, w", DRAWN, ids=range(len(DRAWN)))
+def test_drawn_at_random(strategy, w):
     found = tv.verify(strategy, w, steps=1)
     assert found.ok and found.max_error < 1e-10, f"{strategy.short}\n{w.short}\n{found}"
+
+
+@pytest.mark.parametrize("strategy, w", MORE, ids=range(len(MORE)))
+def test_more_drawn_at_random(strategy, w):
+    test_drawn_at_random(strategy, w)
 
 
 @pytest.mark.parametrize("w", [DROPPING, BALANCED], ids=["dropping", "balanced"])

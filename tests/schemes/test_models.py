@@ -92,7 +92,9 @@ STRATEGIES = [
     tv.Context(cp=2, ulysses=2),
     tv.Megatron(tp=2, sp=True) * tv.Context(cp=2) * tv.Pipeline(pp=2, microbatches=2),
 ]
-AMONG = tuple((s, replace(TINY, **kind)) for s, kind in product(STRATEGIES, KINDS.values()))
+TOGETHER = "ffn", "gated", "llama with head_dim"
+"""Kinds in which each trait of the others is as well, beside others."""
+ALONE = [kind for kind in KINDS if kind not in TOGETHER]
 
 
 @pytest.mark.parametrize("family, size", PUBLISHED)
@@ -147,10 +149,21 @@ def test_heads_of_another_size_are_counted_on_a_rank(strategy):
     assert strategy.memory(w)["parameters"] == num_local(local_shapes(strategy, w)) * w.itemsize
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def equal(strategy, kind, kinds):
+    among = ((s, replace(TINY, **KINDS[k])) for s, k in product(STRATEGIES, kinds))
+    assert_equal(strategy, replace(TINY, **KINDS[kind]), among=among)
+
+
+@pytest.mark.parametrize("kind", TOGETHER)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.short)
 def test_each_kind_of_block_equals_one_process(strategy, kind):
-    assert_equal(strategy, replace(TINY, **KINDS[kind]), among=AMONG)
+    equal(strategy, kind, TOGETHER)
+
+
+@pytest.mark.parametrize("kind", ALONE)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.short)
+def test_each_trait_alone_equals_one_process(strategy, kind):
+    equal(strategy, kind, ALONE)
 
 
 # -- blocks by hand --------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
 """Factors multiply: products drawn at random equal one process, with the ledger of the formula; and
 a product is what its parts are called together."""
 
-import random
 from dataclasses import replace
 
 import pytest
-from products import draw
+from products import drawn
 
 import tpviz as tv
 from tpviz.schemes.advice import fits
@@ -13,16 +12,18 @@ from tpviz.verbs.room import need
 
 W = tv.GPT(layers=4, hidden=16, heads=4, seq=8, batch=16, vocab=32)
 BOX = tv.clusters.nvlink_pairs(pairs=4)
-DRAWN = sorted(
-    (draw(random.Random(seed)) for seed in range(40)), key=lambda case: case[0].world_size
-)
+DRAWN, MORE = drawn(40)
 
 
-@pytest.mark.parametrize("number", range(len(DRAWN)))
-def test_drawn_at_random(number):
-    strategy, w = DRAWN[number]
+@pytest.mark.parametrize("strategy, w", DRAWN, ids=range(len(DRAWN)))
+def test_drawn_at_random(strategy, w):
     found = tv.verify(strategy, w, steps=1)
     assert found.ok and found.max_error < 1e-10, f"{strategy.short}\n{found}"
+
+
+@pytest.mark.parametrize("strategy, w", MORE, ids=range(len(MORE)))
+def test_more_drawn_at_random(strategy, w):
+    test_drawn_at_random(strategy, w)
 
 
 MERAKS = [
