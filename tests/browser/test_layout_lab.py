@@ -24,7 +24,7 @@ def test_layout_view(chromium, lab):
         view.wait_past(before)
         texts.filter(has_text="tp 2, ").first.wait_for()
         box.get_by_role("button", name="Commit").click()
-        texts.filter(has_text="% slower than").first.wait_for()
+        texts.filter(has_text="slower").first.wait_for()
         texts.filter(has_text="where the step goes").first.wait_for()
         page.screenshot("layouts.png", box)
         page.darken()

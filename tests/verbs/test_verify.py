@@ -293,7 +293,7 @@ def test_what_is_right_passes_and_prints_a_table():
     found = tv.verify(tv.Megatron(tp=2), W, steps=2, progress=False)
     assert found.ok and found and found.max_error < 1e-10 and found.worst
     text = repr(found)
-    name = "Megatron(tp=2, sp=False, chunks=1, accumulation=1, recompute='none')"
+    name = "Megatron(tp=2, sp=False, chunks=1, accumulation=1, recompute='none', offload=0)"
     assert text.startswith(f"equal (tolerance 1e-10): {name}, 2 ranks, 2 steps")
     assert f"{PARAMETERS} gradients" in text
     assert text.endswith("ledger: equal to the formula on every rank")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from tpviz.cluster import Cluster
+from tpviz.core.copies import HOST
 from tpviz.core.mesh import Mesh
 from tpviz.core.tables import show_seconds
 from tpviz.core.workload import GPT
@@ -109,6 +110,10 @@ def _collectives(prediction: Prediction) -> Iterator[tuple[float, int, str]]:
     mesh = Mesh(strategy.axes)
     for row in prediction.ledger():
         if row.collective == "recv":  # its send's other end
+            continue
+        if row.axis in HOST:
+            time = row.payload_bytes / row.count / cluster.device.host_rate
+            yield time, row.count, f"{row.axis} copy"
             continue
         axis = strategy.parent_axis.get(row.axis, row.axis)
         members, link = mesh.group(0, axis), cluster.axis_link(mesh, axis)

@@ -284,7 +284,7 @@ def _free(boxes, plot, to=None):
 
     def cost(box):
         left, top, right, bottom = box
-        out = left < frame[0] or top < frame[1] or right > frame[2] or bottom > frame[3]
+        out = max(frame[0] - left, frame[1] - top, right - frame[2], bottom - frame[3], 0)
         others = (
             min(right, r) > max(left, a) and min(bottom, b) > max(top, t)
             for a, t, r, b in plot.boxes
@@ -294,7 +294,12 @@ def _free(boxes, plot, to=None):
         crossed = sum(
             ((way > (a, t)) & (way < (r, b))).all(axis=1).any() for a, t, r, b in plot.boxes
         )
-        return 1000 * out + 100 * (sum(others) + crossed) + int(near.all(axis=1).sum())
+        return (
+            1000 * (out > 0)
+            + 10 * out
+            + 100 * (sum(others) + crossed)
+            + int(near.all(axis=1).sum())
+        )
 
     best = min(boxes, key=cost)
     plot.boxes.append(best)
@@ -321,9 +326,11 @@ def _above(mark, plot):
 
 def _pointer(mark, plot):
     """Words in the ink of a line, where there is room, and an arrow to their point."""
-    wide, ink = width_of(mark["text"]) + 12, mark["ink"]
+    room, ink = plot.frame[2] - plot.frame[0] - 16, mark["ink"]
+    rows = wrapped(mark["text"], max(8, int(room / LETTER)))
+    wide, tall = max(map(width_of, rows)) + 12, TALL + LINE * (len(rows) - 1)
     x, y = plot.x.at(mark["x"]), plot.y.at(mark["y"])
-    left, top, right, bottom = _free(_around(x, y, wide), plot, (x, y))
+    left, top, right, bottom = _free(_around(x, y, wide, tall), plot, (x, y))
     from_x, from_y = min(max(x, left), right), min(max(y, top), bottom)
     length = max(hypot(x - from_x, y - from_y), 1)
     to_x, to_y = x + 7 * (from_x - x) / length, y + 7 * (from_y - y) / length
@@ -334,15 +341,15 @@ def _pointer(mark, plot):
         )
         + f"<path d='M0,0l-7,-3.5v7z' transform='translate({to_x:.1f} {to_y:.1f})"
         f" rotate({turn:.0f})' class='f-{ink}'/>",
-        rect(left, top, wide, TALL, ink, "rx='3'")
-        + text(left + 6, top + 13.3, mark["text"], f"on-{ink}", SIZE),
+        rect(left, top, wide, tall, ink, "rx='3'")
+        + lines(left + 6, top + 13.3, rows, LINE, f"on-{ink}", SIZE),
     )
 
 
-def _around(x: float, y: float, wide: float) -> Iterable[Box]:
+def _around(x: float, y: float, wide: float, tall: float) -> Iterable[Box]:
     """Places of a label around a point, the nearest first."""
     for far in range(24, 200, 16):
         for turn in range(16):
             across, up = far * cos(turn * pi / 8), far * sin(turn * pi / 8)
             left = x + across - wide / 2 + np.sign(round(across)) * wide / 2
-            yield left, y + up - TALL / 2, left + wide, y + up + TALL / 2
+            yield left, y + up - tall / 2, left + wide, y + up + tall / 2

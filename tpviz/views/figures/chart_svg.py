@@ -37,7 +37,7 @@ ROW = 34
 
 def chart_svg(scene: dict[str, Any], theme: str = "auto") -> str:
     """Draw a scene; theme "light", "dark", "auto" or "page"."""
-    rows = wrapped(scene["title"], int((WIDTH - 2 * LEFT) / 8.8))
+    rows = wrapped(scene["title"], int((WIDTH - 2 * LEFT) / 9.3))
     body = [pattern_defs()]
     body += [text(LEFT, 22 + 19 * i, row, size=16, weight=700) for i, row in enumerate(rows)]
     x, y = LEFT, 12 + 19 * len(rows)

@@ -112,7 +112,7 @@ class BlocksView(Framed):
     _default: ClassVar[Any] = ATP
     _steps: ClassVar[type[BlockSteps]] = BlockSteps
     _story: ClassVar[Callable[..., figure.Story]] = staticmethod(story)
-    _hidden: ClassVar[Sequence[str]] = ("accumulation", "recompute")
+    _hidden: ClassVar[Sequence[str]] = ("accumulation", "recompute", "offload")
     """What another view of a block has instead; knobs that it does not show."""
 
     @named()
