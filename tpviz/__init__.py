@@ -41,7 +41,7 @@ _HOMES = {
     "tpviz.core.trace": ["Trace", "Event", "Ledger"],
     "tpviz.files.load": ["load_trace"],
     "tpviz.files.names": ["COMM_KERNELS"],
-    "tpviz.ranks.launch": ["launch", "restart", "shutdown", "progress"],
+    "tpviz.ranks.launch": ["launch", "restart", "shutdown", "progress", "use"],
     "tpviz.ranks.rank_errors": ["RankError", "RankTimeoutError"],
     "tpviz.ranks.recorder": ["record"],
     "tpviz.verbs.predict": ["predict", "Prediction"],

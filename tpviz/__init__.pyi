@@ -38,6 +38,7 @@ from .ranks.launch import launch as launch
 from .ranks.launch import progress as progress
 from .ranks.launch import restart as restart
 from .ranks.launch import shutdown as shutdown
+from .ranks.launch import use as use
 from .ranks.rank_errors import RankError as RankError
 from .ranks.rank_errors import RankTimeoutError as RankTimeoutError
 from .ranks.recorder import record as record

@@ -26,7 +26,7 @@ def module():
 def test_a_start_interrupted_while_it_waits_ends_no_ranks_of_the_next_launch(module):
     """Two interrupts within a moment: the first one's start goes on and has just made the ranks
     that the third launch takes, when the second one's start gets its turn."""
-    pool = module._pools[2, "tpviz", None]
+    pool = module._pools[2, "tpviz", None, None]
     module._changing.acquire()  # by the first start
     pool.idle = False  # it has not yet put them there
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -35,7 +35,9 @@ def test_a_start_interrupted_while_it_waits_ends_no_ranks_of_the_next_launch(mod
     pool.idle = True
     threading.Timer(0.1, module._changing.release).start()
     assert tv.launch(time.sleep, 0.5, world_size=2) == [None, None]
-    assert module._pools[2, "tpviz", None] is pool, "they are kept: nothing was wrong with them"
+    assert module._pools[2, "tpviz", None, None] is pool, (
+        "they are kept: nothing was wrong with them"
+    )
 
 
 def test_an_end_left_behind_by_a_job_that_was_done_ends_no_ranks_of_the_next_launch(

@@ -22,10 +22,15 @@ ONE_NEEDED = "and an emulated cluster needs one: its ranks agree on when each co
 def host() -> list[str]:
     """[name of this host, mark of its clock], as ``trace.meta["hosts"]`` has it for a rank.
 
+    The name is that of the system unless the environment has another, ``TPVIZ_HOST``.
+
     The mark hides what it is made of: the id of the system's start and the time namespace (Linux),
     elsewhere the address of the machine.
     """
-    return [platform.node() or "a host without a name", _clock(os.getpid())]
+    return [
+        os.environ.get("TPVIZ_HOST") or platform.node() or "a host without a name",
+        _clock(os.getpid()),
+    ]
 
 
 @cache  # by process: a rank is forked, and may have been moved

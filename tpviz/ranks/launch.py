@@ -7,9 +7,9 @@
 
     tpviz.launch(work, 3, world_size=4)      # [12.0, 12.0, 12.0, 12.0]
 
-Where ranks come from is decided here and nowhere else: from the pool of this machine, or, in a
-process that ``torchrun`` started (see `in_torchrun`), from that world. Everything above takes an
-initialised process group and starts nothing.
+Where ranks come from is decided here and nowhere else: from the pool of this machine, from a
+cluster's hosts (`use`), or, in a process that ``torchrun`` started (see `in_torchrun`), from that
+world. Everything above takes an initialised process group and starts nothing.
 """
 
 import atexit
@@ -29,10 +29,10 @@ from tpviz.core.tables import in_notebook
 
 from . import bar, server
 from .pool import Pool
-from .rank_errors import Interrupted, RankError, RankTimeoutError, interrupted
+from .rank_errors import Interrupted, RankError, RankTimeoutError, interrupted, named
 from .ship import ship
 
-__all__ = ["RankError", "RankTimeoutError", "launch", "progress", "restart", "shutdown"]
+__all__ = ["RankError", "RankTimeoutError", "launch", "progress", "restart", "shutdown", "use"]
 
 DEFAULT_RANKS = 4
 DEFAULT_MAX_RANKS = 16
@@ -40,8 +40,9 @@ DEFAULT_MAX_RANKS = 16
 _lock = threading.RLock()  # held by the launch that is going on
 _changing = threading.Lock()  # held by the thread that starts or ends ranks
 _turn: object = None  # of the launch, shutdown or restart that came last, see `_take_turn`
-_Key = tuple[int, str, str | None]  # world size, backend, device
+_Key = tuple[int, str, str | None, Any]  # world size, backend, device, `cluster.Hosts` or None
 _pools: dict[_Key, Pool] = {}
+_hosts: Any = None  # `cluster.Hosts` in use; None: this machine
 
 
 def launch(
@@ -52,6 +53,7 @@ def launch(
     device: str | None = None,
     backend: str | None = None,
     progress: Callable[[int, int, str], Any] | bool | None = None,
+    cluster: Any = None,
     **kwargs: Any,
 ) -> list[Any]:
     """Run ``fn(*args, **kwargs)`` on every rank and return all results in rank order.
@@ -69,6 +71,7 @@ def launch(
     backend : "tpviz" (None), "gloo" or "nccl". Ranks of the plain two are new for each launch.
     progress : None shows the start of ranks and the reports of ``tpviz.progress`` as suits a
         notebook or a terminal, False hides them, a function ``(done, total, text)`` receives them.
+    cluster : an ``ipyparallel.Client`` whose hosts have the ranks, as `use` sets for all calls.
 
     Raises
     ------
@@ -84,7 +87,8 @@ def launch(
 
         return torchrun.run(fn, args, kwargs, world_size, timeout, device, backend, progress)
     world_size = check_world_size(DEFAULT_RANKS if world_size is None else world_size)
-    key = world_size, backend or "tpviz", device
+    hosts = _hosts if cluster is None else _hosts_of(cluster)
+    key = world_size, backend or "tpviz", device, hosts
     try:
         return _shown(key, ship(fn, args, kwargs), timeout, bar.viewer(progress))
     except (RankError, RankTimeoutError) as error:
@@ -130,7 +134,7 @@ def _run(key: _Key, payload: bytes, timeout: float | None, show: bar.ProgressVie
     except BaseException as error:
         try:
             if isinstance(error, KeyboardInterrupt):
-                raise interrupted(pool.states()) from None
+                raise interrupted(pool.states(), pool.hosts) from None
         finally:
             shielded(lambda: _end_ranks(turn))
         raise
@@ -152,7 +156,7 @@ def _new_ranks(key: _Key, turn: object):
         old = _pools.get(key)
         taken = old if old and old.take() else None  # of an interrupted launch that started them
         if old and not taken and (dead := old.dead()):
-            said = "; ".join(f"rank {rank} {how}" for rank, how in dead.items())
+            said = "; ".join(f"{named([rank], old.hosts)} {how}" for rank, how in dead.items())
             print(f"[tpviz] since the last call, {said}: starting new ranks")
         elif old and not taken and old.edited:
             said = ", ".join(old.edited)
@@ -214,6 +218,59 @@ def start_server() -> None:
             server.ensure()
     finally:
         _changing.release()
+
+
+def use(client: Any, interface: str | None = None) -> None:
+    """Take ranks from the hosts of a cluster from now on; ``use(None)`` returns to this machine.
+
+    Ranks are numbered host by host, as many on each as possible evenly. They run in the environment
+    of their engine, with this process's ``TPVIZ_`` variables; in its working directory and with its
+    import path as far as a host has them.
+
+    Parameters
+    ----------
+    client : an ``ipyparallel.Client``: one engine of each host holds its ranks (tpviz[cluster]).
+    interface : name of the network interface between hosts, such as ``"eth0"``; None takes one with
+        a route, which is said.
+
+    Raises
+    ------
+    ImportError : ipyparallel is not installed.
+    RuntimeError : no engine answers.
+    ValueError : hosts have other versions of tpviz, torch or Python than others or this process,
+        or do not reach each other.
+    """
+    global _hosts
+    _refuse_nesting()
+    hosts = None if client is None else _hosts_of(client, interface)
+    if hosts:
+        hosts.refresh()
+        atexit.unregister(_at_exit)  # to run before whatever ends the client, which is older
+        atexit.register(_at_exit)
+    with _lock:
+        old, _hosts = _hosts, hosts
+        if old not in (None, hosts):
+            _take_turn()
+            pools = [pool for key, pool in _pools.items() if key[3] is old]
+            shielded(lambda: _end_pools(pools))
+
+
+def _hosts_of(client: Any, interface: str | None = None):
+    """The hosts of a client's engines, the same for the same client and interface."""
+    try:
+        import ipyparallel
+    except ImportError:
+        raise ImportError(
+            "several hosts need ipyparallel: pip install 'tpviz[cluster]' here and on each host"
+        ) from None
+    if not isinstance(client, ipyparallel.Client):
+        raise ValueError(f"a cluster is an ipyparallel.Client, not {client!r}; None: this machine")
+    from .cluster import Hosts
+
+    for hosts in (_hosts, *(key[3] for key in _pools)):
+        if hosts and hosts.client is client and interface in (None, hosts.interface):
+            return hosts
+    return Hosts(client, interface)
 
 
 def shutdown() -> None:

@@ -13,33 +13,34 @@ _OF_GLOO = b"[Gloo] Rank "  # torch 2.9 and 2.10 print such a line for each grou
 
 
 class Tail:
-    """Follows one rank's output file and prints its complete lines as ``[rank 2] ...``.
+    """Follows one rank's output file and gives its complete lines as ``[rank 2] ...``.
 
-    Lines go to the caller's ``sys.stdout``, looked up at each print, so that a notebook shows
-    them under the cell that is running.
+    path : the file. name : of the rank, such as ``rank 2``.
     """
 
-    def __init__(self, path: str | os.PathLike[str], rank: int):
+    def __init__(self, path: str | os.PathLike[str], name: str):
         self._fd = os.open(path, os.O_RDONLY | os.O_CREAT, 0o600)
-        self._label = f"[rank {rank}] "
+        self._label = f"[{name}] "
         self._rest = b""
         self._shown = 0
 
-    def pump(self, everything: bool = False) -> None:
-        """Print the lines that are new; with ``everything`` also a last line without its end."""
+    def pump(self, everything: bool = False) -> str:
+        """The lines that are new; with ``everything`` also a last line without its end."""
+        said = ""
         while data := os.read(self._fd, _CHUNK):
             *lines, self._rest = (self._rest + data).split(b"\n")
-            self._print(lines)
+            said += self._labelled(lines)
             if not everything:
                 break  # a rank that never stops printing must not hide its time-out
         if everything and self._rest:
-            self._print([self._rest])
+            said += self._labelled([self._rest])
             self._rest = b""
+        return said
 
-    def _print(self, lines):
+    def _labelled(self, lines):
         lines = [line for line in lines if not line.startswith(_OF_GLOO)]
-        if not lines or self._shown > _MOST or sys.stdout is None:  # closed
-            return
+        if not lines or self._shown > _MOST:
+            return ""
         # A progress bar rewrites its line after "\r": keep what a terminal would end up showing.
         texts = (line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines)
         said = "".join(f"{self._label}{text}\n" for text in texts)
@@ -47,8 +48,7 @@ class Tail:
         if self._shown > _MOST:
             word = "[tpviz] cut after 1 MB of output; let the rank write more to a file of yours"
             said = f"{said[:left]}\n{self._label}{word}\n"
-        sys.stdout.write(said)
-        sys.stdout.flush()
+        return said
 
     def rewind(self) -> None:
         """Empty a file that has grown large, and count anew; call it when the rank is idle."""
@@ -57,10 +57,19 @@ class Tail:
             os.truncate(f"/proc/self/fd/{self._fd}", 0)
             os.lseek(self._fd, 0, os.SEEK_SET)
 
-    def finish(self) -> None:
-        """Print what is left and close the file."""
-        self.pump(everything=True)
+    def finish(self) -> str:
+        """What is left; closes the file."""
+        said = self.pump(everything=True)
         os.close(self._fd)
+        return said
+
+
+def show(said: str) -> None:
+    """Print lines of ranks on the caller's ``sys.stdout``, looked up at each print, so that a
+    notebook shows them under the cell that is running."""
+    if said and sys.stdout is not None:  # closed
+        sys.stdout.write(said)
+        sys.stdout.flush()
 
 
 # -- a rank's standard output and error ------------------------------------------------------------

@@ -234,9 +234,12 @@ def _lacking(rank, wait, places, halted):
 
 
 class RankWatch:
-    """Watches for deadlocks: a state counts as certain if it lasts for ``apart`` seconds."""
+    """Watches for deadlocks: a state counts as certain if it lasts for ``apart`` seconds.
 
-    def __init__(self, places: Places, apart: float = 1.0, every: float = 0.25):
+    places : what has a ``read()`` as `Places` has.
+    """
+
+    def __init__(self, places: Any, apart: float = 1.0, every: float = 0.25):
         self._places, self._apart, self._every = places, apart, every
         self._seen: Any = {}
         self._since = self._last = 0.0

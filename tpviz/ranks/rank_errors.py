@@ -1,4 +1,7 @@
-"""Errors of ranks, worded for the person who wrote the function that ran there."""
+"""Errors of ranks, worded for the person who wrote the function that ran there.
+
+``hosts`` is of each rank its host's name, where the world has several hosts; else it is empty.
+"""
 
 import linecache
 import os
@@ -53,48 +56,66 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
-def interrupted(states: dict[int, str]) -> Interrupted:
+Hosts = Sequence[str]
+
+
+def interrupted(states: dict[int, str], hosts: Hosts = ()) -> Interrupted:
     """The `Interrupted` error of a launch that was stopped. states : rank -> what it was doing."""
-    return Interrupted("; ".join(["the ranks were stopped", *_alike(states)]))
+    return Interrupted("; ".join(["the ranks were stopped", *_alike(states, hosts)]))
 
 
 def raised(
-    rank: int, failure: dict[str, str], others: dict[int, str], reason: str = ""
+    rank: int,
+    failure: dict[str, str],
+    others: dict[int, str],
+    reason: str = "",
+    hosts: Hosts = (),
 ) -> RankError:
     """The error for a rank that raised ``failure`` (type, message, traceback as text)."""
     text = with_source(failure["traceback"]).rstrip()
-    head = _because(reason, f"rank {rank} {_in_full(failure)}")
+    head = _because(reason, f"{named([rank], hosts)} {_in_full(failure)}")
     hint = ""
     if failure["type"] in ("ModuleNotFoundError", "AttributeError"):
         hint = "\n(Ranks keep the modules they have loaded; tpviz.restart() loads edited code.)"
-    return RankError(f"{head}\n\n{text}{hint}{listed(others)}", rank, text, others)
+    return RankError(f"{head}\n\n{text}{hint}{listed(others, hosts=hosts)}", rank, text, others)
 
 
-def died(rank: int, exitcode: int | None, others: dict[int, str], reason: str = "") -> RankError:
-    """The error for a rank whose process ended without an answer."""
-    head = _because(reason, f"rank {rank} {end_of(exitcode)}")
-    return RankError(f"{head}{listed(others)}", rank, "", others)
+def died(
+    rank: int, how: str, others: dict[int, str], reason: str = "", hosts: Hosts = ()
+) -> RankError:
+    """The error for a rank whose process ended without an answer. how : as `end_of` says it."""
+    head = _because(reason, f"{named([rank], hosts)} {how}")
+    return RankError(f"{head}{listed(others, hosts=hosts)}", rank, "", others)
 
 
 def timed_out(
-    timeout: float, states: dict[int, str], what: str = "finish", reason: str = ""
+    timeout: float,
+    states: dict[int, str],
+    what: str = "finish",
+    reason: str = "",
+    hosts: Hosts = (),
 ) -> RankTimeoutError:
     """The error for ranks that were still busy after ``timeout`` seconds."""
     head = _because(reason, f"ranks did not {what} within the time-out of {timeout:g} s")
-    return RankTimeoutError(f"{head}{listed(states, 'State of each rank')}", states)
+    return RankTimeoutError(f"{head}{listed(states, 'State of each rank', hosts)}", states)
 
 
-def deadlock(reason: str, states: dict[int, str]) -> RankTimeoutError:
+def deadlock(reason: str, states: dict[int, str], hosts: Hosts = ()) -> RankTimeoutError:
     """The `RankTimeoutError` of ranks that would never finish, before the time-out."""
     head = f"{reason}: a deadlock, so the ranks were stopped before the time-out"
-    return RankTimeoutError(f"{head}{listed(states, 'State of each rank')}", states)
+    return RankTimeoutError(f"{head}{listed(states, 'State of each rank', hosts)}", states)
 
 
 def _because(reason: str, head: str) -> str:
     return f"{reason}: {head}" if reason else head
 
 
-def reason(vain: dict[int, list[int]], texts: dict[int, str], finished: Collection[int]) -> str:
+def reason(
+    vain: dict[int, list[int]],
+    texts: dict[int, str],
+    finished: Collection[int],
+    hosts: Hosts = (),
+) -> str:
     """A sentence on why ranks cannot go on; "" if all can.
 
     vain : rank -> those for which it waits in vain.
@@ -103,11 +124,11 @@ def reason(vain: dict[int, list[int]], texts: dict[int, str], finished: Collecti
     waits: dict[tuple[str, str, bool], list[int]] = {}
     for rank, peers in sorted(vain.items()):
         gone = [peer for peer in peers if peer in finished]
-        key = texts[rank].removeprefix("waiting in "), _ranks(gone or peers), bool(gone)
+        key = texts[rank].removeprefix("waiting in "), named(gone or peers, hosts), bool(gone)
         waits.setdefault(key, []).append(rank)
     done = [
         f"{peers} finished and never join{'' if ',' in peers else 's'} {call}, in which "
-        f"{_ranks(ranks)} wait{'s' * (len(ranks) == 1)}"
+        f"{named(ranks, hosts)} wait{'s' * (len(ranks) == 1)}"
         for (call, peers, gone), ranks in waits.items()
         if gone
     ]
@@ -115,7 +136,7 @@ def reason(vain: dict[int, list[int]], texts: dict[int, str], finished: Collecti
         done[0]
         if done
         else "; ".join(
-            f"{_ranks(ranks)} wait{'s' * (len(ranks) == 1)} for {peers} in {call}"
+            f"{named(ranks, hosts)} wait{'s' * (len(ranks) == 1)} for {peers} in {call}"
             for (call, peers, _), ranks in waits.items()
         )
     )
@@ -126,7 +147,7 @@ _EQUAL = "all_reduce broadcast reduce all_gather reduce_scatter gather scatter s
 _CALL = re.compile(r"(\w+) (#\d+ .*), (\d+) bytes")
 
 
-def clash(texts: dict[int, str]) -> str:
+def clash(texts: dict[int, str], hosts: Hosts = ()) -> str:
     """The sizes of one collective, or of a message at its two ends, where ranks disagree on them,
     by what each has written on the board; else ""."""
     sizes: dict[tuple[str, str], dict[str, list[int]]] = {}
@@ -137,7 +158,7 @@ def clash(texts: dict[int, str]) -> str:
             sizes.setdefault((kind, call[2]), {}).setdefault(call[3], []).append(rank)
     for (kind, call), found in sizes.items():
         if len(found) > 1:
-            sides = [f"{size} bytes on {_ranks(ranks)}" for size, ranks in found.items()]
+            sides = [f"{size} bytes on {named(ranks, hosts)}" for size, ranks in found.items()]
             return f"{kind} {call} has {' and '.join(sides)}"
     return ""
 
@@ -173,23 +194,30 @@ def end_of(exitcode: int | None) -> str:
     return f"was killed by {name} (signal {-exitcode}{hint})"
 
 
-def listed(states: dict[int, str], title: str = "The other ranks") -> str:
+def listed(states: dict[int, str], title: str = "The other ranks", hosts: Hosts = ()) -> str:
     """A line per state, with the ranks in it, under a title; nothing when there is no rank."""
     if not states:
         return ""
-    return f"\n\n{title}:" + "".join(f"\n  {line}" for line in _alike(states))
+    return f"\n\n{title}:" + "".join(f"\n  {line}" for line in _alike(states, hosts))
 
 
-def _alike(states: dict[int, str]) -> list[str]:
+def _alike(states: dict[int, str], hosts: Hosts) -> list[str]:
     """A line for all ranks in the same state."""
     alike: dict[str, list[int]] = {}
     for rank, text in sorted(states.items()):
         alike.setdefault(text, []).append(rank)
-    return [f"{_ranks(ranks)}: {text}" for text, ranks in alike.items()]
+    return [f"{named(ranks, hosts)}: {text}" for text, ranks in alike.items()]
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+def named(ranks: Sequence[int], hosts: Hosts = ()) -> str:
+    """``"ranks 0, 1 on alpha, rank 2 on beta"``."""
+    of: dict[str, list[int]] = {}
+    for rank in ranks:
+        of.setdefault(hosts[rank] if hosts else "", []).append(rank)
+    return ", ".join(
+        f"rank{'s' * (len(mine) > 1)} {', '.join(map(str, mine))}{f' on {host}' if host else ''}"
+        for host, mine in of.items()
+    )
 
 
 def with_source(text: str) -> str:

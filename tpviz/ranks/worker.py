@@ -59,7 +59,7 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
     global rank, _pipe, _owner, _job
     rank, _pipe, _owner = spec.rank, pipe, os.getpid()
     board.attach(os.path.join(spec.folder, "board"), rank)
-    places.attach(os.path.join(spec.folder, "places"), rank, spec.world_size)
+    places.attach(os.path.join(spec.folder, "places"), rank, spec.world.world_size)
     _show_stack_on_signal(os.path.join(spec.folder, f"stack-{rank}"))
     try:
         info = _join(spec)
@@ -89,20 +89,39 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
 
 def _join(spec):
     torch.set_num_threads(1)
-    device, inner = choose_device(spec.device, spec.rank, spec.world_size)
-    if spec.backend == "nccl" and inner != "nccl":
+    world = spec.world
+    local = spec.rank - world.local.start, len(world.local)
+    device, inner = choose_device(world.device, *local)
+    if world.backend == "nccl" and inner != "nccl":
+        where = f" of {world.host}" if world.host else ""
         raise ValueError(
-            f"backend='nccl' needs a GPU per rank: {torch.cuda.device_count()} GPUs, "
-            f"{spec.world_size} ranks; use backend='gloo' or leave it out"
+            f"backend='nccl' needs a GPU per rank: {torch.cuda.device_count()} GPUs{where}, "
+            f"{len(world.local)} ranks; use backend='gloo' or leave it out"
         )
     # update() with names, as `_pipe.send`, looks at many classes, and so copies their pages.
     os.environ |= {"TPVIZ_INNER": inner, "TPVIZ_DEVICE": device}
-    store = dist.FileStore(os.path.join(spec.folder, "rendezvous"), spec.world_size)  # pyright: ignore[reportPrivateImportUsage]
+    store = _store(spec)
     store.set_timeout(_NEVER)
     dist.init_process_group(
-        spec.backend, store=store, rank=spec.rank, world_size=spec.world_size, timeout=_NEVER
+        world.backend, store=store, rank=spec.rank, world_size=world.world_size, timeout=_NEVER
     )
     return {"device": device, "inner": inner}
+
+
+def _store(spec):
+    """Where ranks meet: a file, or a store that rank 0 serves on one address, never on all."""
+    world = spec.world
+    if world.address is None:
+        return dist.FileStore(os.path.join(spec.folder, "rendezvous"), world.world_size)  # pyright: ignore[reportPrivateImportUsage]
+    (name, port), ours = world.address, spec.listening
+    return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        name,
+        port,
+        world.world_size,
+        ours is not None,
+        wait_for_workers=False,
+        master_listen_fd=ours.detach() if ours else None,
+    )
 
 
 def _run(payload):

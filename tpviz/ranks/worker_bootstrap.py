@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 from multiprocessing.connection import Connection, wait
@@ -27,13 +28,28 @@ OWN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", *THREADS
 """Variables that are a rank's own, whatever its caller's are."""
 
 
+class WorldSpec(NamedTuple):
+    """What ranks of one world on one host have in common.
+
+    A world on one host meets in a file. One on several meets at ``address``, in a store of rank 0,
+    which listens on that address alone; there ``interface`` carries this host's messages.
+    """
+
+    world_size: int
+    backend: str
+    device: str | None
+    local: range  # ranks on this host
+    address: tuple[str, int] | None = None  # of rank 0's store
+    interface: str | None = None
+    host: str = ""  # its name, where a world has several
+
+
 class RankSpec(NamedTuple):
     """All that a new rank is told: the fork server's own environment and path may be stale."""
 
     rank: int
-    world_size: int
-    backend: str
-    device: str | None
+    world: WorldSpec
+    listening: socket.socket | None  # rank 0's, bound to the world's address
     folder: str
     cleanup_dirs: list[str]  # directories that nobody needs once the caller is gone
     env: dict[str, str]
@@ -71,10 +87,13 @@ def start_rank(
 
 
 def _own_environment(spec):
-    rank, size = spec.rank, spec.world_size
-    own: dict[str, int | str] = dict(zip(OWN, (rank, rank, size, size, *[1] * len(THREADS))))
+    rank, world = spec.rank, spec.world
+    sizes = rank, rank - world.local.start, world.world_size, len(world.local)
+    own: dict[str, int | str] = dict(zip(OWN, (*sizes, *[1] * len(THREADS))))
+    if world.interface:
+        own["GLOO_SOCKET_IFNAME"] = world.interface
     # Ranks of one machine talk over loopback, whatever the machine's name resolves to.
-    if os.path.exists("/sys/class/net/lo") and "GLOO_SOCKET_IFNAME" not in os.environ:
+    elif os.path.exists("/sys/class/net/lo") and "GLOO_SOCKET_IFNAME" not in os.environ:
         own["GLOO_SOCKET_IFNAME"] = "lo"
     return {name: str(value) for name, value in own.items()}
 

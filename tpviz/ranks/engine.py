@@ -1,0 +1,257 @@
+"""What an engine of a cluster runs: the ranks of its host, for a caller elsewhere.
+
+An engine never waits for ranks: each function here returns within moments, so the engine can always
+be asked, and told to end ranks that hang in a collective. Ranks end with their engine (its life
+pipes, see `worker_bootstrap`), and where nothing is heard of their caller for `SILENCE` seconds.
+Nothing here imports torch, which the fork server and the ranks have.
+"""
+
+import os
+import platform
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+import tpviz
+
+from . import server
+from .host_ranks import Heard, HostRanks, Surroundings
+from .hosts import host
+from .places import RankPlace
+from .worker_bootstrap import WorldSpec
+
+SILENCE = 8.0  # seconds after which an end that says nothing is taken for gone
+_KNOCK = 2.0  # seconds for a connection between two hosts
+_LOOK = 0.5  # seconds between two looks at how long a caller has been silent
+
+
+# -- what is here ----------------------------------------------------------------------------------
+class HostFacts(NamedTuple):
+    """What a host says of itself before its first ranks."""
+
+    name: str
+    clock: str  # the mark of its clock, see `hosts.host`
+    versions: dict[str, str]
+    addresses: list[tuple[str, str]]  # (interface, IPv4 address), loopback last
+
+
+def versions() -> dict[str, str]:
+    """What must be the same wherever ranks of one world run."""
+    python = ".".join(platform.python_version_tuple()[:2])  # functions travel as bytecode
+    return {"tpviz": tpviz.__version__, "torch": metadata.version("torch"), "Python": python}
+
+
+def facts(interface: str | None = None) -> HostFacts:
+    """What this host says of itself; with the addresses of one interface, or of all."""
+    import psutil  # ipyparallel brings it, so every engine has it
+
+    interface = interface or os.environ.get("GLOO_SOCKET_IFNAME")
+    found = [
+        (name, entry.address)
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family == socket.AF_INET and interface in (None, name)
+    ]
+    name, clock = host()
+    return HostFacts(name, clock, versions(), sorted(found, key=lambda a: a[1].startswith("127.")))
+
+
+# -- which way hosts reach each other --------------------------------------------------------------
+_doors: list[socket.socket] = []
+
+
+def open_doors(addresses: Sequence[str]) -> list[int]:
+    """Listen at each address for a moment; the ports."""
+    for door in _doors:
+        door.close()
+    _doors[:] = [_listening(address) for address in addresses]
+    return [door.getsockname()[1] for door in _doors]
+
+
+def knock(doors: Sequence[tuple[str, int]], word: str) -> list[str]:
+    """Say ``word`` at each door (address, port) of another host; the address of this host from
+    which each was reached, "" where none was."""
+    found = []
+    for door in doors:
+        try:
+            with socket.create_connection(door, _KNOCK) as way:
+                way.sendall(f"{word}\n".encode())
+                found.append(way.getsockname()[0])
+        except OSError:
+            found.append("")
+    return found
+
+
+def close_doors() -> list[list[str]]:
+    """Listen no more; at each door, the words that were said."""
+    said = []
+    for door in _doors:
+        door.setblocking(False)
+        words = []
+        with suppress(OSError):
+            while True:
+                way, _ = door.accept()
+                with way, suppress(OSError):
+                    way.settimeout(_KNOCK)
+                    words.append(way.recv(100).decode(errors="replace").strip())
+        door.close()
+        said.append(words)
+    _doors.clear()
+    return said
+
+
+def _listening(address):
+    door = socket.socket()
+    try:
+        door.bind((address, 0))
+        door.listen(128)
+    except OSError:
+        door.close()
+        raise
+    return door
+
+
+# -- ranks -----------------------------------------------------------------------------------------
+class Seen(NamedTuple):
+    """What a caller is told of the ranks of one host."""
+
+    heard: Sequence[Heard] = ()
+    printed: str = ""
+    dead: dict[int, tuple[str, str]] = {}  # rank -> (how it ended, a reason or "")
+    boards: dict[int, tuple[str, float]] = {}
+    places: dict[int, RankPlace] = {}
+    edited: Sequence[str] = ()
+    whole: bool = False  # whether the ranks' files are there
+
+
+class _Held:
+    """Ranks of one world on this host: a thread starts them, and they end in time."""
+
+    def __init__(self, world: WorldSpec, surroundings: Surroundings, listening: Any):
+        self.world, self.lock = world, threading.Lock()
+        self.spoken = monotonic()  # when the caller last spoke
+        self.ranks: HostRanks | None = None
+        self.over: str = ""  # why there are no ranks any more
+        what = world, _here(surroundings), listening
+        self._starting = threading.Thread(target=self._start, args=what, daemon=True)
+        self._starting.start()
+
+    def _start(self, *what):
+        try:
+            ranks = HostRanks(*what)
+        except BaseException as error:
+            self.over = self.over or f"could not start: {type(error).__name__}: {error}"
+            return
+        with self.lock:
+            self.ranks = ranks
+            if self.over:  # given up meanwhile
+                ranks.kill()
+
+    def exchange(self, seconds, job):
+        self.spoken = monotonic()
+        if self.ranks is None and not self.over:
+            self._starting.join(seconds)
+        with self.lock:
+            if self.over or self.ranks is None:
+                gone = self.world.local if self.over else ()
+                return Seen(dead={r: (self.over, "") for r in gone}, whole=not self.over)
+            if job:
+                number, payload, surroundings = job
+                self.ranks.begin(number, payload, _here(surroundings))
+            heard = new = self.ranks.listen(seconds)
+            while new and all(message for _, message in new):
+                heard += (new := self.ranks.listen(0))
+            dead = {rank: self.ranks.ending(rank) for rank in self.ranks.dead()}
+            dead |= {rank: self.ranks.ending(rank) for rank, m in heard if m is None}
+            answered = {rank for rank, message in heard if message and message[0] != "progress"}
+            return Seen(
+                [(rank, message) for rank, message in heard if message],
+                self.ranks.printed(answered),
+                dead,
+                self.ranks.boards(),
+                self.ranks.places(),
+                self.ranks.edited(),
+                self.ranks.look(),
+            )
+
+    def end(self, why):
+        with self.lock:
+            self.over = self.over or why
+            return self.ranks.kill() if self.ranks else ""
+
+
+_held: dict[str, _Held] = {}
+_guards: list[threading.Thread] = []
+
+
+def _here(surroundings: Surroundings) -> Surroundings:
+    """Where ranks run for a caller elsewhere: in this engine's environment, with the caller's
+    variables of tpviz; in the caller's directory, and with its import path, as far as the host has
+    them, as with a network file system."""
+    env, path, cwd = surroundings
+    own_env, own_path, own_cwd = server.surroundings()
+    own_env |= env
+    own_path += [p for p in path if p not in own_path and os.path.isdir(p)]
+    return own_env, own_path, cwd if cwd and os.path.isdir(cwd) else own_cwd
+
+
+def start(key: str, world: WorldSpec, surroundings: Surroundings) -> tuple[str, int] | None:
+    """Begin to start ranks, known as ``key`` from now on; the address at which the world meets.
+
+    With rank 0 here, its port is chosen now, where ``world`` has 0 for it.
+    """
+    listening = None
+    if world.address and 0 in world.local:
+        listening = _listening(world.address[0])
+        world = world._replace(address=listening.getsockname())
+    _held[key] = _Held(world, surroundings, listening)
+    if not any(guard.is_alive() for guard in _guards):
+        _guards[:] = [threading.Thread(target=_guard, daemon=True)]
+        _guards[0].start()
+    return world.address
+
+
+def exchange(key: str, seconds: float, job: tuple[int, bytes, Surroundings] | None = None) -> Seen:
+    """Begin a job, if there is one (number, payload, surroundings of the caller); then what is new
+    of the ranks, waited for so many seconds at most."""
+    return _held[key].exchange(seconds, job)
+
+
+def finish(key: str) -> Seen:
+    """All ranks of the world have answered: those here leave the job's groups."""
+    held = _held[key]
+    return Seen(printed=held.ranks.finish() if held.ranks and not held.over else "", whole=True)
+
+
+def lines(key: str, ranks: Sequence[int]) -> dict[int, str]:
+    """Where ranks are in the user's code, as ``HostRanks.lines`` says it."""
+    held = _held[key]
+    return held.ranks.lines(ranks) if held.ranks and not held.over else {}
+
+
+def beat(keys: Sequence[str]) -> None:
+    """The caller of these ranks is there."""
+    for held in map(_held.get, keys):
+        if held:
+            held.spoken = monotonic()
+
+
+def end(key: str) -> str:
+    """End ranks; what they had still printed."""
+    held = _held.pop(key, None)
+    return held.end("was ended by its caller") if held else ""
+
+
+def _guard():
+    """End the ranks of callers that are silent; runs as long as there are any ranks."""
+    while _held:
+        sleep(_LOOK)
+        for key, held in list(_held.items()):
+            if not held.over and monotonic() - held.spoken > SILENCE:
+                held.end(f"was ended: nothing was heard of its caller for {SILENCE:g} s")
+            if held.over and monotonic() - held.spoken > 100 * SILENCE:
+                _held.pop(key, None)
