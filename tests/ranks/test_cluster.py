@@ -22,8 +22,12 @@ def client():
     with ipyparallel.Cluster(n=2, log_level=40) as client:
         client.wait_for_engines(2, timeout=60)
         for number, name in enumerate(("alpha", "beta")):
-            client[number].execute(f"import os; os.environ['TPVIZ_HOST'] = {name!r}", block=True)
+            _name(client, number, name)
         yield client
+
+
+def _name(client, number, host):
+    client[number].execute(f"import os; os.environ['TPVIZ_HOST'] = {host!r}", block=True)
 
 
 @pytest.fixture
@@ -167,9 +171,8 @@ def test_a_fault_names_rank_host_and_collective_and_the_next_launch_works(hosts,
     with pytest.raises(kind) as error:
         tv.launch(_fails, how, world_size=4, timeout=5)
     assert text in str(error.value)
-    others = str(error.value)
-    assert "ranks 0, 1 on alpha" in others and "rank 3 on beta" in others
-    assert "in barrier #" in others
+    for other in ("rank 3 on beta", "on alpha", "in barrier #"):
+        assert other in str(error.value)
     assert _ranks_of(hosts) == []
     assert tv.launch(_sum, 1, world_size=4) == [4.0] * 4
 
@@ -280,3 +283,44 @@ def test_verbs_know_nothing_of_it(hosts):
     assert tv.verify(tv.Megatron(tp=2) * tv.DataParallel(dp=2), gpt).ok
     trace = tv.run(tv.Megatron(tp=4), gpt)
     assert [trace.meta["hosts"][rank][0] for rank in range(4)] == ["alpha", "alpha", "beta", "beta"]
+
+
+def test_an_engine_that_stands_still_is_out_of_reach_and_its_ranks_end_when_it_goes_on(
+    hosts, capsys
+):
+    tv.launch(_sum, 1, world_size=4)
+    (engine,) = hosts[[1]].apply_sync(os.getpid)
+    threading.Timer(1.0, os.kill, (engine, signal.SIGSTOP)).start()
+    begun = time.monotonic()
+    try:
+        with pytest.raises(tv.RankError, match="rank 2 on beta is out of reach: engine 1 has not"):
+            tv.launch(_fails, _sleep, world_size=4)
+        assert time.monotonic() - begun < 1.0 + 10.0
+        assert tv.launch(_sum, 1, world_size=2) == [2.0] * 2
+        assert "ranks run on alpha (engine 0); without beta (engine 1" in capsys.readouterr().out
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    until = time.monotonic() + 10
+    while len(_ranks_of(hosts)) > 2 and time.monotonic() < until:
+        time.sleep(0.2)
+    assert len(_ranks_of(hosts)) == 2, "those of the last launch"
+    tv.shutdown()
+    assert tv.launch(_where, world_size=2)[1][1] == "beta", "it is there again"
+
+
+def test_an_engine_that_dies_is_named_and_others_go_on_without_it(hosts, capsys):
+    tv.launch(_sum, 1, world_size=4)
+    (engine,) = hosts[[1]].apply_sync(os.getpid)
+    threading.Timer(1.0, os.kill, (engine, signal.SIGKILL)).start()
+    begun = time.monotonic()
+    with pytest.raises(tv.RankError, match="rank 2 on beta is "):
+        tv.launch(_fails, _sleep, world_size=4)
+    assert time.monotonic() - begun < 1.0 + 10.0
+    assert tv.launch(_sum, 1, world_size=4) == [4.0] * 4
+    assert "without beta (engine 1" in capsys.readouterr().out
+    assert {where[1] for where in tv.launch(_where, world_size=4)} == {"alpha"}
+    hosts.cluster.start_engines_sync(1)
+    hosts.wait_for_engines(n=2, timeout=60)
+    _name(hosts, max(hosts.ids), "beta")
+    tv.shutdown()
+    assert [where[1] for where in tv.launch(_where, world_size=2)] == ["alpha", "beta"]

@@ -25,6 +25,7 @@ _TICK = 0.05  # seconds between two looks at what ranks print
 _START_LIMIT = 120.0  # seconds; a first start on a busy machine imports torch once
 _TIDY_LIMIT = 5.0  # seconds for a rank to undo what a job did to it, before it is replaced
 _GRACE = 0.25  # seconds for other ranks to report after one has failed
+_LOST_GRACE = 9.0  # and for a host to be known as lost, where ranks of others miss those there
 
 
 class Pool:
@@ -174,12 +175,13 @@ class Pool:
     def _blame(self, failures, answers, show):
         """The error for the rank it began with: one that died, else the first that raised."""
         first = min(failures)  # among failures that arrive together
-        until = monotonic() + _GRACE
+        until = monotonic() + self._grace(failures)
         while (left := until - monotonic()) > 0 and len(failures) + len(answers) < self.world_size:
             new = self._listen(answers, left, show)
             failures.update(new)
             if None in new.values():
                 break
+            until = min(until, monotonic() + self._grace(failures))
         states = self.states(answers, failures)
         dead = [rank for rank, failure in failures.items() if failure is None]
         if dead:
@@ -192,6 +194,11 @@ class Pool:
         full = server.full() if _NO_SPACE in failures[first]["message"] else ""
         reason = self._clash() or full
         return rank_errors.raised(first, failures[first], states, reason, self.hosts)
+
+    def _grace(self, failures):
+        """Seconds to wait for what it began with: the loss of a host is known last of all."""
+        only_follow = all(rank_errors.follows(failure) for failure in failures.values())
+        return _LOST_GRACE if self.hosts and only_follow else _GRACE
 
     def _death(self, rank, states):
         others = {r: s for r, s in states.items() if r != rank}
