@@ -6,7 +6,7 @@
 
 Engines run nothing but `engine`, whose calls return at once, so no rank that hangs can keep one:
 this process asks them again and again, and decides. What a `Pool` asks of ranks is asked here of
-all hosts together (`ClusterRanks`). ``docs/adr/0068`` has the reasons.
+all hosts together (`ClusterRanks`). ``docs/adr/0071`` has the reasons.
 """
 
 import os
