@@ -22,7 +22,7 @@ from typing import Any
 from tpviz.core.shield import shielded
 
 from . import engine as remote
-from .engine import SILENCE, HostFacts, Seen
+from .engine import SILENCE, HostFacts, HostSeen
 from .host_ranks import Heard, Surroundings
 from .places import RankPlace
 from .worker_bootstrap import WorldSpec
@@ -35,7 +35,7 @@ _STACK_LIMIT = 2.0  # seconds for an engine to ask its ranks for their stacks
 _BEAT = 2.0  # seconds between two signs of life
 
 
-class Engine:
+class ClusterEngine:
     """One engine of a client, and what its host has said of itself."""
 
     def __init__(self, client: Any, number: int):
@@ -74,7 +74,7 @@ class Hosts:
 
     def __init__(self, client: Any, interface: str | None = None):
         self.client, self.interface = client, interface
-        self.engines: list[Engine] = []  # one a host
+        self.engines: list[ClusterEngine] = []  # one a host
         self._address: str | None = None  # of the first host
         self._said = ""
         self._worlds: set[ClusterRanks] = set()
@@ -87,7 +87,9 @@ class Hosts:
         together.
         """
         before = {engine.number: engine for engine in self.engines}
-        found = [before.get(number) or Engine(self.client, number) for number in self.client.ids]
+        found = [
+            before.get(number) or ClusterEngine(self.client, number) for number in self.client.ids
+        ]
         limit = SILENCE if before else _FIRST_LIMIT
         said = answers([engine.ask(remote.facts, self.interface) for engine in found], limit)
         there, missing = [], []
@@ -199,7 +201,7 @@ def spread(world_size: int, hosts: int) -> list[int]:
 
 def _by_host(engines):
     """One engine of each host, and what to say of the others."""
-    hosts: dict[str, list[Engine]] = {}
+    hosts: dict[str, list[ClusterEngine]] = {}
     for engine in engines:
         hosts.setdefault(engine.name, []).append(engine)
     said = []
@@ -264,18 +266,18 @@ def _short(error):
 class _Part:
     """The ranks of one host, as this process last saw them."""
 
-    def __init__(self, engine: Engine, ranks: range):
+    def __init__(self, engine: ClusterEngine, ranks: range):
         self.engine, self.ranks = engine, ranks
         self.asked: deque[tuple[Future[Any], float]] = deque()  # with when each was asked
-        self.seen, self.at = Seen(whole=True), 0.0
+        self.seen, self.at = HostSeen(whole=True), 0.0
         self.lost = ""  # why nothing more is heard of it
 
     def ask(self, function: Callable[..., Any], *args: Any) -> None:
         self.asked.append((self.engine.ask(function, *args), monotonic()))
 
-    def receive(self) -> list[Seen]:
+    def receive(self) -> list[HostSeen]:
         """What the engine has answered; it is lost where that is a failure, or takes too long."""
-        new: list[Seen] = []
+        new: list[HostSeen] = []
         while self.asked and self.asked[0][0].done() and not self.lost:
             asked, _ = self.asked.popleft()
             if error := asked.exception():
@@ -300,7 +302,7 @@ class ClusterRanks:
     """The ranks of one world on several hosts: what `HostRanks` is for those of one."""
 
     def __init__(
-        self, hosts: Hosts, world: WorldSpec, engines: Sequence[Engine], counts: list[int]
+        self, hosts: Hosts, world: WorldSpec, engines: Sequence[ClusterEngine], counts: list[int]
     ):
         self._hosts, self._world, self.key = hosts, world, uuid.uuid4().hex
         starts = [sum(counts[:i]) for i in range(len(counts))]

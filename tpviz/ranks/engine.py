@@ -116,7 +116,7 @@ def _listening(address):
 
 
 # -- ranks -----------------------------------------------------------------------------------------
-class Seen(NamedTuple):
+class HostSeen(NamedTuple):
     """What a caller is told of the ranks of one host."""
 
     heard: Sequence[Heard] = ()
@@ -158,7 +158,7 @@ class _Held:
         with self.lock:
             if self.over or self.ranks is None:
                 gone = self.world.local if self.over else ()
-                return Seen(dead={r: (self.over, "") for r in gone}, whole=not self.over)
+                return HostSeen(dead={r: (self.over, "") for r in gone}, whole=not self.over)
             if job:
                 number, payload, surroundings = job
                 self.ranks.begin(number, payload, _here(surroundings))
@@ -168,7 +168,7 @@ class _Held:
             dead = {rank: self.ranks.ending(rank) for rank in self.ranks.dead()}
             dead |= {rank: self.ranks.ending(rank) for rank, m in heard if m is None}
             answered = {rank for rank, message in heard if message and message[0] != "progress"}
-            return Seen(
+            return HostSeen(
                 [(rank, message) for rank, message in heard if message],
                 self.ranks.printed(answered),
                 dead,
@@ -215,16 +215,18 @@ def start(key: str, world: WorldSpec, surroundings: Surroundings) -> tuple[str, 
     return world.address
 
 
-def exchange(key: str, seconds: float, job: tuple[int, bytes, Surroundings] | None = None) -> Seen:
+def exchange(
+    key: str, seconds: float, job: tuple[int, bytes, Surroundings] | None = None
+) -> HostSeen:
     """Begin a job, if there is one (number, payload, surroundings of the caller); then what is new
     of the ranks, waited for so many seconds at most."""
     return _held[key].exchange(seconds, job)
 
 
-def finish(key: str) -> Seen:
+def finish(key: str) -> HostSeen:
     """All ranks of the world have answered: those here leave the job's groups."""
     held = _held[key]
-    return Seen(printed=held.ranks.finish() if held.ranks and not held.over else "", whole=True)
+    return HostSeen(printed=held.ranks.finish() if held.ranks and not held.over else "", whole=True)
 
 
 def lines(key: str, ranks: Sequence[int]) -> dict[int, str]:
