@@ -35,7 +35,7 @@ test_search_experts.py::test_the_best_plan_fits_and_equals_one_process
 test_search_context.py::test_llama_of_long_sequences_on_64
 test_search_context.py::test_no_published_plan_of_long_sequences_is_faster
 test_compiled.py test_doctor.py test_interrupts.py test_leftovers.py test_torchrun.py
-test_torchrun_hosts.py test_doctor_hosts.py
+test_torchrun_hosts.py test_doctor_hosts.py test_use_hosts.py
 test_matrix.py::test_the_rule_is_what_emulated_ranks_measure
 test_experts_time.py::test_uneven_loads_cost_what_emulated_ranks_show
 test_parallel_axonn.py test_parallel_deferred.py test_parallel_equality.py

@@ -29,6 +29,7 @@ def _told():
     offsets.time = SimpleNamespace(perf_counter=clock)
     hosts.host = offsets.host = lambda: ["b", "2e"] if away else ["a", "1f"]
     try:
+        offsets.meet()
         offsets.begin()
         with tv.record() as rec, rec.step():
             time.sleep(0.3)

@@ -4,7 +4,8 @@ In a world of several clocks (`tpviz.ranks.hosts`) the first rank of each plays 
 0, before and after a job: of the shortest round trip, the answer was given in the middle, half the
 trip early or late at most. `Trace.merge` makes one time line of that.
 
-    offsets.begin()                          # on every rank, as a job begins
+    offsets.meet()                           # on every rank, once
+    offsets.begin()                          # as a job begins
     with tv.record() as rec: ...             # rec.trace has offsets.offset() in its meta
     offsets.compare()                        # as it ends, before traces are sent
 """
@@ -18,27 +19,35 @@ import torch.distributed as dist
 from .hosts import host, hosts_of_world
 
 TRIPS = 10  # at least, and as many as fit into
-SECONDS = 0.1  # for each host
+SECONDS = 0.1  # for each host; a world that serves call after call takes none
 
 _firsts: dict[str, int] = {}  # of this job's world: {mark of a clock: first rank that reads it}
+_reference = ""  # mark of rank 0's
 _offset: dict[str, Any] = {}  # of this rank, see `compare`
 
 
-def begin() -> None:
-    """A job begins: forget the clocks of the job before, and compare those of this world.
+def meet() -> None:
+    """A world has met: learn whose clock each rank reads.
 
-    A collective call of the default group, as is `compare`.
+    A collective call of the default group, as are `begin` and `compare`.
     """
-    global _offset
+    global _reference
     _firsts.clear()
     hosts = hosts_of_world()
     for rank, (_, clock) in hosts.items():
         _firsts.setdefault(clock, rank)
-    _offset = {"to": hosts[0][1], "moments": []}
-    compare()
+    _reference = hosts[0][1]
 
 
-def compare() -> None:
+def begin(seconds: float = SECONDS) -> None:
+    """A job begins in a world that has met: forget what was compared for the job before, and
+    compare clocks anew."""
+    global _offset
+    _offset = {"to": _reference, "moments": []}
+    compare(seconds)
+
+
+def compare(seconds: float = SECONDS) -> None:
     """Compare the clocks of the world with rank 0's once more; nothing where there is one clock.
 
     What `offset` gave before has the new moment too, so that a job's traces, which are sent after
@@ -49,7 +58,7 @@ def compare() -> None:
     found: list[Any] = [None]
     rank, (_, mine) = dist.get_rank(), host()
     if rank == 0:
-        found = [{clock: _ask(first) for clock, first in _firsts.items() if first}]
+        found = [{clock: _ask(first, seconds) for clock, first in _firsts.items() if first}]
     elif rank == _firsts[mine]:
         _answer()
     dist.broadcast_object_list(found, src=0)
@@ -63,11 +72,11 @@ def offset() -> dict[str, Any]:
     return _offset if _offset.get("moments") else {}
 
 
-def _ask(rank: int) -> dict[str, float]:
+def _ask(rank: int, seconds: float) -> dict[str, float]:
     """What the shortest round trip to a rank says of its clock."""
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     more, read = (torch.ones(1, dtype=torch.float64, device=device) for _ in range(2))
-    trips, end = [], time.perf_counter() + SECONDS
+    trips, end = [], time.perf_counter() + seconds
     while more:
         if len(trips) + 1 >= TRIPS and time.perf_counter() > end:
             more.zero_()  # the last one

@@ -52,6 +52,7 @@ def run(
     _join(timeout, device, backend)
     rank, _show = dist.get_rank(), show
     try:
+        offsets.meet()
         offsets.begin()
         result = fn(*args, **kwargs)
         offsets.compare()

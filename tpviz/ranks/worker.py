@@ -27,7 +27,7 @@ from torch._dynamo import trace_rules
 
 import tpviz.ranks.recorder  # noqa: F401
 
-from . import adapters, backend, board, forkserver_hooks, output, places, sources, state
+from . import adapters, backend, board, forkserver_hooks, offsets, output, places, sources, state
 from .devices import choose_device
 from .processes import set_environment
 
@@ -82,7 +82,7 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
         _apply(context)
         clean.remember_surroundings()
         begun = time()
-        _send(*_run(payload))
+        _send(*_run(payload, spec.world.address is not None))
         # after the answer: nobody waits for this one
         _send("tidy", (clean.restore(), _used(), loaded.since(begun)))
 
@@ -105,6 +105,8 @@ def _join(spec):
     dist.init_process_group(
         world.backend, store=store, rank=spec.rank, world_size=world.world_size, timeout=_NEVER
     )
+    if world.address:
+        offsets.meet()
     return {"device": device, "inner": inner}
 
 
@@ -124,10 +126,12 @@ def _store(spec):
     )
 
 
-def _run(payload):
+def _run(payload, several_hosts):
     board.write("importing the function's modules")
     try:
         function, args, kwargs = cloudpickle.loads(payload)
+        if several_hosts:
+            offsets.begin(seconds=0.0)
         board.write("running user code")
         result = function(*args, **kwargs)
         try:
