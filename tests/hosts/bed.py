@@ -46,6 +46,8 @@ def why_not() -> str:
         name for name in ("unshare", "nsenter", "ip", "mount") if not shutil.which(name)
     ]:
         return f"hosts in namespaces need {', '.join(missing)} (util-linux, iproute2)"
+    if any(Path(path).is_relative_to("/tmp") for path in (sys.prefix, sys.executable, HERE)):
+        return f"hosts have a /tmp of their own, in which {sys.executable} or {HERE} is missing"
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return "hosts in namespaces need /dev/net/tun"
     command = ["unshare", *NAMESPACES, "--fork", "--mount-proc", "--monotonic", "1"]
