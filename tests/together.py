@@ -37,7 +37,7 @@ def together(call: Callable[[Any], Any], cases: Iterable[Any]) -> dict[Any, Any]
         except _Job as job:
             key, payload = job.args
             jobs.setdefault(key, {})[case] = payload
-    for (world_size, backend, device), payloads in jobs.items():
+    for (world_size, backend, device, _), payloads in jobs.items():
         ranks = tv.launch(
             _each,
             list(payloads.values()),
