@@ -69,7 +69,7 @@ def tcp_port(frame: bytes) -> int:
 
 
 class Bridge:
-    """Frames under way, and where the addresses of devices are."""
+    """Frames in flight, and where the addresses of devices are."""
 
     def __init__(self, ports: list[Port]):
         self.ports, self.where = ports, {}

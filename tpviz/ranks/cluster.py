@@ -22,6 +22,7 @@ from typing import Any
 from tpviz.core.shield import shielded
 
 from . import engine as remote
+from . import examine
 from .engine import SILENCE, HostFacts, HostSeen
 from .host_ranks import Heard, Surroundings
 from .places import RankPlace
@@ -138,22 +139,20 @@ class Hosts:
             engine.interface = None
         if not others:
             return None
-        (addresses,) = [[address for _, address in first.facts.addresses]]
-        (ports,) = _must(answers([first.ask(remote.open_doors, addresses)], SILENCE), [first])
-        doors, words = list(zip(addresses, ports)), [uuid.uuid4().hex for _ in others]
+        addresses = [address for _, address in first.facts.addresses]
+        (doors,) = _must(answers([first.ask(remote.open_doors, addresses)], SILENCE), [first])
         limit = SILENCE * (1 + len(doors))
-        asked = [e.ask(remote.knock, doors, word) for e, word in zip(others, words)]
-        ways = _must(answers(asked, limit), others)
-        (heard,) = _must(answers([first.ask(remote.close_doors)], SILENCE), [first])
-        for number, (address, at_door) in enumerate(zip(addresses, heard)):
-            if set(words) <= set(at_door):
+        ways = _must(answers([e.ask(remote.reached, doors) for e in others], limit), others)
+        _must(answers([first.ask(examine.close_doors)], SILENCE), [first])
+        for number, (address, *_) in enumerate(doors):
+            if all(way[number] for way in ways):
                 first.interface = _interface(first, address)
                 for engine, way in zip(others, ways):
                     engine.interface = _interface(engine, way[number])
                 return address
         best = [
-            f"{e.name} reaches {[a for a, at in zip(addresses, heard) if word in at] or 'none'}"
-            for e, word in zip(others, words)
+            f"{e.name} reaches {[door[0] for door, at in zip(doors, way) if at] or 'none'}"
+            for e, way in zip(others, ways)
         ]
         asked_for = f" on {self.interface}" if self.interface else ""
         raise ValueError(

@@ -11,14 +11,13 @@ import platform
 import socket
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import metadata
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 import tpviz
 
-from . import server
+from . import examine, server
 from .host_ranks import Heard, HostRanks, Surroundings
 from .hosts import host
 from .places import RankPlace
@@ -61,47 +60,20 @@ def facts(interface: str | None = None) -> HostFacts:
 
 
 # -- which way hosts reach each other --------------------------------------------------------------
-_doors: list[socket.socket] = []
+Door = tuple[str, int, str]
+"""Address, port and word of a door, as `examine.open_door` makes it."""
 
 
-def open_doors(addresses: Sequence[str]) -> list[int]:
-    """Listen at each address for a moment; the ports."""
-    for door in _doors:
-        door.close()
-    _doors[:] = [_listening(address) for address in addresses]
-    return [door.getsockname()[1] for door in _doors]
+def open_doors(addresses: Sequence[str]) -> list[Door]:
+    """Doors at those of the addresses that this host can listen on."""
+    made = ((address, *examine.open_door(address)) for address in addresses)
+    return [(address, port, word) for address, port, word in made if port]
 
 
-def knock(doors: Sequence[tuple[str, int]], word: str) -> list[str]:
-    """Say ``word`` at each door (address, port) of another host; the address of this host from
-    which each was reached, "" where none was."""
-    found = []
-    for door in doors:
-        try:
-            with socket.create_connection(door, _KNOCK) as way:
-                way.sendall(f"{word}\n".encode())
-                found.append(way.getsockname()[0])
-        except OSError:
-            found.append("")
-    return found
-
-
-def close_doors() -> list[list[str]]:
-    """Listen no more; at each door, the words that were said."""
-    said = []
-    for door in _doors:
-        door.setblocking(False)
-        words = []
-        with suppress(OSError):
-            while True:
-                way, _ = door.accept()
-                with way, suppress(OSError):
-                    way.settimeout(_KNOCK)
-                    words.append(way.recv(100).decode(errors="replace").strip())
-        door.close()
-        said.append(words)
-    _doors.clear()
-    return said
+def reached(doors: Sequence[Door]) -> list[str]:
+    """The address of this host from which each door of another opens, "" where none does."""
+    opens = (examine.knock(*door, _KNOCK) == "open" for door in doors)
+    return [(opened and examine.route(door[0])) or "" for opened, door in zip(opens, doors)]
 
 
 def _listening(address):
@@ -151,7 +123,7 @@ class _Held:
             if self.over:  # given up meanwhile
                 ranks.kill()
 
-    def exchange(self, seconds, job):
+    def exchange(self, seconds: float, job: tuple[int, bytes, Surroundings] | None) -> HostSeen:
         self.spoken = monotonic()
         if self.ranks is None and not self.over:
             self._starting.join(seconds)
@@ -178,7 +150,7 @@ class _Held:
                 self.ranks.look(),
             )
 
-    def end(self, why):
+    def end(self, why: str) -> str:
         with self.lock:
             self.over = self.over or why
             return self.ranks.kill() if self.ranks else ""

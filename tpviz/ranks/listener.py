@@ -107,7 +107,7 @@ class Examiner:
 class _Caller(socketserver.BaseRequestHandler):
     server: "Listener"
 
-    def handle(self):
+    def handle(self) -> None:
         try:
             self._serve()
         except (OSError, ValueError):  # a stranger, or gone

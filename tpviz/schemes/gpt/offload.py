@@ -4,7 +4,7 @@ The first ``offload`` blocks of a rank do so, as Megatron-LM's ``--cpu-offloadin
 it. When a block's forward ends, the tensors that autograd keeps of it are copied to the host, under
 the next block's forward; at its end they are waited for, and the device's memory is free. A block's
 backward begins with the copy back of the block before it, and with a wait for its own: so one block
-at most is under way either way, and the device holds two of them at once (derived). The last block
+at most is in flight each way, and the device holds two of them at once (derived). The last block
 of all needs its tensors at once, and keeps them.
 
 A copy takes whole storages, once each however many tensors view them, without parameters and
@@ -36,7 +36,7 @@ def offload(module: nn.Module, count: int) -> None:
 
 
 class StorageAway:
-    """One storage that autograd keeps: its bytes are on the device, on the host, or under way."""
+    """One storage that autograd keeps: its bytes are on the device, on the host, or in flight."""
 
     def __init__(self, seen: Tensor):
         size = seen.untyped_storage().nbytes() // seen.itemsize
