@@ -12,6 +12,9 @@ def pytest_configure(config: pytest.Config) -> None:  # noqa: D103
     folder = tempfile.TemporaryDirectory(prefix="tpviz-progress-")
     config.add_cleanup(folder.cleanup)
     os.environ["TPVIZ_PROGRESS"] = os.path.join(folder.name, "progress.json")
+    # torch's idle threads otherwise spin: where processes share cores, a notebook's cell that takes
+    # 3 s of CPU time took 29. Read when torch is loaded, in kernels and scripts too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.hookimpl(optionalhook=True)

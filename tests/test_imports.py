@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -84,11 +85,13 @@ def imports_of(name, hints=False):
     """The modules of tpviz that one imports, at module level, later, or by a string that
     `import_module` is given. hints : also what only type checkers read."""
     path, found = MODULES[name], set()
+    text = path.read_text()
     package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):  # what only type checkers read is not imported
-        if not hints and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
+    tree = ast.parse(text)
+    if not hints and "TYPE_CHECKING" in text:
+        for node in ast.walk(tree):  # what only type checkers read is not imported
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -112,22 +115,21 @@ def modules_of(name):
     return {module for module in MODULES if words[0] != ".*" and known.fullmatch(module)}
 
 
-IMPORTS = {name: imports_of(name) for name in MODULES}
-
-
-HINTS = {name: imports_of(name, hints=True) for name in MODULES}
+@cache  # and not while tests are collected, which each process does
+def graph(hints=False):
+    return {name: imports_of(name, hints) for name in MODULES}
 
 
 def test_imports_point_down():
     """Those by a string and those of type checkers too."""
-    for module, imported in HINTS.items():
+    for module, imported in graph(hints=True).items():
         if module in ("tpviz", "tpviz.__main__"):
             continue
         floor = FLOORS.index(module.split(".")[1])
         for other in imported - {"tpviz"}:
             assert FLOORS.index(other.split(".")[1]) <= floor, f"{module} imports {other} above it"
             never = [far for near, far in APART if within(module, near) and within(other, far)]
-            assert not never or other not in IMPORTS[module], f"{module} imports {other}"
+            assert not never or other not in graph()[module], f"{module} imports {other}"
 
 
 def within(module, part):
@@ -152,11 +154,11 @@ def test_modules_are_found_by_their_old_names():
 
 def test_what_a_string_names_is_read():
     """A test of this test."""
-    assert "tpviz.schemes.gpt.bounds" in IMPORTS["tpviz.schemes.searched"]
-    assert "tpviz.schemes.t3.program" not in IMPORTS["tpviz.schemes.strategy"]
+    assert "tpviz.schemes.gpt.bounds" in graph()["tpviz.schemes.searched"]
+    assert "tpviz.schemes.t3.program" not in graph()["tpviz.schemes.strategy"]
     assert (
         "tpviz.schemes.gpt.program"
-        in HINTS["tpviz.schemes.strategy"] - IMPORTS["tpviz.schemes.strategy"]
+        in graph(hints=True)["tpviz.schemes.strategy"] - graph()["tpviz.schemes.strategy"]
     )
     gap = ast.parse('import_module(f"tpviz.schemes.{name}.paper")').body[0].value.args[0]
     assert "tpviz.schemes.atp.paper" in modules_of(gap)
@@ -164,7 +166,7 @@ def test_what_a_string_names_is_read():
 
 def test_no_module_imports_itself_by_way_of_others():
     try:
-        list(TopologicalSorter(IMPORTS).static_order())
+        list(TopologicalSorter(graph()).static_order())
     except CycleError as error:
         pytest.fail(f"these import each other: {' -> '.join(error.args[1])}")
 
