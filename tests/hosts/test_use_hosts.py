@@ -36,8 +36,8 @@ def fails(what):
 
 
 @contextmanager
-def cluster(bed):
-    """{"client": connection file on the first host}, with an engine on every host."""
+def cluster(bed, of=None):
+    """The client's connection file on the first host; with an engine on every host, or on these."""
     address, folder = bed[0].address, "/tmp/ipython/security"
     at = [f"--ip={address}", f"--location={address}", "--profile-dir=/tmp/ipython"]
     bed[0].path("/tmp/ipython").mkdir()
@@ -49,7 +49,7 @@ def cluster(bed):
         assert time.monotonic() < until, "the controller does not start"
         time.sleep(0.1)
     assert oct(file.stat().st_mode)[-3:] == "600", "its key is its owner's alone"
-    for host in bed:
+    for host in of or bed:
         own = host.write("/tmp/engine.json", file.read_text())
         host.path("/tmp/engine").mkdir()
         at = [f"--file={own}", "--profile-dir=/tmp/engine"]

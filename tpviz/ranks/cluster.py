@@ -10,6 +10,7 @@ all hosts together (`ClusterRanks`). ``docs/adr/0071`` has the reasons.
 """
 
 import os
+import secrets
 import threading
 import uuid
 from collections import deque
@@ -312,11 +313,15 @@ class ClusterRanks:
     def begin_to_start(self, address: str | None) -> None:
         """Let engines start their ranks; those of the first host before others know its port."""
         meeting = (address, 0) if address and len(self.parts) > 1 else None
+        peers = {at for part in self.parts for at in part.engine.facts.all_addresses}
+        key = secrets.token_bytes(32)
         for part in self.parts:
             alone = len(self.parts) == 1
             world = self._world._replace(
                 local=part.ranks,
                 address=meeting,
+                key=key,
+                peers=sorted(peers),
                 interface=None if alone else part.engine.interface,
                 host=part.engine.name,
             )

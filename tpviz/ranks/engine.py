@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from importlib import metadata
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tpviz
 
@@ -21,6 +21,7 @@ from . import examine, server
 from .host_ranks import Heard, HostRanks, Surroundings
 from .hosts import host
 from .places import RankPlace
+from .store import StoreServer
 from .worker_bootstrap import WorldSpec
 
 SILENCE = 8.0  # seconds after which an end that says nothing is taken for gone
@@ -36,6 +37,7 @@ class HostFacts(NamedTuple):
     clock: str  # the mark of its clock, see `hosts.host`
     versions: dict[str, str]
     addresses: list[tuple[str, str]]  # (interface, IPv4 address), loopback last
+    all_addresses: Sequence[str]  # IPv4, of every interface
 
 
 def versions() -> dict[str, str]:
@@ -53,10 +55,11 @@ def facts(interface: str | None = None) -> HostFacts:
         (name, entry.address)
         for name, entries in psutil.net_if_addrs().items()
         for entry in entries
-        if entry.family == socket.AF_INET and interface in (None, name)
+        if entry.family == socket.AF_INET
     ]
-    name, clock = host()
-    return HostFacts(name, clock, versions(), sorted(found, key=lambda a: a[1].startswith("127.")))
+    asked = [entry for entry in found if interface in (None, entry[0])]
+    asked.sort(key=lambda a: a[1].startswith("127."))
+    return HostFacts(*host(), versions(), asked, [address for _, address in found])
 
 
 # -- which way hosts reach each other --------------------------------------------------------------
@@ -76,17 +79,6 @@ def reached(doors: Sequence[Door]) -> list[str]:
     return [(opened and examine.route(door[0])) or "" for opened, door in zip(opens, doors)]
 
 
-def _listening(address):
-    door = socket.socket()
-    try:
-        door.bind((address, 0))
-        door.listen(128)
-    except OSError:
-        door.close()
-        raise
-    return door
-
-
 # -- ranks -----------------------------------------------------------------------------------------
 class HostSeen(NamedTuple):
     """What a caller is told of the ranks of one host."""
@@ -103,12 +95,13 @@ class HostSeen(NamedTuple):
 class _Held:
     """Ranks of one world on this host: a thread starts them, and they end in time."""
 
-    def __init__(self, world: WorldSpec, surroundings: Surroundings, listening: Any):
+    def __init__(self, world: WorldSpec, surroundings: Surroundings, store: StoreServer | None):
+        self.store = store  # in which the world meets, if rank 0 is here
         self.world, self.lock = world, threading.Lock()
         self.spoken = monotonic()  # when the caller last spoke
         self.ranks: HostRanks | None = None
         self.over: str = ""  # why there are no ranks any more
-        what = world, _here(surroundings), listening
+        what = world, _here(surroundings)
         self._starting = threading.Thread(target=self._start, args=what, daemon=True)
         self._starting.start()
 
@@ -153,6 +146,8 @@ class _Held:
     def end(self, why: str) -> str:
         with self.lock:
             self.over = self.over or why
+            if self.store:
+                self.store.close()
             return self.ranks.kill() if self.ranks else ""
 
 
@@ -176,11 +171,11 @@ def start(key: str, world: WorldSpec, surroundings: Surroundings) -> tuple[str, 
 
     With rank 0 here, its port is chosen now, where ``world`` has 0 for it.
     """
-    listening = None
+    store = None
     if world.address and 0 in world.local:
-        listening = _listening(world.address[0])
-        world = world._replace(address=listening.getsockname())
-    _held[key] = _Held(world, surroundings, listening)
+        store = StoreServer(world.address[0], world.key, world.peers)
+        world = world._replace(address=store.socket.getsockname())
+    _held[key] = _Held(world, surroundings, store)
     if not any(guard.is_alive() for guard in _guards):
         _guards[:] = [threading.Thread(target=_guard, daemon=True)]
         _guards[0].start()

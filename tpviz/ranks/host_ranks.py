@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from socket import socket
 from time import sleep
 from typing import Any
 
@@ -32,20 +31,16 @@ Heard = tuple[int, Any]
 class HostRanks:
     """The processes of one world on this host, with their pipes, board and files.
 
-    world : what all of them are told. surroundings : where they run. listening : rank 0's socket
-    in a world of several hosts, if rank 0 is here.
+    world : what all of them are told. surroundings : where they run.
     Raises ``RuntimeError`` if the disk for their files is full.
     """
 
     hosts: tuple[str, ...] = ()  # of each rank its host's name, where a world has several
 
-    def __init__(
-        self, world: WorldSpec, surroundings: Surroundings, listening: socket | None = None
-    ):
+    def __init__(self, world: WorldSpec, surroundings: Surroundings):
         if full := server.full():
             raise RuntimeError(full)
-        self.world, self._listening = world, listening
-        self._context: Surroundings = surroundings
+        self.world, self._context = world, surroundings
         self.folder = tempfile.mkdtemp(prefix="ranks-", dir=server.home())
         self._board = board.Board(self._file("board"), world.world_size)
         self._places = places.Places(self._file("places"), world.world_size)
@@ -75,14 +70,10 @@ class HostRanks:
             for rank in self.world.local:
                 self._start_rank(context, rank, ends)
         ends.close()
-        if self._listening:
-            self._listening.close()
 
     def _start_rank(self, context, rank, life):
         ours, theirs = context.Pipe()
-        listening = self._listening if rank == 0 else None
-        folders = server.cleanup_dirs()
-        spec = RankSpec(rank, self.world, listening, self.folder, folders, *self._context)
+        spec = RankSpec(rank, self.world, self.folder, server.cleanup_dirs(), *self._context)
         process = context.Process(
             target=worker_bootstrap.start_rank, args=(spec, theirs, life, server.life())
         )
@@ -203,7 +194,7 @@ class HostRanks:
 
     def let_go(self) -> None:
         """Close this process's ends of the pipes without notifying the ranks."""
-        for end in (*self._pipes.values(), self._life, self._listening):
+        for end in (*self._pipes.values(), self._life):
             if end:
                 end.close()
         self._board.close()

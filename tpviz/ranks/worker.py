@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from time import monotonic, time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import cloudpickle
 import numpy  # noqa: F401
@@ -27,7 +27,18 @@ from torch._dynamo import trace_rules
 
 import tpviz.ranks.recorder  # noqa: F401
 
-from . import adapters, backend, board, forkserver_hooks, offsets, output, places, sources, state
+from . import (
+    adapters,
+    backend,
+    board,
+    forkserver_hooks,
+    offsets,
+    output,
+    places,
+    sources,
+    state,
+    store,
+)
 from .devices import choose_device
 from .processes import set_environment
 
@@ -40,6 +51,7 @@ _PROGRESS_EVERY = 0.05
 
 rank = None
 _pipe = None
+_store: Any = None
 _owner = 0  # the process that may speak: not what a job forks off
 _job = 0  # number of the current job; every message bears it
 _pipe_lock = threading.Lock()
@@ -88,6 +100,7 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
 
 
 def _join(spec):
+    global _store
     torch.set_num_threads(1)
     world = spec.world
     local = spec.rank - world.local.start, len(world.local)
@@ -100,30 +113,22 @@ def _join(spec):
         )
     # update() with names, as `_pipe.send`, looks at many classes, and so copies their pages.
     os.environ |= {"TPVIZ_INNER": inner, "TPVIZ_DEVICE": device}
-    store = _store(spec)
-    store.set_timeout(_NEVER)
+    _store = _meeting(spec)
+    _store.set_timeout(_NEVER)
     dist.init_process_group(
-        world.backend, store=store, rank=spec.rank, world_size=world.world_size, timeout=_NEVER
+        world.backend, store=_store, rank=spec.rank, world_size=world.world_size, timeout=_NEVER
     )
     if world.address:
         offsets.meet()
     return {"device": device, "inner": inner}
 
 
-def _store(spec):
-    """Where ranks meet: a file, or a store that rank 0 serves on one address, never on all."""
+def _meeting(spec):
+    """Where ranks meet: a file of their host, or a store for those who have the world's key."""
     world = spec.world
     if world.address is None:
         return dist.FileStore(os.path.join(spec.folder, "rendezvous"), world.world_size)  # pyright: ignore[reportPrivateImportUsage]
-    (name, port), ours = world.address, spec.listening
-    return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        name,
-        port,
-        world.world_size,
-        ours is not None,
-        wait_for_workers=False,
-        master_listen_fd=ours.detach() if ours else None,
-    )
+    return store.joined(world.address, world.key, world.peers)
 
 
 def _run(payload, several_hosts):

@@ -13,9 +13,9 @@ import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple, NoReturn
 
@@ -31,15 +31,17 @@ OWN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", *THREADS
 class WorldSpec(NamedTuple):
     """What ranks of one world on one host have in common.
 
-    A world on one host meets in a file. One on several meets at ``address``, in a store of rank 0,
-    which listens on that address alone; there ``interface`` carries this host's messages.
+    A world on one host meets in a file. One on several meets at ``address``, in a `store` on rank
+    0's host, for ranks that have the ``key``; there ``interface`` carries this host's messages.
     """
 
     world_size: int
     backend: str
     device: str | None
     local: range  # ranks on this host
-    address: tuple[str, int] | None = None  # of rank 0's store
+    address: tuple[str, int] | None = None  # of the store
+    key: bytes = b""  # of the store
+    peers: Sequence[str] = ()  # addresses of all hosts; none: it is not known which
     interface: str | None = None
     host: str = ""  # its name, where a world has several
 
@@ -49,7 +51,6 @@ class RankSpec(NamedTuple):
 
     rank: int
     world: WorldSpec
-    listening: socket.socket | None  # rank 0's, bound to the world's address
     folder: str
     cleanup_dirs: list[str]  # directories that nobody needs once the caller is gone
     env: dict[str, str]
