@@ -9,7 +9,7 @@ JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit demo test sweep lab bench lint versions picture gallery validate claims answers glossary pages types binder-check clean
+.PHONY: help setup fit demo test sweep lab bench lint versions picture gallery validate claims answers glossary pages docs types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv --without-pip $(VENV)
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet --no-compile pip
 	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test,lab]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[test,lab,docs]'
 	@touch $@
 
 demo: setup  ## train a small GPT on 4 real ranks, check it, and write the pictures to out/demo
@@ -88,6 +88,9 @@ pages: gallery answers claims glossary validate picture  ## all that scripts wri
 picture: setup  ## draw the README's pictures anew, from real runs
 	$(BIN)/python docs/draw_picture.py
 	$(BIN)/python docs/draw_comparison.py
+
+docs: setup  ## write the documentation to out/site; notebooks are executed where out/executed lacks them
+	$(BIN)/sphinx-build -W --keep-going -q -j $(JOBS) -c docs -d out/doctrees . out/site
 
 binder-check: setup  ## run notebooks as Binder would: its pins, one core, 2 GB; all, or ONLY=<path>
 	$(BIN)/python binder/check.py $(ONLY)

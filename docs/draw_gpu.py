@@ -31,11 +31,11 @@ measured; they take a launch of 10 µs (FSDP, assumed) and 83 µs (nanotron, fit
 share*: one share of the peak, the median of the steps marked *. *Ideal device*: datasheet rates.
 """
 OF_A_GPU = """
-# {title}
+## {title}
 
 Torch {torch}, a host of {cores} cores ([file]({file})). The calibrated device: {losses}.
 
-## Training steps of one process
+### Training steps of one process
 """
 
 
@@ -168,7 +168,7 @@ def section(content: dict[str, Any]) -> list[str]:
         lines.append(f"| {who} | " + " | ".join(f"{f:.1f}" for f in figures) + " |")
     lines += [
         "",
-        "## GEMMs in bfloat16 of 256 to 16,384 tokens and hidden sizes of 1,024 to 8,192",
+        "### GEMMs in bfloat16 of 256 to 16,384 tokens and hidden sizes of 1,024 to 8,192",
         "",
         "Error of `Device.time`, %:",
         "",
@@ -177,12 +177,12 @@ def section(content: dict[str, Any]) -> list[str]:
     ]
     for who, figures in gemm_errors(content).items():
         lines.append(f"| {who} | " + " | ".join(f"{f:.1f}" for f in figures) + " |")
-    lines += ["", "## Launches", "", "| | us |", "|---|--:|"]
+    lines += ["", "### Launches", "", "| | us |", "|---|--:|"]
     lines += [f"| {r['what']} | {1e6 * r['seconds']:.1f} |" for r in content["launches"]]
     sizes = list(dict.fromkeys((r["tokens"], r["hidden"]) for r in content["streams"]))
     lines += [
         "",
-        "## Memory-bound kernels, GB/s of the bytes that `tpviz.schemes.gpt.pointwise` counts",
+        "### Memory-bound kernels, GB/s of the bytes that `tpviz.schemes.gpt.pointwise` counts",
         "",
         "Those of 2 MB and 34 MB stay in the cache.",
         "",
@@ -193,7 +193,7 @@ def section(content: dict[str, Any]) -> list[str]:
     for r in content["streams"]:
         rates.setdefault(r["kernel"], []).append(f"{r['bytes'] / r['seconds'] / 1e9:.0f}")
     lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rates.items()]
-    lines += ["", "## Attention, causal, TFLOP/s of all scores", "", "| | |", "|---|--:|"]
+    lines += ["", "### Attention, causal, TFLOP/s of all scores", "", "| | |", "|---|--:|"]
     for r in content["attention"]:
         name = (
             f"{r['pass']}, batch {r['batch']}, {r['heads']} heads of {r['size']}, {r['seq']} tokens"
@@ -215,7 +215,7 @@ def of_ranks(content: dict[str, Any]) -> list[str]:
     """Lines of Markdown about ranks that share a GPU."""
     lines = [
         "",
-        f"# Ranks that share one {content['gpu'].removeprefix('NVIDIA ')}",
+        f"## Ranks that share one {content['gpu'].removeprefix('NVIDIA ')}",
         "",
         "16 strategies of every scheme, a model of each hidden size, in bfloat16; gloo moves the",
         "bytes through the host. Median error of a step, %, after `tv.calibrate` alone, which",
@@ -255,10 +255,11 @@ def of_kineto(trace: tv.Trace) -> list[str]:
     moved = sum(e.bytes for e in trace.select(kind="comm", rank=0))
     return [
         "",
-        "# A Kineto trace of a step",
+        "## A Kineto trace of a step",
         "",
         "`torch.profiler` on the H200: two ranks of Megatron(tp=2) that share it, two layers of",
-        f"hidden size 1,024, 4 x 512 tokens, bfloat16 ([files]({KINETO})), as `tv.load_trace`",
+        f"hidden size 1,024, 4 x 512 tokens, bfloat16 (files of [rank 0]({KINETO}/rank0.json.gz) "
+        f"and [rank 1]({KINETO}/rank1.json.gz)), as `tv.load_trace`",
         f"reads and `tv.Timeline` draws them. Rank 0: {len(kernels)} kernels, {busy:.1f} ms of",
         f"{1e3 * trace.step_time:.0f}; {moved / 2**20:.1f} MiB through collectives. Of the step,",
         f"mean of both ranks: {trace.breakdown().mean.describe()}. Idle is where",

@@ -86,21 +86,28 @@ def _raised(match):
 
 def still(book: NotebookNode) -> NotebookNode:
     """A copy without live parts: pictures stay, formulas are HTML, links lead to other handouts."""
-    book = NotebookNode(nbformat.from_dict(book.copy()))
-    book.metadata.pop("widgets", None)
+    book = without_views(book)
     for cell in book.cells:
         if cell.cell_type == "markdown":
             text = re.sub(r"\$\$(.*?)\$\$", _formula, cell.source, flags=re.S)
             text = re.sub(r"\]\(\.\./docs/(\w+)\.md", r"](\1.html", text)
             cell.source = re.sub(r"\]\((\w+)\.ipynb", r"](\1.html", text)
-            continue
+    return book
+
+
+def without_views(book: NotebookNode) -> NotebookNode:
+    """A copy in which each live view is the picture that it has left."""
+    book = NotebookNode(nbformat.from_dict(book.copy()))
+    book.metadata.pop("widgets", None)
+    for cell in book.cells:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
             if data.pop("application/vnd.jupyter.widget-view+json", None):
                 data.clear()  # its picture is the output before
             if "text/html" in data:
                 data["text/html"] = re.sub(r"<style>.*?</style>", "", data["text/html"], flags=re.S)
-        cell.outputs = [one for one in cell.get("outputs", ()) if one.get("data", True)]
+        if "outputs" in cell:
+            cell.outputs = [one for one in cell.outputs if one.get("data", True)]
     return book
 
 

@@ -184,7 +184,7 @@ def predict(
     moving bytes is added by `tpviz.cluster.clock.cost.on_shared_cores`.
 
     Memory that exceeds the device is no error here: see ``.fits`` and `room.check_memory`.
-    training : a `tv.Training`, of models in 16 bits. Raises ``ValueError`` where sizes do not
+    training : a `tpviz.Training`, of models in 16 bits. Raises ``ValueError`` where sizes do not
     divide, or the cluster has fewer devices than ranks.
     """
     check(strategy, workload, cluster)

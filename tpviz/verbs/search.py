@@ -101,7 +101,7 @@ def search(
         None: no limit.
     progress : None, False or a function (done, total, text), as `tpviz.launch` takes it; the text
         has the best strategy so far.
-    training : a `tv.Training`, what AdamW keeps of a model in 16 bits.
+    training : a `tpviz.Training`, what AdamW keeps of a model in 16 bits.
 
     Returns a `Search`. Raises ``ValueError`` with the numbers where nothing fits.
     """
