@@ -32,7 +32,10 @@ autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 80
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"  # `outputs` has run them
+nb_execution_mode = "force"
+nb_execution_excludepatterns = ["notebooks/*"]  # `outputs` has run them
+nb_execution_raise_on_error = nb_merge_streams = True
+nb_execution_timeout = 300
 
 html_theme = "furo"
 html_title = f"tpviz {release}"

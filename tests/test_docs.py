@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 API = sorted((ROOT / "docs/api").glob("*.rst"))
 NAMED = re.compile(r"^\.\. (?:auto(?:class|exception|function)|py:(?:data|function)):: (\w+)", re.M)
 MODULE = re.compile(r"^\.\. automodule:: tpviz\.(\w+)", re.M)
-OPENED = ["index", "notebooks/04_pipelines", "docs/api/verbs", "docs/glossary"]
+OPENED = ["index", "notebooks/04_pipelines", "docs/api/verbs", "docs/questions"]
 
 
 @pytest.fixture
@@ -78,6 +78,18 @@ def test_what_is_no_entry_stays(restructured):
         "", "**f(x)**", "    of x.", "    goes on", "", "", "**Then**",
         "    not one, as there is an end.", "", ">>> f : int", "1 : 2",
     ]  # fmt: skip
+
+
+def test_twenty_questions_are_answered_by_runs_or_open():
+    text = (ROOT / "docs/questions.md").read_text()
+    answers = re.split(r"^### (\d+)\. .*$", text, flags=re.M)
+    assert [int(number) for number in answers[1::2]] == [*range(1, 21)]
+    for number, answer in zip(answers[1::2], answers[2::2]):
+        runs = re.findall(r"```{code-cell} python\n(.*?)```", answer, re.S)
+        held = any(re.search(r"^ *assert ", run, re.M) for run in runs)
+        assert held or "**Not answered" in answer, number
+        for run in runs:
+            compile(run, f"question {number}", "exec")
 
 
 @pytest.fixture(scope="module")
