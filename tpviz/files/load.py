@@ -38,7 +38,7 @@ _NEEDED = ("name", "cat", "pid")
 
 
 def load_trace(path: str | PathLike[str], rank: str | None = None) -> Trace:
-    """The `Trace` in a file, or in a folder of rank files (``.json``, ``.json.gz``), or in its folders.
+    """The `Trace` in a file, or in a folder of rank files (.json or .json.gz), or in its folders.
 
     Files by `to_chrome` come back exactly (meta too, but for tuples, which JSON makes lists); files
     by torch.profiler (Kineto; gloo or NCCL) and by `to_hta`, and Chrome traces of any program, come
