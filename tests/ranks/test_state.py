@@ -360,3 +360,22 @@ def test_a_run_after_autocast_has_the_same_losses_and_ledger():
     trace = tv.run(strategy, workload, steps=2)
     assert trace.meta["losses"] == losses
     assert trace.ledger() == strategy.ledger(workload)
+
+
+def test_ranks_that_finish_in_another_order_stay():
+    def message():
+        import time
+
+        import torch
+        import torch.distributed as dist
+
+        rank, x = dist.get_rank(), torch.ones(1)
+        if rank == 0:
+            dist.send(x, 2)
+            time.sleep(0.3)  # the last to say what it used, though the first of ranks
+        elif rank == 2:
+            dist.recv(x, 0)
+
+    pids = tv.launch(os.getpid, world_size=3)
+    tv.launch(message, world_size=3)
+    assert tv.launch(os.getpid, world_size=3) == pids

@@ -278,6 +278,29 @@ def test_an_interface_that_is_not_there(client):
         tv.use(client, interface="nowhere0")
 
 
+def test_a_warm_call_asks_each_engine_three_times_and_waits_for_two(hosts, monkeypatch):
+    """A look at the ranks, the job with its results, and its end, for which nobody waits."""
+    from tpviz.ranks import cluster
+
+    pids = tv.launch(os.getpid, world_size=4)
+    asked, ask = [], cluster.ClusterEngine.ask
+    monkeypatch.setattr(cluster, "_POLL", 5.0)  # a job that is slow for once is no other question
+
+    def counted(self, function, *args):
+        asked.extend([(self.name, function.__name__)] * (function.__name__ != "beat"))
+        return ask(self, function, *args)
+
+    monkeypatch.setattr(cluster.ClusterEngine, "ask", counted)
+    for _ in range(3):
+        assert tv.launch(os.getpid, world_size=4) == pids
+        assert sorted(asked) == [
+            (host, what)
+            for host in ("alpha", "beta")
+            for what in ("exchange", "exchange", "finish")
+        ]
+        asked.clear()
+
+
 def test_verbs_know_nothing_of_it(hosts):
     gpt = tv.GPT(layers=1, hidden=16, heads=4, batch=2, seq=8)
     assert tv.verify(tv.Megatron(tp=2) * tv.DataParallel(dp=2), gpt).ok

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
+from math import inf
 from time import monotonic, sleep
 from typing import Any
 
@@ -31,6 +32,7 @@ from .worker_bootstrap import WorldSpec
 
 _FIRST_LIMIT = 30.0  # seconds for the first word of an engine, which has to import tpviz
 _POLL = 0.1  # seconds that an engine may wait for news
+_CLOCKS = 1.0  # seconds for which clocks that were compared serve the next jobs
 _FRESH = 0.5  # seconds for which places of ranks may be compared with those of other hosts
 _END_LIMIT = 5.0  # seconds for an engine to end its ranks
 _STACK_LIMIT = 2.0  # seconds for an engine to ask its ranks for their stacks
@@ -294,6 +296,12 @@ class _Part:
             )
         return new
 
+    def due(self) -> bool:
+        """Whether to ask for news: not while a question is open, and seldom where all ranks have
+        answered, so that the engine is free for the next job."""
+        idle = self.seen.answered and monotonic() - self.at < _POLL
+        return not (self.asked or self.lost or idle)
+
     def dead(self) -> dict[int, tuple[str, str]]:
         return dict.fromkeys(self.ranks, (self.lost, "")) if self.lost else self.seen.dead
 
@@ -309,6 +317,7 @@ class ClusterRanks:
         self.parts = [_Part(e, range(s, s + n)) for e, s, n in zip(engines, starts, counts)]
         self.hosts = tuple(part.engine.name for part in self.parts for _ in part.ranks)
         self._printed, self._heard = "", []
+        self._compared = -inf  # when ranks last compared their clocks
 
     def begin_to_start(self, address: str | None) -> None:
         """Let engines start their ranks; those of the first host before others know its port."""
@@ -337,7 +346,9 @@ class ClusterRanks:
 
     # -- a job -------------------------------------------------------------------------------------
     def begin(self, job: int, payload: bytes, surroundings: Surroundings) -> None:
-        what = job, payload, _surroundings(surroundings)
+        compare = monotonic() - self._compared > _CLOCKS
+        self._compared = monotonic() if compare else self._compared
+        what = job, payload, _surroundings(surroundings), compare
         self._each(lambda part: part.ask(remote.exchange, self.key, _POLL, what))
 
     def finish(self) -> str:
@@ -345,10 +356,11 @@ class ClusterRanks:
         return self.printed()
 
     def listen(self, seconds: float) -> list[Heard]:
-        if any(not part.asked and not part.lost for part in self.parts):
-            self._each(lambda part: part.asked or part.ask(remote.exchange, self.key, _POLL))
+        if any(part.due() for part in self.parts):
+            self._each(lambda part: part.due() and part.ask(remote.exchange, self.key, _POLL))
         if not self._heard:
             asked = [part.asked[0][0] for part in self.parts if part.asked and not part.lost]
+            seconds = min(seconds, _POLL)
             wait(asked, seconds, FIRST_COMPLETED) if asked else sleep(seconds)
             self._receive()
         heard, self._heard = self._heard, []

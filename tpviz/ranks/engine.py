@@ -26,6 +26,7 @@ from .worker_bootstrap import WorldSpec
 
 SILENCE = 8.0  # seconds after which an end that says nothing is taken for gone
 _KNOCK = 2.0  # seconds for a connection between two hosts
+_TIDY = 0.1  # seconds to wait for ranks to undo what a job did to them
 _LOOK = 0.5  # seconds between two looks at how long a caller has been silent
 
 
@@ -90,6 +91,11 @@ class HostSeen(NamedTuple):
     places: dict[int, RankPlace] = {}
     edited: Sequence[str] = ()
     whole: bool = False  # whether the ranks' files are there
+    answered: bool = False  # whether all ranks have answered what they were asked last
+
+
+Job = tuple[int, bytes, Surroundings, bool]
+"""Number, payload, surroundings of the caller, whether ranks compare their clocks before it."""
 
 
 class _Held:
@@ -101,6 +107,7 @@ class _Held:
         self.spoken = monotonic()  # when the caller last spoke
         self.ranks: HostRanks | None = None
         self.over: str = ""  # why there are no ranks any more
+        self.due = {"answer": set(world.local), "tidy": set()}  # which ranks have yet to send it
         what = world, _here(surroundings)
         self._starting = threading.Thread(target=self._start, args=what, daemon=True)
         self._starting.start()
@@ -116,7 +123,7 @@ class _Held:
             if self.over:  # given up meanwhile
                 ranks.kill()
 
-    def exchange(self, seconds: float, job: tuple[int, bytes, Surroundings] | None) -> HostSeen:
+    def exchange(self, seconds: float, job: Job | None) -> HostSeen:
         self.spoken = monotonic()
         if self.ranks is None and not self.over:
             self._starting.join(seconds)
@@ -125,11 +132,10 @@ class _Held:
                 gone = self.world.local if self.over else ()
                 return HostSeen(dead={r: (self.over, "") for r in gone}, whole=not self.over)
             if job:
-                number, payload, surroundings = job
-                self.ranks.begin(number, payload, _here(surroundings))
-            heard = new = self.ranks.listen(seconds)
-            while new and all(message for _, message in new):
-                heard += (new := self.ranks.listen(0))
+                number, payload, surroundings, compare = job
+                self.ranks.begin(number, payload, _here(surroundings), compare)
+                self.due = {what: set(self.world.local) for what in self.due}
+            heard = self._news(seconds, "answer" if self.due["answer"] else "tidy")
             dead = {rank: self.ranks.ending(rank) for rank in self.ranks.dead()}
             dead |= {rank: self.ranks.ending(rank) for rank, m in heard if m is None}
             answered = {rank for rank, message in heard if message and message[0] != "progress"}
@@ -141,7 +147,33 @@ class _Held:
                 self.ranks.places(),
                 self.ranks.edited(),
                 self.ranks.look(),
+                not self.due["answer"],
             )
+
+    def _news(self, seconds: float, what: str) -> list[Heard]:
+        """What ranks have sent: waited for until all that is due of ``what`` is there, one rank
+        has failed, or so many seconds have passed."""
+        heard, until = [], monotonic() + seconds
+        while self.ranks:
+            new = self.ranks.listen(max(0.0, until - monotonic()) if self.due[what] else 0.0)
+            heard += new
+            kinds = {rank: message and message[0] for rank, message in new}
+            for rank, kind in kinds.items():
+                if kind != "progress":
+                    self.due["tidy" if kind == "tidy" else "answer"].discard(rank)
+            if not new or {None, "error", "refused"} & {*kinds.values()}:
+                break
+        return heard
+
+    def finish(self) -> HostSeen:
+        """Let ranks leave the job's groups; with what they say of the state they are left in, so
+        that the next job need not ask for it."""
+        with self.lock:
+            if self.over or self.ranks is None:
+                return HostSeen(whole=True)
+            said = self.ranks.finish()
+            heard = self._news(_TIDY, "tidy")
+            return HostSeen([(r, m) for r, m in heard if m], said, whole=True)
 
     def end(self, why: str) -> str:
         with self.lock:
@@ -182,18 +214,15 @@ def start(key: str, world: WorldSpec, surroundings: Surroundings) -> tuple[str, 
     return world.address
 
 
-def exchange(
-    key: str, seconds: float, job: tuple[int, bytes, Surroundings] | None = None
-) -> HostSeen:
-    """Begin a job, if there is one (number, payload, surroundings of the caller); then what is new
-    of the ranks, waited for so many seconds at most."""
+def exchange(key: str, seconds: float, job: Job | None = None) -> HostSeen:
+    """Begin a job, if there is one; then what is new of the ranks: as soon as all have answered, or
+    after so many seconds at most."""
     return _held[key].exchange(seconds, job)
 
 
 def finish(key: str) -> HostSeen:
     """All ranks of the world have answered: those here leave the job's groups."""
-    held = _held[key]
-    return HostSeen(printed=held.ranks.finish() if held.ranks and not held.over else "", whole=True)
+    return _held[key].finish()
 
 
 def lines(key: str, ranks: Sequence[int]) -> dict[int, str]:

@@ -82,9 +82,12 @@ class HostRanks:
         theirs.close()
 
     # -- a job -------------------------------------------------------------------------------------
-    def begin(self, job: int, payload: bytes, surroundings: Surroundings) -> None:
-        """Send a shipped call to every rank; one that has died is heard of by `listen`."""
-        head = pickle.dumps((job, *self._changes(surroundings)))
+    def begin(
+        self, job: int, payload: bytes, surroundings: Surroundings, compare: bool = False
+    ) -> None:
+        """Send a shipped call to every rank; one that has died is heard of by `listen`. compare :
+        whether clocks of hosts are compared before it."""
+        head = pickle.dumps((job, compare, *self._changes(surroundings)))
         for pipe in self._pipes.values():
             with suppress(OSError):
                 pipe.send_bytes(head)

@@ -39,12 +39,14 @@ def meet() -> None:
     _reference = hosts[0][1]
 
 
-def begin(seconds: float = SECONDS) -> None:
+def begin(seconds: float | None = SECONDS) -> None:
     """A job begins in a world that has met: forget what was compared for the job before, and
-    compare clocks anew."""
+    compare clocks anew; with None for the seconds, its last comparison serves this job too."""
     global _offset
-    _offset = {"to": _reference, "moments": []}
-    compare(seconds)
+    last = _offset.get("moments", [])[-1:] if seconds is None else []
+    _offset = {"to": _reference, "moments": last}
+    if seconds is not None:
+        compare(seconds)
 
 
 def compare(seconds: float = SECONDS) -> None:

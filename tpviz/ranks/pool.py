@@ -88,7 +88,7 @@ class Pool:
             left = until - monotonic()
             if left <= 0 or any(message is None for _, message in self._hear(left)):
                 return False
-        left_over, used = zip(*self._tidy.values())
+        left_over, used = zip(*(self._tidy[rank] for rank in range(self.world_size)))
         self.edited = self.ranks.edited()
         return not any(left_over) and _agree(used) and not self.edited
 

@@ -85,7 +85,7 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
     while True:
         try:
             if head := pipe.recv_bytes():
-                (_job, *context), payload = pickle.loads(head), pipe.recv_bytes()
+                (_job, compare, *context), payload = pickle.loads(head), pipe.recv_bytes()
         except (EOFError, OSError):
             _await_the_end()
         if not head:  # all ranks have finished
@@ -94,7 +94,7 @@ def main(spec: "RankSpec", pipe: Connection, preloaded: bool) -> NoReturn:
         _apply(context)
         clean.remember_surroundings()
         begun = time()
-        _send(*_run(payload, spec.world.address is not None))
+        _send(*_run(payload, compare if spec.world.address else None))
         # after the answer: nobody waits for this one
         _send("tidy", (clean.restore(), _used(), loaded.since(begun)))
 
@@ -131,12 +131,12 @@ def _meeting(spec):
     return store.joined(world.address, world.key, world.peers)
 
 
-def _run(payload, several_hosts):
+def _run(payload, compare):
     board.write("importing the function's modules")
     try:
         function, args, kwargs = cloudpickle.loads(payload)
-        if several_hosts:
-            offsets.begin(seconds=0.0)
+        if compare is not None:  # several hosts
+            offsets.begin(0.0 if compare else None)
         board.write("running user code")
         result = function(*args, **kwargs)
         try:
