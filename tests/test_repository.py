@@ -31,7 +31,8 @@ FLOORS = {
     # 131 for kinds of blocks and Llama 4
     # 74 for groups of experts, biases, DeepSeek and Kimi
     "core": 6_653,  # 101 for clocks of several hosts, 49 for copies to hosts
-    "cluster": 3_975,  # 193 for all-to-alls of unequal parts, 34 for links to hosts
+    # 30 for hosts with cores of their own
+    "cluster": 4_005,  # 193 for all-to-alls of unequal parts, 34 for links to hosts
     # 54 for all-to-alls of unequal parts
     # 103 for clocks of several hosts, 46 for copies to hosts
     # 702 for the doctor of several hosts
@@ -52,7 +53,8 @@ FLOORS = {
     # 24 for rounds of workers
     # 34 for loads where halves go in turn, 28 for searches without a find
     # 2 for clocks of several hosts
-    "verbs": 5_462,  # 16 for links to hosts, 20 to check bytes after a router's choices
+    # 123 to calibrate several hosts
+    "verbs": 5_585,  # 16 for links to hosts, 20 to check bytes after a router's choices
     # 2 for two levels
     "modules": 7_745,  # 6,450 before sequences over ranks, 7,108 before experts over ranks
     "evidence": 11_460,  # 3 for FSDP2's knobs, 4 for links to hosts

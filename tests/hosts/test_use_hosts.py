@@ -3,11 +3,11 @@
 import json
 import sys
 import time
-from contextlib import contextmanager
-from subprocess import DEVNULL, PIPE, STDOUT
+from subprocess import PIPE, STDOUT
 
 import pytest
 from bed import hosts
+from engines import cluster
 
 pytest.importorskip("ipyparallel")
 
@@ -33,33 +33,6 @@ def fails(what):
         eval(what)
     dist.barrier()
 """
-
-
-@contextmanager
-def cluster(bed, of=None):
-    """The client's connection file on the first host; with an engine on every host, or on these."""
-    address, folder = bed[0].address, "/tmp/ipython/security"
-    at = [f"--ip={address}", f"--location={address}", "--profile-dir=/tmp/ipython"]
-    bed[0].path("/tmp/ipython").mkdir()
-    quiet = {"stdout": DEVNULL, "stderr": DEVNULL}
-    started = [bed[0].popen([sys.executable, "-m", "ipyparallel.controller", *at], **quiet)]
-    file = bed[0].path(f"{folder}/ipcontroller-engine.json")
-    until = time.monotonic() + 30
-    while not (file.exists() and bed[0].path(f"{folder}/ipcontroller-client.json").exists()):
-        assert time.monotonic() < until, "the controller does not start"
-        time.sleep(0.1)
-    assert oct(file.stat().st_mode)[-3:] == "600", "its key is its owner's alone"
-    for host in of or bed:
-        own = host.write("/tmp/engine.json", file.read_text())
-        host.path("/tmp/engine").mkdir()
-        at = [f"--file={own}", "--profile-dir=/tmp/engine"]
-        started.append(host.popen([sys.executable, "-m", "ipyparallel.engine", *at], **quiet))
-    try:
-        yield f"{folder}/ipcontroller-client.json"
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def told(bed, file, lines):

@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pytest
@@ -71,17 +72,20 @@ def test_times_that_cannot_be(times):
 
 # -- from stamps to a cluster, with stamps made by a formula ----
 TRUE = {(1, 2): (1e-4, 2e9), (2, 2): (2e-4, 1e9), (1, 4): (3e-4, 5e8), "message": (5e-5, 4e9)}
+FAR = {"between hosts": (4e-4, 2e8), "between hosts, one pair": (3e-4, 3e8)}
 
 
-def made_up(hosts=("a",) * 4, repeats=3):
-    """What four ranks would have measured on such links: late starts, one repeat disturbed."""
+def made_up(hosts=("a",) * 4, repeats=3, compared=False, slow=1.0):
+    """What four ranks would have measured on such links: late starts, one repeat disturbed. On two
+    hosts, whose clocks may have been compared, and the second may be slower."""
+    pairs = calibrate_module._pairs(4, hosts.count("a"))
     ranks = [
         {
             "points": {},
-            "gemm": {"float32": 1e9 * (r + 1)},
-            "copy": 2e9 + r,
+            "gemm": {"float32": 1e9 * (r + 1) / (slow if r > 1 else 1)},
+            "copy": (2e9 + r) / (slow if r > 1 else 1),
             "to_host": 1e9 + r,
-            "host": hosts[r],
+            "host": [hosts[r], f"clock of {hosts[r]}"],
             "memory": 4e9,
             "device": "core",
             "words": "2 cores, gloo",
@@ -89,13 +93,13 @@ def made_up(hosts=("a",) * 4, repeats=3):
         }
         for r in range(4)
     ]
-    for kind, (alpha, bandwidth) in TRUE.items():
-        names = ("send",) if kind == "message" else ("all_reduce", "all_gather", "reduce_scatter")
-        groups = (
-            [(0, 1), (2, 3)]
-            if kind == "message"
-            else family(range(0, kind[0] * kind[1], kind[0]), 4)
-        )
+    for r, rank in enumerate(ranks):
+        moment = {"time": 0.0, "ahead": -1000.0 * r, "error": 1e-4}
+        rank["offset"] = {"to": ranks[0]["host"][1], "moments": [moment]} if compared and r else {}
+    kinds = TRUE | {kind: FAR[kind] for kind in FAR if kind in pairs}
+    for kind, (alpha, bandwidth) in kinds.items():
+        names = ("send",) if kind in pairs else ("all_reduce", "all_gather", "reduce_scatter")
+        groups = pairs.get(kind) or family(range(0, kind[0] * kind[1], kind[0]), 4)
         for name in names:
             for size in SIZES:
                 hops, volume = cost("ring", name, size, len(groups[0]))
@@ -108,12 +112,15 @@ def made_up(hosts=("a",) * 4, repeats=3):
                             took = (hops * alpha + volume / bandwidth) * (9 if i == 2 else 1)
                             start = 10.0 * i + 0.01 * place
                             stamps.append([clock + start, clock + last + took])
+    for rank in ranks:  # who is in no pair rests
+        resting = dict.fromkeys(ranks[0]["points"], [[0.0, 1e-6]] * repeats)
+        rank["points"] = resting | rank["points"]
     return ranks
 
 
-@pytest.mark.parametrize("hosts", [("a",) * 4, ("a", "a", "b", "b")])
-def test_the_cluster_is_the_one_that_made_the_times(hosts):
-    found = calibration_of(made_up(hosts))
+@pytest.mark.parametrize("hosts, compared", [("aaaa", False), ("aabb", False), ("aabb", True)])
+def test_the_cluster_is_the_one_that_made_the_times(hosts, compared):
+    found = calibration_of(made_up(hosts, compared=compared))
     cluster = found.cluster
     for axes in ({"dp": 2, "tp": 2}, {"tp": 4}):
         mesh = tv.Mesh(axes)
@@ -123,12 +130,51 @@ def test_the_cluster_is_the_one_that_made_the_times(hosts):
             assert link.latency == pytest.approx(alpha, rel=1e-5)
             assert link.bandwidth == pytest.approx(bandwidth, rel=1e-5)
     assert cluster.link((0, 1), 4, shift=1).latency == pytest.approx(5e-5)
-    assert cluster.device.flops == {"float32": 2.5e9}
-    assert cluster.device.memory_bandwidth == 2e9 + 1.5
-    assert cluster.name == "this machine (2 cores, gloo)" and cluster.levels[0].name == "gloo"
+    one = hosts == "aaaa"
+    assert cluster.device.flops == {"float32": 2.5e9 if one else 1.5e9}
+    assert cluster.device.memory_bandwidth == 2e9 + (1.5 if one else 0.5)
+    assert (cluster.hosts, found.hosts.keys()) == ((1, set()) if one else (2, {"a", "b"}))
+    words = "this machine (2 cores, gloo)" if one else "2 hosts (a, b; each 2 cores, gloo)"
+    assert cluster.name == words and cluster.levels[0].name == "gloo"
+    assert str(date.today()) in cluster.source and ("on a, b" in cluster.source) == (not one)
     assert found.fits[1, 4] == pytest.approx(TRUE[1, 4], rel=1e-5)
     assert all(abs(point["residual"]) < 1e-5 for point in found.points)
     assert tv.Cluster.from_json(cluster.to_json()) == cluster
+
+
+def test_links_between_hosts_are_a_level_that_pairs_of_ranks_share():
+    cluster = calibration_of(made_up("aabb", compared=True)).cluster
+    within, between = cluster.levels
+    assert [level.units for level in cluster.levels] == [2, 2]
+    assert (within.latency, within.p2p) == pytest.approx((5e-5, 4e9), rel=1e-4)
+    assert (between.latency, between.p2p) == pytest.approx((3e-4, 3e8), rel=1e-4)
+    assert between.group == pytest.approx(2 * 2e8, rel=1e-4)  # of both pairs at once
+    assert cluster.link((0, 2), 4, shift=2).bandwidth == pytest.approx(2e8, rel=1e-4)
+    assert len(calibration_of(made_up("abcd")).cluster.levels) == 1, "no links within hosts"
+    (far,) = calibration_of(made_up("abcd")).cluster.levels
+    assert far.units == 4
+
+
+def test_the_slowest_host_decides_and_each_is_told():
+    found = calibration_of(made_up("aabb", slow=10.0))
+    assert found.cluster.device.flops == {"float32": pytest.approx(3.5e8)}
+    assert "a, 2 ranks: GEMMs float32 1.5 GFLOP/s" in found.describe()
+    assert "b, 2 ranks: GEMMs float32 350 MFLOP/s" in found.describe()
+
+
+def test_groups_within_a_host_are_preferred_where_links_between_hosts_are_slow():
+    cluster = calibration_of(made_up("aabb")).cluster
+    w, plan = tv.GPT(batch=8), tv.Megatron(tp=2) * tv.DataParallel(dp=2)
+    for verb in (tv.predict, tv.simulate):
+        inside = verb(plan, w, cluster).step_time
+        assert inside < verb(plan.with_order("dp-tp"), w, cluster).step_time
+    best = tv.search(w, cluster, [tv.Megatron, tv.DataParallel]).best
+    assert tv.simulate(best, w, cluster).step_time <= inside
+
+
+def test_hosts_of_unequally_many_ranks_are_refused():
+    with pytest.raises(ValueError, match=r"3 on a, 2 on b: .* use world_size=4 or 6"):
+        calibrate_module._per_host([*"aaabb"])
 
 
 def test_the_slowest_group_counts():

@@ -54,8 +54,9 @@ class Cluster(Drawn):
         wait, and refilling their caches.
     queued : time of a collective issued while another of its group is in flight, from the end of
         that, over its time alone: 1.0 if one runs at a time, less if bytes of several move at once.
-    cores : of the host, if the devices are its processes: kernels and the moving of bytes share
+    cores : of each host, if the devices are its processes: kernels and the moving of bytes share
         them. 0: every device computes by itself.
+    hosts : number of these hosts; each has equally many of the devices, in order.
     core_share : fraction of a core that a collective keeps busy for each rank of its group.
     source : where the numbers come from.
     hidden_scale, slow_motion, float32_for : set by `scale_model`.
@@ -76,6 +77,7 @@ class Cluster(Drawn):
     overhead: float = 0.0
     queued: float = 1.0
     cores: int = 0
+    hosts: int = 1
     core_share: float = 0.0
     hidden_scale: float = 1.0
     slow_motion: float = 1.0
@@ -99,6 +101,12 @@ class Cluster(Drawn):
         finite("slow_motion", self.slow_motion)
         one_of("float32_for", self.float32_for, ("", *HALVES))
         settle(self, "cores", whole_number, 0)
+        settle(self, "hosts", whole_number)
+        if self.size % self.hosts:
+            raise ValueError(
+                f"cluster {self.name!r}: {self.size} devices cannot be spread evenly over "
+                f"hosts={self.hosts}: use a number of hosts that divides {self.size}"
+            )
         settle(self, "core_share", not_negative)
         settle(self, "overhead", not_negative)
         settle(self, "queued", positive)

@@ -1,11 +1,15 @@
-"""``calibrate``: measure this machine's links and devices on real ranks, and get a `Cluster`.
+"""``calibrate``: measure this machine's links and devices on real ranks, and get a `Cluster`; after
+`tpviz.use` those of several hosts, and the links between them.
 
 found = tv.calibrate(4)
 found.cluster, found.residual, found.to_svg()
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import reduce
+from operator import getitem, itemgetter
 from statistics import median
 from typing import Any
 
@@ -18,8 +22,10 @@ from tpviz.cluster.routes import family
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.mesh import Mesh
 from tpviz.core.show import Drawn, figure_of
+from tpviz.core.trace.clocks import ahead
 from tpviz.core.trace.faithful import warn_if_late
 from tpviz.core.workload import GPT
+from tpviz.ranks.hosts import host as host_of_rank
 from tpviz.ranks.launch import check_world_size, launch
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.schemes.gpt.pointwise import work
@@ -28,7 +34,10 @@ from tpviz.schemes.zero.strategy import DataParallel
 from .checks import check_cluster
 from .timing import LARGE, SMALL, time_paced_rank, time_rank
 
-_Kind = tuple[int, int] | str  # (stride, size) of an axis, or "message"
+_Kind = tuple[int, int] | str  # (stride, size) of an axis, or one of the messages
+MESSAGE, BETWEEN, ALONE = "message", "between hosts", "between hosts, one pair"
+"""Kinds of messages: between neighbours; of several hosts those within each, between a rank of one
+host and its counterpart on another, and the same of one such pair while all others rest."""
 FITTED = ("all_reduce", "send")
 """What the lines are fitted to; the other collectives check them."""
 
@@ -37,20 +46,24 @@ FITTED = ("all_reduce", "send")
 class Calibration(Drawn):
     """A measured machine, or an emulated one.
 
-    cluster : `Cluster` of one level, or the emulated one, with a measured row for every kind of
-        group.
-    points : a dict each: ``kind`` (the (stride, size) of a mesh axis, or "message"),
-        ``collective``, ``bytes`` (of the full tensor), ``hops`` and ``volume`` (bytes) of the ring,
-        ``seconds`` (median; emulated: the shortest) with ``shortest`` and ``longest``, ``fitted``
-        (s), ``residual``.
+    cluster : `Cluster` of one level, of several hosts with one more for the links between them, or
+        the emulated one; with a measured row for every kind of group.
+    points : a dict each: ``kind`` (the (stride, size) of a mesh axis, or one of `MESSAGE`,
+        `BETWEEN` and `ALONE`), ``collective``, ``bytes`` (of the full tensor), ``hops`` and
+        ``volume`` (bytes) of the ring, ``seconds`` (median; emulated: the shortest) with
+        ``shortest`` and ``longest``, ``fitted`` (s), ``residual``.
     fits : {kind: (seconds of a hop, bytes/s)}.
     badge : where the numbers come from.
+    hosts : {name: "ranks", "cores", "gemm" (FLOP/s by dtype), "copy" (bytes/s) and "step" (s, of
+        all training steps)} of each host, where there are several; the cluster's device is as slow
+        as the slowest, which the others wait for.
     """
 
     cluster: Cluster
     points: list[dict[str, Any]]
     fits: dict[_Kind, tuple[float, float]]
     badge: str
+    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def residual(self) -> dict[_Kind, dict[int, float]]:
@@ -77,14 +90,17 @@ class Calibration(Drawn):
 
     def scene(self) -> dict[str, Any]:
         """What `tpviz.views.figures.calibration` draws, ready for JSON."""
-        return figure_of(self).calibration_scene(self.points, self.fits, self.cluster, self.badge)
+        return figure_of(self).calibration_scene(
+            self.points, self.fits, self.cluster, self.badge, self.hosts
+        )
 
     def to_svg(self, theme: str = "auto") -> str:
         """Measured points and fitted lines, one panel for every kind of group, as one SVG."""
         return figure_of(self).calibration_svg(self.scene(), theme)
 
     def __repr__(self):
-        kinds, sizes = len(self.fits) - 1, len(self.residual["message"])
+        kinds = sum(not isinstance(kind, str) for kind in self.fits)
+        sizes = len(self.residual[MESSAGE])
         return (
             f"<Calibration of {self.cluster.size} ranks, {kinds} kinds of groups, "
             f"{sizes} sizes: {self.badge}>"
@@ -94,8 +110,11 @@ class Calibration(Drawn):
 def calibration_of(ranks: list[dict[str, Any]], emulated: Cluster | None = None) -> Calibration:
     """The `Calibration` from what `timing.time_rank` gave on each rank, or `time_paced_rank` while
     a cluster was ``emulated``."""
-    typical = min if emulated else median
-    points, fits = [_point(*key, ranks, typical) for key in ranks[0]["points"]], {}  # pyright: ignore[reportCallIssue]
+    typical, names = min if emulated else median, [rank["host"][0] for rank in ranks]
+    per_host = _per_host(names)
+    ranks = [_on_one_clock(rank) for rank in ranks]
+    pairs = _pairs(len(ranks), per_host)
+    points, fits = [_point(*key, pairs, ranks, typical) for key in ranks[0]["points"]], {}  # pyright: ignore[reportCallIssue]
     for kind in dict.fromkeys(point["kind"] for point in points):
         used = [p for p in points if p["kind"] == kind and p["collective"] in FITTED]
         columns = [[p[what] for p in used] for what in ("hops", "volume", "seconds")]
@@ -106,23 +125,85 @@ def calibration_of(ranks: list[dict[str, Any]], emulated: Cluster | None = None)
         point["residual"] = point["seconds"] / point["fitted"] - 1
     if emulated:
         return Calibration(_emulated(emulated, fits), points, fits, "measured: emulated")
-    return Calibration(
-        _cluster(ranks, fits, points), points, fits, f"measured: {ranks[0]['badge']}"
-    )
+    hosts = {n: _of_host([r for r in ranks if r["host"][0] == n]) for n in dict.fromkeys(names)}
+    several = hosts if len(hosts) > 1 else {}
+    cluster = _cluster(ranks, fits, points, hosts)
+    return Calibration(cluster, points, fits, f"measured: {ranks[0]['badge']}", several)
+
+
+def _per_host(names: Sequence[str]) -> int:
+    """How many ranks each host has, of the names of all ranks' hosts; ``ValueError`` where they are
+    not equally many: a cluster's hosts are."""
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
+    if len(set(counts.values())) > 1:
+        words = ", ".join(f"{n} on {name}" for name, n in counts.items())
+        size, least = len(counts), min(counts.values())
+        raise ValueError(
+            f"{len(names)} ranks are {words}: a cluster has as many on each host, so use "
+            f"world_size={least * size} or {(least + 1) * size}"
+        )
+    return len(names) // len(counts)
+
+
+def _pairs(world_size: int, per_host: int) -> dict[str, list[tuple[int, int]]]:
+    """{kind of messages: (sender, receiver) of all that are sent at once}."""
+    step = 2 * per_host
+    across = [
+        (rank, rank + per_host)
+        for first in range(0, world_size - per_host, step)
+        for rank in range(first, first + per_host)
+    ]
+    inside = [
+        (rank, rank + 1)
+        for first in range(0, world_size, per_host)
+        for rank in range(first, first + per_host - 1, 2)
+    ]
+    if not across or not inside:
+        return {MESSAGE: inside or across}
+    return {MESSAGE: inside, BETWEEN: across, ALONE: across[:1]}
+
+
+def _on_one_clock(rank: dict[str, Any]) -> dict[str, Any]:
+    """What a rank has measured, by rank 0's clock if both were compared."""
+    offset = rank.get("offset")
+    if not offset:
+        return rank
+    moved = {
+        key: [[time - float(ahead(time, offset["moments"])) for time in stamp] for stamp in stamps]
+        for key, stamps in rank["points"].items()
+    }
+    return {**rank, "points": moved, "host": [rank["host"][0], offset["to"]]}
+
+
+def _of_host(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Medians over the ranks of one host."""
+    of = lambda *path: median(reduce(getitem, path, rank) for rank in ranks)
+    steps = ranks[0].get("steps") or {}
+    return {
+        "ranks": len(ranks),
+        "cores": ranks[0].get("cores", 0),
+        "memory": min(rank["memory"] for rank in ranks),
+        "gemm": {dtype: of("gemm", dtype) for dtype in ranks[0]["gemm"]},
+        "copy": of("copy"),
+        "to_host": of("to_host"),
+        "steps": {w: of("steps", w) for w in steps},
+        "step": sum(of("steps", w) for w in steps),
+    }
 
 
 def _point(
     kind: _Kind,
     collective: str,
     size: int,
+    pairs: Mapping[str, list[tuple[int, int]]],
     ranks: Sequence[dict[str, Any]],
     typical: Callable[[list[float]], float],
 ):
     """One measurement: ``typical`` of its repeats, in each of which the slowest group counts."""
-    groups = _groups(kind, len(ranks))
+    groups = pairs[kind] if isinstance(kind, str) else _groups(*kind, len(ranks))
     hops, volume = cost("ring", collective, size, len(groups[0]))
     stamps = [rank["points"][kind, collective, size] for rank in ranks]
-    one_clock = len({rank["host"] for rank in ranks}) == 1
+    one_clock = len({rank["host"][1] for rank in ranks}) == 1
     took = [
         max(1e-6, *(_took([stamps[rank][i] for rank in group], one_clock) for group in groups))
         for i in range(len(stamps[0]))
@@ -139,16 +220,13 @@ def _point(
     }
 
 
-def _groups(kind: _Kind, world_size: int):
-    if isinstance(kind, str):
-        return [(rank, rank + 1) for rank in range(0, world_size - 1, 2)]
-    stride, size = kind
+def _groups(stride: int, size: int, world_size: int):
     return family(range(0, stride * size, stride), world_size)
 
 
 def _took(stamps: Sequence[tuple[float, float]], one_clock: bool):
-    """Seconds from the last member's start to the last end; on several hosts, whose clocks differ,
-    what it took the member that waited least."""
+    """Seconds from the last member's start to the last end; where clocks differ and nobody compared
+    them, what it took the member that waited least."""
     if one_clock:
         return max(end for _, end in stamps) - max(start for start, _ in stamps)
     return min(end - start for start, end in stamps)
@@ -171,33 +249,53 @@ def _cluster(
     ranks: Sequence[dict[str, Any]],
     fits: Mapping[_Kind, tuple[float, float]],
     points: Sequence[dict[str, Any]],
+    hosts: Mapping[str, dict[str, Any]],
 ):
-    """One level that joins all ranks, and the measured rows. Messages set the level's own rates."""
+    """Levels within and between hosts, and the measured rows. Messages set the levels' own rates;
+    the slowest host's medians those of the device."""
     rows = {kind: fit for kind, fit in fits.items() if not isinstance(kind, str)}
-    alpha, bandwidth = fits["message"]
-    words = ranks[0]["words"]
-    flops = {d: median(rank["gemm"][d] for rank in ranks) for d in ranks[0]["gemm"]}
-    copy = median(rank["copy"] for rank in ranks)
-    host = median(rank["to_host"] for rank in ranks)
-    device = Device(flops, ranks[0]["memory"], copy, ranks[0]["device"], host=host)
+    words, each = ranks[0]["words"], [*hosts.values()]
+    flops = {d: min(of["gemm"][d] for of in each) for d in each[0]["gemm"]}
+    memory, copy, host = (min(of[what] for of in each) for what in ("memory", "copy", "to_host"))
+    device = Device(flops, memory, copy, ranks[0]["device"], host=host)
     overhead, longer, slower = _among_collectives(ranks, fits)
     if ranks[0].get("steps"):
-        mean = {w: longer * median(rank["steps"][w] for rank in ranks) for w in ranks[0]["steps"]}
+        slowest = max(each, key=itemgetter("step"))["steps"]
+        mean = {w: longer * seconds for w, seconds in slowest.items()}
         device = device_of_steps(device, mean, ahead=not ranks[0]["cores"])
+    name, of = f"this machine ({words})", ""
+    if len(hosts) > 1:
+        name = f"{len(hosts)} hosts ({', '.join(hosts)}; each {words})"
+        of = f" on {', '.join(hosts)}"
     checks = {point["collective"] for point in points}.difference(FITTED)
     return Cluster(
-        f"this machine ({words})",
+        name,
         device,
-        (Level(words.split(", ")[-1], len(ranks), bandwidth, None, alpha),),  # pyright: ignore[reportArgumentType]
+        _levels(words.split(", ")[-1], fits, len(hosts), len(ranks) // len(hosts)),
         table={kind: bandwidth / slower for kind, (_, bandwidth) in rows.items()},
         latencies={kind: alpha for kind, (alpha, _) in rows.items()},
-        source="tv.calibrate: all groups of an axis at once, ring formula, robust fit",
+        source=f"tv.calibrate{of}, {date.today()}: all groups of an axis at once, ring formula, "
+        "robust fit",
         factors={name: _factors(name, fits, points) for name in sorted(checks)},
         overhead=overhead,
         queued=_queued(ranks),
-        cores=ranks[0].get("cores", 0),
+        cores=min(of["cores"] for of in each),
+        hosts=len(hosts),
         core_share=median(rank.get("core_share", 0.0) for rank in ranks),
     )
+
+
+def _levels(by: str, fits: Mapping[Any, tuple[float, float]], hosts: int, per_host: int):
+    """Links within a host and between hosts, as far as there are any. by : what moves bytes. What
+    one pair of ranks gets alone, and all pairs together, says how far they share one link."""
+    alpha, bandwidth = fits[MESSAGE]
+    found = [Level(by, hosts * per_host, bandwidth, latency=alpha)]
+    if hosts > 1 and per_host > 1:
+        (latency, alone), (_, each) = fits[ALONE], fits[BETWEEN]
+        p2p = max(alone, each)
+        among = Level(f"{by}, between hosts", hosts, p2p, max(p2p, per_host * each), latency)
+        found = [replace(found[0], units=per_host), among]
+    return tuple(found)
 
 
 def _factors(
@@ -314,6 +412,10 @@ def calibrate(
     `tpviz.simulate` on ``.cluster`` predict plain runs on this machine, which no model paces: see
     `tpviz.compare` with ``emulate=False``.
 
+    After `tpviz.use`, messages between hosts are timed too: of one pair of ranks alone and of all
+    pairs at once, which share the link between the hosts. The cluster then has a level for links
+    within a host and one for those between them, and each host its own cores.
+
     Parameters
     ----------
     axes : meshes whose axes to measure, as {"dp": 2, "tp": 2} or a list of these; by default every
@@ -342,10 +444,13 @@ def calibrate(
         "progress": progress,
     }
     if cluster is None:
-        return calibration_of(launch(time_rank, keys, sizes, repeats, dtypes, gemm, **on))
+        hosts = launch(host_of_rank, **on)
+        pairs = _pairs(world_size, _per_host([name for name, _ in hosts]))
+        return calibration_of(launch(time_rank, keys, pairs, sizes, repeats, dtypes, gemm, **on))
     check_cluster(cluster, "as cluster=")
     cluster.check_world(world_size)
-    ranks = launch(time_paced_rank, keys, sizes, repeats, cluster, **on)
+    pairs = _pairs(world_size, world_size)  # paced ranks have one clock
+    ranks = launch(time_paced_rank, keys, pairs, sizes, repeats, cluster, **on)
     warn_if_late(max((rank["late"] for rank in ranks), key=lambda late: late["share"]))
     return calibration_of(ranks, cluster)
 

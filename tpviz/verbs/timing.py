@@ -19,7 +19,9 @@ import torch.distributed as dist
 
 from tpviz.cluster.routes import family
 from tpviz.core.workload import GPT
+from tpviz.ranks import offsets
 from tpviz.ranks.devices import badge, inner_kind
+from tpviz.ranks.hosts import host
 from tpviz.ranks.launch import progress as report
 from tpviz.ranks.recorder import record
 from tpviz.schemes.collectives import gather_first, scatter_first
@@ -74,19 +76,25 @@ BURST, BURST_SIZES = 8, (2**20, 2**22)
 
 
 def time_rank(
-    axes: list[tuple[int, int]], sizes: list[int], repeats: int, dtypes: list[str], gemm: int | None
+    axes: list[tuple[int, int]],
+    pairs: dict[str, list[tuple[int, int]]],
+    sizes: list[int],
+    repeats: int,
+    dtypes: list[str],
+    gemm: int | None,
 ) -> dict[str, Any]:
     """{"points": {(kind, collective, bytes): [[start, end], ...]}, "gemm": {dtype: FLOP/s}, "copy":
     bytes/s, "to_host": bytes/s, "steps": {workload: s}, "core_share": of a core while bytes move,
     "interrupted": of each model medians of `_interrupted`, "queued": those of `_behind`, ...}.
 
-    axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or "message" for
-    pairs of neighbours. bytes : of the full tensor. Times are seconds on this host's clock.
+    axes : (stride, size) keys of `Cluster.table`; a point's kind is such a key, or one of ``pairs``
+    for messages from one rank to another. bytes : of the full tensor. Times are seconds on this
+    host's clock, which is compared with that of rank 0 (`offsets`) at the end, too.
     """
     device, total = os.environ.get("TPVIZ_DEVICE", "cpu"), WARMUP + repeats + 2
     by_host, asked = _moved_by(device) == "gloo", _models(dtypes, device)
     dtype = getattr(torch, asked[0].dtype) if asked else torch.float32  # of the training steps
-    calls = _calls(axes, sizes, dtype, device)
+    calls = _calls(axes, pairs, sizes, dtype, device)
     timed = [partial(_timed, call, device) for call in calls.values()]
     interrupted = INTERRUPTED[device] if by_host else ()
     interrupted = [_interrupted(w, dtype, device) for w in interrupted]
@@ -105,26 +113,31 @@ def time_rank(
     if device == "cpu":
         found["core_share"] = _core_share(max(sizes), repeats)
     report(total, total, "cores")
-    return found
+    offsets.compare()
+    return {**found, "offset": offsets.offset()}
 
 
 def time_paced_rank(
-    axes: list[tuple[int, int]], sizes: list[int], repeats: int, cluster: "Cluster"
+    axes: list[tuple[int, int]],
+    pairs: dict[str, list[tuple[int, int]]],
+    sizes: list[int],
+    repeats: int,
+    cluster: "Cluster",
 ) -> dict[str, Any]:
     """{"points": as of `time_rank`, in emulated seconds, "late": how the run overran, "host"}.
 
     Its device is described, not measured.
     """
-    calls = _calls(axes, sizes, torch.float32, os.environ.get("TPVIZ_DEVICE", "cpu"))
+    calls = _calls(axes, pairs, sizes, torch.float32, os.environ.get("TPVIZ_DEVICE", "cpu"))
     points = {}
     with record(cluster=cluster) as recorder:
         for done, (key, call) in enumerate(calls.items(), 1):
             points[key] = _steps(recorder, call, repeats)
             report(done, len(calls), "collectives and messages")
-    return {"points": points, "late": recorder.trace.meta["late"], "host": os.uname().nodename}
+    return {"points": points, "late": recorder.trace.meta["late"], "host": host()}
 
 
-def _calls(axes, sizes, dtype, device):
+def _calls(axes, pairs, sizes, dtype, device):
     """{(kind, collective, bytes): a function that runs it} of all kinds and sizes."""
     calls, (part, full) = {}, _buffers(max(sizes), dtype, device)
     for key in axes:
@@ -133,9 +146,10 @@ def _calls(axes, sizes, dtype, device):
             for size in sizes:
                 call, payload = _collective(name, group, size, part, full)
                 calls[key, name, payload] = call
-    for size in sizes:
-        call, payload = _message(full[: -(-size // dtype.itemsize)])
-        calls["message", "send", payload] = call
+    for kind, of in pairs.items():
+        for size in sizes:
+            call, payload = _message(of, full[: -(-size // dtype.itemsize)])
+            calls[kind, "send", payload] = call
     return calls
 
 
@@ -187,14 +201,15 @@ def _issue(name, group, size, part, full):
     return calls[name], full.nbytes
 
 
-def _message(data):
-    """(a function that sends from every even rank to the next one, bytes); an odd one out rests."""
-    here, world = dist.get_rank(), dist.get_world_size()
-    call = lambda: None
-    if here % 2:
-        call = lambda: dist.recv(data, here - 1)
-    elif here + 1 < world:
-        call = lambda: dist.send(data, here + 1)
+def _message(pairs, data):
+    """(a function that sends from the first to the second rank of each pair, bytes); others
+    rest."""
+    here, call = dist.get_rank(), lambda: None
+    for sender, receiver in pairs:
+        if here == sender:
+            call = partial(dist.send, data, receiver)
+        elif here == receiver:
+            call = partial(dist.recv, data, sender)
     return call, data.nbytes
 
 
@@ -409,7 +424,7 @@ def _machine(device):
         memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         name += f", shared by {share} ranks" if share > 1 else ""
     return {
-        "host": os.uname().nodename,
+        "host": host(),
         "device": name,
         "memory": memory / share,
         "words": f"{where}, {_moved_by(device)}",

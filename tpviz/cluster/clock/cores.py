@@ -1,4 +1,4 @@
-"""The cores of one host, which its ranks share: a kernel takes one, a collective a part of one for
+"""The cores of each host, which its ranks share: a kernel takes one, a collective a part of one for
 each of its ranks, from its first hop on.
 
 Where they are asked for more than there are, all go slower alike (processor sharing: what a fair
@@ -10,6 +10,7 @@ bytes, so what these take of the cores is in its bandwidth: only what others tak
 (1.0, 0.5)
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,26 +25,35 @@ if TYPE_CHECKING:
     from .engine import GroupQueue
 
 CORES = "cores"
-"""The key of the port that all kernels pass."""
+"""The key of the port that all kernels of the first host pass; of others with its number."""
 
 
 class Cores:
-    """``count`` cores of a host; ``share`` : of a core, for each rank of a collective."""
+    """``count`` cores of each host; ``share`` : of a core, for each rank of a collective;
+    ``ranks`` : of a host, all of them if None."""
 
-    def __init__(self, count: int, share: float):
-        self.count, self.share, self.port, self.known = count, share, SharedPort(), {}
+    def __init__(self, count: int, share: float, ranks: int | None = None):
+        self.count, self.share, self.ranks, self.known = count, share, ranks, {}
+        self.ports: dict[int, SharedPort] = defaultdict(SharedPort)  # of each host
 
     @classmethod
     def of(cls, cluster: "Cluster", world_size: int) -> "Cores | None":
         """The cores that the ranks of a cluster share; None where there are enough for all."""
-        if not cluster.cores or cluster.cores >= world_size * (1 + cluster.core_share):
+        ranks = cluster.size // cluster.hosts
+        busiest = min(ranks, world_size) * (1 + cluster.core_share)
+        if not cluster.cores or cluster.cores >= busiest:
             return None
-        return cls(cluster.cores, cluster.core_share)
+        return cls(cluster.cores, cluster.core_share, ranks if cluster.hosts > 1 else None)
+
+    def _host(self, rank):
+        return rank // self.ranks if self.ranks else 0
 
     def kernel(self, rank: int) -> tuple[Link, list[PortPass]]:
         """(link, passes) of a rank's kernels, whose volume are their seconds on a core."""
         if rank not in self.known:
-            self.known[rank] = self._way(Link(1.0, 0.0, 1.0, ()), 1, ("kernel", rank))
+            self.known[rank] = self._way(
+                Link(1.0, 0.0, 1.0, ()), {self._host(rank): 1}, ("kernel", rank)
+            )
         return self.known[rank]
 
     def transfer(
@@ -57,12 +67,19 @@ class Cores:
         if key not in self.known:
             link = queue.link if contention else queue.link._replace(ports=())
             own = (queue.passes or flows.passes(link, queue.kind)) if link.ports else []
-            taken = self.share * len(queue.members) / queued
+            members = Counter(map(self._host, queue.members))
+            taken = {host: self.share * n / queued for host, n in members.items() if self.share}
             self.known[key] = self._way(link, taken, queue.kind, own) if taken else (link, own)
         return self.known[key]
 
-    def _way(self, link: Link, taken: float, kind: Hashable, own: Sequence[PortPass] = ()):
-        """What takes so many cores, at the link's full rate while there are enough."""
-        port = PortOf(CORES, link.bandwidth * max(self.count, taken), taken)  # pyright: ignore[reportArgumentType]
-        link = link._replace(ports=(*link.ports, port))
-        return link, [*own, PortPass(CORES, self.port, kind, taken, taken)]  # pyright: ignore[reportArgumentType]
+    def _way(
+        self, link: Link, of_hosts: dict[int, float], kind: Hashable, own: Sequence[PortPass] = ()
+    ):
+        """What takes so many cores of each host, at the link's full rate while there are enough."""
+        passes = [*own]
+        for host, taken in of_hosts.items():
+            key = f"{CORES}{host or ''}"
+            port = PortOf(key, link.bandwidth * max(self.count, taken), taken)  # pyright: ignore[reportArgumentType]
+            link = link._replace(ports=(*link.ports, port))
+            passes.append(PortPass(key, self.ports[host], kind, taken, taken))  # pyright: ignore[reportArgumentType]
+        return link, passes

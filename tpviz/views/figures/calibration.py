@@ -7,6 +7,7 @@ all-reduces; the broken one follows for all-gather and reduce-scatter, with half
 import math
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tpviz.core import charts
@@ -40,10 +41,11 @@ def calibration_scene(
     fits: Mapping[Any, tuple[float, float]],
     cluster: "Cluster",
     badge: str,
+    hosts: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """The scene, ready for JSON: ``panels`` (title, alpha, bandwidth, points), limits, ``device``.
 
-    points, fits : as `Calibration` has them. Raises ``ValueError`` without a fit.
+    points, fits, hosts : as `Calibration` has them. Raises ``ValueError`` without a fit.
     """
     if not fits:
         raise ValueError("there is nothing to draw: this calibration has no fits")
@@ -66,12 +68,13 @@ def calibration_scene(
             "memory_bandwidth": cluster.device.memory_bandwidth,
             "losses": cluster.device.losses,
         },
+        "hosts": {n: {k: of[k] for k in ("ranks", "gemm", "copy")} for n, of in hosts.items()},
     }
 
 
 def _title(kind):
-    if kind == "message":
-        return "messages between neighbours"
+    if isinstance(kind, str):
+        return "messages between neighbours" if kind == "message" else f"messages {kind}"
     stride, size = kind
     return f"groups of {size}, " + ("neighbours" if stride == 1 else f"{stride} apart")
 
@@ -158,4 +161,8 @@ def describe(scene: dict[str, Any]) -> str:
             f"{amount(panel['bandwidth'], 'B/s')}; the point furthest from the line is "
             f"{_bytes(worst['bytes'])}, {100 * worst['residual']:+.0f} %."
         )
+    for host, of in scene["hosts"].items():
+        rates = ", ".join(f"{d} {amount(r, 'FLOP/s')}" for d, r in of["gemm"].items())
+        copies = amount(of["copy"], "B/s")
+        lines.append(f"{host}, {of['ranks']} ranks: GEMMs {rates}; copies {copies}.")
     return " ".join([*lines, _device(scene) + "."])
