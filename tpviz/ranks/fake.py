@@ -97,6 +97,7 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
     originals = {name: getattr(c10d, name) for name in (*pickling, "_new_group_with_tag")}
     own = _own_alone(originals["_new_group_with_tag"], rank)
     vars(c10d).update(dict.fromkeys(pickling, _refuse_objects), _new_group_with_tag=own)
+    new_group, dist.new_group = dist.new_group, _own_alone(dist.new_group, rank)  # logs each call
     gc.freeze()  # the collector finds tensors for memory tracking: exclude older ones
     try:
         dist.init_process_group(
@@ -110,6 +111,7 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
     finally:
         gc.unfreeze()
         vars(c10d).update(originals)
+        dist.new_group = new_group
         backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()

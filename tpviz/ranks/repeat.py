@@ -174,12 +174,10 @@ class Tape:
         record."""
         of, memory = self.listener, self.listener.memory
         late, present = of.clock.moment - self.moment, [memory.totals[kind] for kind in KINDS]
+        a, b, c, d = (now - before for now, before in zip(present, self.level))
         memory.samples += [
-            (
-                stamp + late,
-                *(now + there - before for now, there, before in zip(present, sample, self.level)),
-            )
-            for stamp, *sample in self.samples
+            (stamp + late, a + one, b + two, c + three, d + four)
+            for stamp, one, two, three, four in self.samples
         ]
         memory.totals = {k: now + more for k, now, more in zip(KINDS, present, self.change)}
         of.clock.moment += self.lasts

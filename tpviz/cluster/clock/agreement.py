@@ -56,8 +56,9 @@ class _GroupCalls:
             trace[column][rows].tolist() for column in (*Call._fields, "axis", "members")
         )
         found = defaultdict(list)
-        for axis, text, *call in zip(axes, members, names, sizes, terms):
-            found[axis, text, is_message(call[0])].append(Call(*call))
+        groups = zip(axes, members, map(is_message, names))
+        for group, call in zip(groups, zip(names, sizes, terms)):
+            found[group].append(call)
         self.of_group = dict(found)
 
     @cached_property
@@ -87,13 +88,13 @@ def _compare(group, *sides):
     """Raise where the calls of two ranks on a group, (rank, calls) each, do not go together."""
     axis, text, message = group
     (rank, calls), (other, theirs) = sides
-    for number, (one, two) in enumerate(zip(calls, theirs)):
-        if clash(one, two):
+    for number, pair in enumerate(zip(calls, theirs)):
+        if pair[0] != pair[1] and clash(one := Call(*pair[0]), two := Call(*pair[1])):
             said = sentence(number, (one, two), (rank, other), axis, text)
             raise ValueError(f"this program cannot run, since its ranks disagree: {said}")
     if len(calls) != len(theirs):
         (most, more), (least, fewer) = sorted(sides, key=lambda side: -len(side[1]))
-        name = more[len(fewer)].name
+        name = Call(*more[len(fewer)]).name
         what = "messages" if message else "collectives"
         raise ValueError(
             f"this program never ends: rank {most} issues {name} #{len(fewer)} on axis {axis} of "
