@@ -228,15 +228,13 @@ class KernelHook:
 
 
 class SeesCompiled(TorchDispatchMode):
-    """A mode in which what is compiled runs as compiled, and its operators are seen."""
+    """A mode in which what is compiled runs as compiled, and its operators are seen.
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
+    Torch asks Dynamo to skip each call of a mode, which takes 3 µs; `leave_alone` does it for all.
+    """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # `leave_alone` says so too, and its skips take no time
+    ignore_compile_internals = classmethod(lambda cls: True)
+    _should_skip_dynamo = classmethod(lambda cls: False)
 
 
 class EveryOperator(SeesCompiled):

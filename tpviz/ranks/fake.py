@@ -41,9 +41,8 @@ def _own_alone(make: Callable[..., Any], rank: int):
 
     @functools.wraps(make)
     def make_own(ranks: Sequence[int] | None = None, *args: Any, **kwargs: Any):
-        if ranks is not None and rank not in ranks:
-            return dist.GroupMember.NON_GROUP_MEMBER
-        return make(ranks, *args, **kwargs)
+        own = ranks is None or rank in ranks
+        return make(ranks, *args, **kwargs) if own else dist.GroupMember.NON_GROUP_MEMBER
 
     return make_own
 
@@ -95,9 +94,9 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
     backend.silent, hook = True, sys.excepthook
     c10d, pickling = dist.distributed_c10d, ("_object_to_tensor", "_tensor_to_object")
     originals = {name: getattr(c10d, name) for name in (*pickling, "_new_group_with_tag")}
-    own = _own_alone(originals["_new_group_with_tag"], rank)
-    vars(c10d).update(dict.fromkeys(pickling, _refuse_objects), _new_group_with_tag=own)
-    new_group, dist.new_group = dist.new_group, _own_alone(dist.new_group, rank)  # logs each call
+    own = {"_new_group_with_tag": _own_alone(originals["_new_group_with_tag"], rank)}
+    vars(c10d).update(dict.fromkeys(pickling, _refuse_objects), **own)
+    plain, dist.new_group = dist.new_group, _own_alone(dist.new_group, rank)  # torch logs each call
     gc.freeze()  # the collector finds tensors for memory tracking: exclude older ones
     try:
         dist.init_process_group(
@@ -111,7 +110,7 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
     finally:
         gc.unfreeze()
         vars(c10d).update(originals)
-        dist.new_group = new_group
+        dist.new_group = plain
         backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -170,8 +170,7 @@ class Tape:
         return group.counts[key] - counts.get(key, -1)
 
     def _bytes(self, given):
-        """What is allocated and freed; and time goes on. What is ``given`` is freed in a later
-        record."""
+        """What is allocated and freed, ``given`` in a later record; and time goes on."""
         of, memory = self.listener, self.listener.memory
         late, present = of.clock.moment - self.moment, [memory.totals[kind] for kind in KINDS]
         a, b, c, d = (now - before for now, before in zip(present, self.level))

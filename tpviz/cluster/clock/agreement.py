@@ -56,9 +56,8 @@ class _GroupCalls:
             trace[column][rows].tolist() for column in (*Call._fields, "axis", "members")
         )
         found = defaultdict(list)
-        groups = zip(axes, members, map(is_message, names))
-        for group, call in zip(groups, zip(names, sizes, terms)):
-            found[group].append(call)
+        for axis, text, *call in zip(axes, members, names, sizes, terms):
+            found[axis, text, is_message(call[0])].append(call)
         self.of_group = dict(found)
 
     @cached_property
@@ -94,7 +93,7 @@ def _compare(group, *sides):
             raise ValueError(f"this program cannot run, since its ranks disagree: {said}")
     if len(calls) != len(theirs):
         (most, more), (least, fewer) = sorted(sides, key=lambda side: -len(side[1]))
-        name = Call(*more[len(fewer)]).name
+        name = more[len(fewer)][0]
         what = "messages" if message else "collectives"
         raise ValueError(
             f"this program never ends: rank {most} issues {name} #{len(fewer)} on axis {axis} of "
