@@ -5,8 +5,6 @@ one another in one page and one kernel, which is emptied after each.
 """
 
 import ast
-import json
-import urllib.request
 from base64 import b64encode
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +20,7 @@ SCREENSHOTS = Path(__file__).parents[2] / "out" / "screenshots"
 NO_KERNEL = "Cannot read properties of null (reading 'kernel')"
 CODE_CELL = ".jp-Notebook .jp-CodeCell"
 PROMPTS = f"{CODE_CELL} .jp-InputArea-prompt"
+KERNELS = "async () => (await fetch('/api/kernels')).json()"
 OPEN = """async ([path, id, starts]) => {
     await window.jupyterapp.restored;
     const kernel = id ? {id} : undefined;
@@ -96,8 +95,7 @@ class LabPage:
         if not self.page.url.startswith(url):
             self.page.goto(f"{url}/lab?reset")
             self.page.wait_for_function("window.jupyterapp !== undefined")
-        with urllib.request.urlopen(f"{url}/api/kernels") as reply:
-            kernels = json.load(reply) if kernel else []
+        kernels = self.page.evaluate(KERNELS) if kernel else []
         self.page.evaluate(OPEN, [notebook, kernels[0]["id"] if kernels else None, kernel])
         self.page.wait_for_selector(CODE_CELL)
 
