@@ -1,4 +1,4 @@
-"""Engines of ipyparallel on the hosts of a test-bed."""
+"""A controller of ``ipyparallel`` on the first host of a bed, and engines on hosts of it."""
 
 import os
 import sys
@@ -7,7 +7,47 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from subprocess import DEVNULL
 
-from bed import Bed, Host
+from bed import Bed, Host, Process
+
+
+class Engines:
+    """What was started: the controller, engines by their hosts' names, and a client's file."""
+
+    def __init__(self, bed: Bed, on: Sequence[Host], cores: bool = False):
+        self.quiet = {"stdout": DEVNULL, "stderr": DEVNULL}
+        address, folder = bed[0].address, "/tmp/ipython/security"
+        self.client = f"{folder}/ipcontroller-client.json"
+        self.engines: dict[str, Process] = {}
+        at = [f"--ip={address}", f"--location={address}", "--profile-dir=/tmp/ipython"]
+        bed[0].path("/tmp/ipython").mkdir()
+        command = [sys.executable, "-m", "ipyparallel.controller", *at]
+        self.controller = bed[0].popen(command, **self.quiet)
+        try:
+            self._start(bed, on, f"{folder}/ipcontroller-engine.json", cores)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, bed, on, file, cores):
+        until = time.monotonic() + 60
+        while not all(bed[0].path(name).exists() for name in (file, self.client)):
+            assert time.monotonic() < until, "the controller does not start"
+            time.sleep(0.1)
+        key = bed[0].path(file)
+        assert oct(key.stat().st_mode)[-3:] == "600", "its key is its owner's alone"
+        every = sorted(os.sched_getaffinity(0))
+        for host, core in zip(on, every * len(on)):
+            own = host.write("/tmp/engine.json", key.read_text())
+            host.path("/tmp/engine").mkdir()
+            at = [f"--file={own}", "--profile-dir=/tmp/engine"]
+            pinned = ["taskset", "-c", str(core)] if cores else []
+            command = [*pinned, sys.executable, "-m", "ipyparallel.engine", *at]
+            self.engines[host.name] = host.popen(command, **self.quiet)
+
+    def end(self) -> None:
+        for process in (*self.engines.values(), self.controller):
+            process.kill()
+            process.wait()
 
 
 @contextmanager
@@ -20,28 +60,8 @@ def cluster(
     cores : whether each host has a core of its own, number i of this machine's for host i, as far
     as there are so many.
     """
-    address, folder = bed[0].address, "/tmp/ipython/security"
-    at = [f"--ip={address}", f"--location={address}", "--profile-dir=/tmp/ipython"]
-    bed[0].path("/tmp/ipython").mkdir()
-    quiet = {"stdout": DEVNULL, "stderr": DEVNULL}
-    started = [bed[0].popen([sys.executable, "-m", "ipyparallel.controller", *at], **quiet)]
-    file = bed[0].path(f"{folder}/ipcontroller-engine.json")
-    until = time.monotonic() + 30
-    while not (file.exists() and bed[0].path(f"{folder}/ipcontroller-client.json").exists()):
-        assert time.monotonic() < until, "the controller does not start"
-        time.sleep(0.1)
-    assert oct(file.stat().st_mode)[-3:] == "600", "its key is its owner's alone"
-    every = sorted(os.sched_getaffinity(0))
-    for host, core in zip(of or bed.hosts, every * len(bed)):
-        own = host.write("/tmp/engine.json", file.read_text())
-        host.path("/tmp/engine").mkdir()
-        at = [f"--file={own}", "--profile-dir=/tmp/engine"]
-        pinned = ["taskset", "-c", str(core)] if cores else []
-        run = [*pinned, sys.executable, "-m", "ipyparallel.engine", *at]
-        started.append(host.popen(run, **quiet))
+    started = Engines(bed, of or bed.hosts, cores)
     try:
-        yield f"{folder}/ipcontroller-client.json"
+        yield started.client
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        started.end()

@@ -80,6 +80,20 @@ def test_ranks_are_spread_evenly(world, hosts, counts):
     assert spread(world, hosts) == counts
 
 
+def test_hosts_go_by_name_whichever_engine_came_first(client, capsys):
+    _name(client, 0, "node10")
+    _name(client, 1, "node9")
+    try:
+        assert [where[1] for where in tv.launch(_where, world_size=2, cluster=client)] == [
+            "node9",
+            "node10",
+        ]
+    finally:
+        _name(client, 0, "alpha")
+        _name(client, 1, "beta")
+        tv.shutdown()
+
+
 def test_ranks_are_numbered_by_host_and_add_up(hosts):
     assert tv.launch(_where, world_size=3) == [
         (0, "alpha", "0", "2"),

@@ -10,6 +10,7 @@ all hosts together (`ClusterRanks`). ``docs/adr/0071`` has the reasons.
 """
 
 import os
+import re
 import secrets
 import threading
 import uuid
@@ -219,7 +220,12 @@ def _by_host(engines):
         if len(mine) > 1:
             rest = ", ".join(str(engine.number) for engine in mine[1:])
             said.append(f"{name} has more engines, which stay unused: {rest}")
-    return [mine[0] for mine in hosts.values()], said
+    return [hosts[name][0] for name in sorted(hosts, key=_natural)], said
+
+
+def _natural(name):
+    """By name, as engines register in another order at each start: host2 before host10."""
+    return [int(word) if word.isdecimal() else word for word in re.split(r"(\d+)", name)]
 
 
 def _compare(engines):
