@@ -67,7 +67,29 @@ def _parser():
     own.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let another host examine this one")
     own.add_argument("--master-port", type=int, default=29500, help="of rank 0: %(default)s")
     own.set_defaults(run=_doctor)
+    _cluster_parser(commands)
     return parser
+
+
+def _cluster_parser(commands):
+    about = "start an engine on each of several hosts, see what they have, stop them"
+    actions = commands.add_parser("cluster", help=about, description=about).add_subparsers(
+        dest="action", required=True, metavar="start|stop|status"
+    )
+    own = actions.add_parser("start", help="start engines; says how a notebook uses them")
+    how = own.add_mutually_exclusive_group(required=True)
+    how.add_argument("--hosts", metavar="A,B", help="by SSH and keys: [USER@]HOST[:PORT]")
+    how.add_argument("--local", type=int, metavar="N", help="on this machine, as if N hosts")
+    how.add_argument("--mpi", type=int, metavar="N", help="by mpiexec, on N hosts")
+    how.add_argument("--slurm", type=int, metavar="N", help="by sbatch, on N hosts")
+    own.add_argument("--ip", help="of this machine, by which engines reach it")
+    own.add_argument("--python", default=sys.executable, help="of the hosts: %(default)s")
+    own.add_argument("--options", default="", help="more for ssh, mpiexec or sbatch")
+    own.add_argument("--seconds", type=float, default=120, help="for engines to come: %(default)s")
+    ways = {action: actions.add_parser(action) for action in ("stop", "status")}
+    for one in (own, *ways.values()):
+        one.add_argument("--name", default=None if one is ways["status"] else "tpviz")
+        one.set_defaults(run=_engines)
 
 
 # -- commands --------------------------------------------------------------------------------------
@@ -166,6 +188,20 @@ def _doctor(options):
     from .ranks.doctor import doctor
 
     return 1 if doctor()["launch"]["error"] else 0
+
+
+def _engines(options):
+    from .ranks import cluster_command
+
+    if options.action == "stop":
+        return cluster_command.stop(options.name) or 0
+    if options.action == "status":
+        return 0 if cluster_command.status(options.name) else 1
+    hosts = options.hosts.split(",") if options.hosts is not None else []
+    counts = {"local": options.local, "mpi": options.mpi, "slurm": options.slurm}
+    how, n = next(((k, v) for k, v in counts.items() if v is not None), ("ssh", len(hosts)))
+    more = options.ip, options.python, options.options, options.seconds
+    return cluster_command.start(options.name, how, n, hosts, *more) or 0
 
 
 # -- what is written as in Python ------------------------------------------------------------------

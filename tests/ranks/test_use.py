@@ -269,7 +269,7 @@ def test_two_hosts_of_one_name_are_refused_and_two_engines_of_a_host_are_said(cl
             "from importlib import reload; reload(sys.modules['tpviz.ranks.hosts'])", block=True
         )
         client[1].execute(
-            "sys.modules['tpviz.ranks.engine'].host = sys.modules['tpviz.ranks.hosts'].host",
+            "sys.modules['tpviz.ranks.examine'].host = sys.modules['tpviz.ranks.hosts'].host",
             block=True,
         )
         client[1].execute("os.environ['TPVIZ_HOST'] = 'beta'", block=True)
@@ -277,7 +277,7 @@ def test_two_hosts_of_one_name_are_refused_and_two_engines_of_a_host_are_said(cl
 
 
 def test_what_is_no_client_is_refused():
-    with pytest.raises(ValueError, match=r"an ipyparallel\.Client, not 3"):
+    with pytest.raises(ValueError, match=r"an ipyparallel\.Client or the name of .*, not 3"):
         tv.use(3)
 
 

@@ -22,11 +22,12 @@ from math import inf
 from time import monotonic, sleep
 from typing import Any
 
+import tpviz
 from tpviz.core.shield import shielded
 
 from . import engine as remote
 from . import examine
-from .engine import SILENCE, HostFacts, HostSeen
+from .engine import SILENCE, HostSeen
 from .host_ranks import Heard, Surroundings
 from .places import RankPlace
 from .worker_bootstrap import WorldSpec
@@ -36,6 +37,7 @@ _POLL = 0.1  # seconds that an engine may wait for news
 _CLOCKS = 1.0  # seconds for which clocks that were compared serve the next jobs
 _FRESH = 0.5  # seconds for which places of ranks may be compared with those of other hosts
 _END_LIMIT = 5.0  # seconds for an engine to end its ranks
+_AGAIN = 1.0  # seconds for one that was silent when it was last asked
 _STACK_LIMIT = 2.0  # seconds for an engine to ask its ranks for their stacks
 _BEAT = 2.0  # seconds between two signs of life
 
@@ -45,27 +47,48 @@ class ClusterEngine:
 
     def __init__(self, client: Any, number: int):
         self.number, self._view = number, client[number]
-        self.facts: Any = None  # `HostFacts`, once it has answered
+        self.facts: dict[str, Any] = {}  # `examine.facts`, once it has answered
         self.interface: str | None = None  # that carries its messages to other hosts
+        self._owed: set[Any] = set()  # questions without an answer
+        self._since = 0.0  # when it was first asked after its last answer
 
     @property
     def name(self) -> str:
-        return self.facts.name if self.facts else f"the host of engine {self.number}"
+        return self.facts["name"] if self.facts else f"the host of engine {self.number}"
+
+    def addresses(self, interface: str | None) -> dict[str, str]:
+        """{interface: address} of one, or of all, loopback last."""
+        chosen = interface or self.facts["settings"].get("GLOO_SOCKET_IFNAME")
+        found = sorted(self.facts["interfaces"].items(), key=lambda i: i[1].startswith("127."))
+        return {name: address for name, address in found if chosen in (None, "", name)}
 
     def ask(self, function: Callable[..., Any], *args: Any) -> "Future[Any]":
         """Let the engine call a function of `engine`; its answer is to come."""
+        if not self._owed:
+            self._since = monotonic()
         try:
-            return self._view.apply_async(function, *args)
+            asked = self._view.apply_async(function, *args)
+            self._owed.add(asked)
+            asked.add_done_callback(self._answered)
+            return asked
         except Exception as error:  # the client was closed, or knows the engine no more
             failed: Future[Any] = Future()
             failed.set_exception(error)
             return failed
 
+    def _answered(self, asked):
+        self._owed.discard(asked)
+        self._since = monotonic()
+
+    def quiet(self) -> bool:
+        """Whether it owes an answer for so long that the next is hardly worth a wait."""
+        return bool(self._owed) and monotonic() - self._since > SILENCE / 2
+
 
 def answers(asked: Sequence["Future[Any]"], limit: float) -> list[Any]:
     """Results, or exceptions, of all; ``TimeoutError`` of those that are not there in time (s)."""
     wait(asked, limit)
-    late = TimeoutError(f"no answer within {limit:g} s")
+    late = TimeoutError(f"no answer within {limit or SILENCE:g} s")
     return [(f.exception() or f.result()) if f.done() else late for f in asked]
 
 
@@ -96,10 +119,15 @@ class Hosts:
             before.get(number) or ClusterEngine(self.client, number) for number in self.client.ids
         ]
         limit = SILENCE if before else _FIRST_LIMIT
-        said = answers([engine.ask(remote.facts, self.interface) for engine in found], limit)
+        quiet = [engine.quiet() for engine in found]
+        asked = [engine.ask(examine.facts) for engine in found]
+        if any(quiet):  # they were waited for already
+            wait(asked, _AGAIN)
+        wait([of for of, gone in zip(asked, quiet) if not gone], limit)
+        said = answers(asked, 0.0)
         there, missing = [], []
         for engine, word in zip(found, said):
-            if isinstance(word, HostFacts):
+            if isinstance(word, dict):
                 engine.facts = word
                 there.append(engine)
             elif getattr(word, "ename", "") in ("ModuleNotFoundError", "ImportError"):
@@ -143,7 +171,7 @@ class Hosts:
             engine.interface = None
         if not others:
             return None
-        addresses = [address for _, address in first.facts.addresses]
+        addresses = [*first.addresses(self.interface).values()]
         (doors,) = _must(answers([first.ask(remote.open_doors, addresses)], SILENCE), [first])
         limit = SILENCE * (1 + len(doors))
         ways = _must(answers([e.ask(remote.reached, doors) for e in others], limit), others)
@@ -209,7 +237,7 @@ def _by_host(engines):
         hosts.setdefault(engine.name, []).append(engine)
     said = []
     for name, mine in hosts.items():
-        clocks = {engine.facts.clock: engine.number for engine in mine}
+        clocks = {engine.facts["clock"]: engine.number for engine in mine}
         if len(clocks) > 1:
             (a, first), (b, second) = list(clocks.items())[:2]
             raise ValueError(
@@ -230,12 +258,11 @@ def _natural(name):
 
 def _compare(engines):
     """Refuse versions that differ from one another or from this process's."""
-    here = remote.versions()
-    for what, version in here.items():
+    for what, version in _versions(examine.facts()).items():
         for engine in engines:
-            if (there := engine.facts.versions[what]) != version:
+            if (there := _versions(engine.facts)[what]) != version:
                 has = {
-                    e.name: v for e in engines if (v := e.facts.versions[what]) != there
+                    e.name: v for e in engines if (v := _versions(e.facts)[what]) != there
                 } | {"this process": version}  # fmt: skip
                 others = ", ".join(f"{name} {v}" for name, v in has.items())
                 raise ValueError(
@@ -244,12 +271,18 @@ def _compare(engines):
                 )
 
 
+def _versions(facts):
+    """What must be the same wherever ranks of one world run."""
+    python = ".".join(facts["python"].split(".")[:2])  # functions travel as bytecode
+    return {"tpviz": facts["tpviz"], "torch": facts["torch"], "Python": python}
+
+
 def _lacks(engine, error):
     (name,) = answers([engine.ask(os.uname)], SILENCE)
     host = getattr(name, "nodename", engine.name)
     return (
         f"{host} (engine {engine.number}) cannot load tpviz: {_short(error)}. Install it in the "
-        f"engine's Python: pip install tpviz=={remote.versions()['tpviz']}"
+        f"engine's Python: pip install tpviz=={tpviz.__version__}"
     )
 
 
@@ -261,7 +294,7 @@ def _must(said, engines):
 
 
 def _interface(engine, address):
-    return next((name for name, own in engine.facts.addresses if own == address), None)
+    return next((name for name, own in engine.facts["interfaces"].items() if own == address), None)
 
 
 def _short(error):
@@ -308,6 +341,10 @@ class _Part:
         idle = self.seen.answered and monotonic() - self.at < _POLL
         return not (self.asked or self.lost or idle)
 
+    def quiet(self) -> bool:
+        """Whether it is lost, or about to be."""
+        return bool(self.lost) or self.engine.quiet()
+
     def dead(self) -> dict[int, tuple[str, str]]:
         return dict.fromkeys(self.ranks, (self.lost, "")) if self.lost else self.seen.dead
 
@@ -328,7 +365,7 @@ class ClusterRanks:
     def begin_to_start(self, address: str | None) -> None:
         """Let engines start their ranks; those of the first host before others know its port."""
         meeting = (address, 0) if address and len(self.parts) > 1 else None
-        peers = {at for part in self.parts for at in part.engine.facts.all_addresses}
+        peers = {at for part in self.parts for at in part.engine.facts["addresses"]}
         key = secrets.token_bytes(32)
         for part in self.parts:
             alone = len(self.parts) == 1
@@ -345,9 +382,9 @@ class ClusterRanks:
                 (met,) = _must(answers([asked], SILENCE), [part.engine])
                 meeting = met and (met[0], met[1])
 
-    def _each(self, ask: Callable[[_Part], Any]):
-        """Ask every host that is not lost; an interrupt cuts no question in half."""
-        parts = [part for part in self.parts if not part.lost]
+    def _each(self, ask: Callable[[_Part], Any], but: Callable[[_Part], Any] = lambda p: p.lost):
+        """Ask every host but those that are lost; an interrupt cuts no question in half."""
+        parts = [part for part in self.parts if not but(part)]
         return shielded(lambda: [ask(part) for part in parts]) if parts else []
 
     # -- a job -------------------------------------------------------------------------------------
@@ -406,7 +443,10 @@ class ClusterRanks:
     def lines(self, ranks: Iterable[int]) -> dict[int, str]:
         of = list(ranks)
         asked = self._each(
-            lambda part: part.engine.ask(remote.lines, self.key, [r for r in of if r in part.ranks])
+            lambda part: part.engine.ask(
+                remote.lines, self.key, [r for r in of if r in part.ranks]
+            ),
+            but=_Part.quiet,
         )
         found = answers(asked, _STACK_LIMIT)
         return {r: line for lines in found if isinstance(lines, dict) for r, line in lines.items()}
@@ -423,11 +463,9 @@ class ClusterRanks:
     # -- the end -----------------------------------------------------------------------------------
     def kill(self) -> str:
         self._hosts.forget(self)
-        there = [part for part in self.parts if not part.lost]
-        said = answers([part.engine.ask(remote.end, self.key) for part in there], _END_LIMIT)
-        for part in self.parts:
-            if part.lost:  # should it come back, it ends them at once
-                part.engine.ask(remote.end, self.key)
+        # one that does not answer is not waited for: should it come back, it ends them at once
+        asked = [(part, part.engine.ask(remote.end, self.key)) for part in self.parts]
+        said = answers([end for part, end in asked if not part.quiet()], _END_LIMIT)
         with suppress(Exception):
             self._receive()
         return self.printed() + "".join(text for text in said if isinstance(text, str))

@@ -231,7 +231,8 @@ def _start(hosts, master_port):
 def _names(host: Examined, hosts: Sequence[Examined]) -> Iterator[HostFinding]:
     """What a host's own name means there (gloo takes that address unless told an interface), and
     whether it can find the others by name."""
-    facts, own = host.facts, host.facts["own_name_is"]
+    facts, node = host.facts, host.facts["node"]
+    own = host.ask("resolve", [node])[node]
     if not facts["settings"].get(_INTERFACES["gloo"]) and own != host.address:
         if own is None:
             what = "its own name has no address, so gloo does not know where to listen"

@@ -7,19 +7,15 @@ Nothing here imports torch, which the fork server and the ranks have.
 """
 
 import os
-import platform
-import socket
+import shutil
 import threading
 from collections.abc import Sequence
-from importlib import metadata
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import NamedTuple
 
-import tpviz
-
 from . import examine, server
 from .host_ranks import Heard, HostRanks, Surroundings
-from .hosts import host
 from .places import RankPlace
 from .store import StoreServer
 from .worker_bootstrap import WorldSpec
@@ -28,39 +24,6 @@ SILENCE = 8.0  # seconds after which an end that says nothing is taken for gone
 _KNOCK = 2.0  # seconds for a connection between two hosts
 _TIDY = 0.1  # seconds to wait for ranks to undo what a job did to them
 _LOOK = 0.5  # seconds between two looks at how long a caller has been silent
-
-
-# -- what is here ----------------------------------------------------------------------------------
-class HostFacts(NamedTuple):
-    """What a host says of itself before its first ranks."""
-
-    name: str
-    clock: str  # the mark of its clock, see `hosts.host`
-    versions: dict[str, str]
-    addresses: list[tuple[str, str]]  # (interface, IPv4 address), loopback last
-    all_addresses: Sequence[str]  # IPv4, of every interface
-
-
-def versions() -> dict[str, str]:
-    """What must be the same wherever ranks of one world run."""
-    python = ".".join(platform.python_version_tuple()[:2])  # functions travel as bytecode
-    return {"tpviz": tpviz.__version__, "torch": metadata.version("torch"), "Python": python}
-
-
-def facts(interface: str | None = None) -> HostFacts:
-    """What this host says of itself; with the addresses of one interface, or of all."""
-    import psutil  # ipyparallel brings it, so every engine has it
-
-    interface = interface or os.environ.get("GLOO_SOCKET_IFNAME")
-    found = [
-        (name, entry.address)
-        for name, entries in psutil.net_if_addrs().items()
-        for entry in entries
-        if entry.family == socket.AF_INET
-    ]
-    asked = [entry for entry in found if interface in (None, entry[0])]
-    asked.sort(key=lambda a: a[1].startswith("127."))
-    return HostFacts(*host(), versions(), asked, [address for _, address in found])
 
 
 # -- which way hosts reach each other --------------------------------------------------------------
@@ -242,6 +205,22 @@ def end(key: str) -> str:
     """End ranks; what they had still printed."""
     held = _held.pop(key, None)
     return held.end("was ended by its caller") if held else ""
+
+
+def leave() -> None:
+    """This engine of a `cluster_command` is about to end: its ranks end, its folder goes."""
+    for key in list(_held):
+        end(key)
+    remove(os.path.abspath(os.environ["IPP_PROFILE_DIR"]))
+
+
+def remove(folder: str) -> None:
+    """Remove the folder of a cluster, and the two above it where there are no others."""
+    shutil.rmtree(folder, ignore_errors=True)
+    above = os.path.dirname(folder)
+    with suppress(OSError):
+        os.rmdir(above)
+        os.rmdir(os.path.dirname(above))
 
 
 def _guard():

@@ -4,12 +4,14 @@
 knock with their own word, bound to one address; whoever comes without it gets nothing.
 """
 
+import fcntl
 import os
 import platform
 import secrets
 import shutil
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -18,26 +20,30 @@ from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import tpviz
+
 from .hosts import host
 
 SETTINGS = "NCCL_", "GLOO_", "TORCH_NCCL_", "UCX_", "MASTER_"
 FIREWALLS = "ufw", "firewall-cmd", "nft", "iptables"
-_SIOCGIFADDR = 0x8915  # Linux
+_SIOCGIFADDR = 0x8915 if sys.platform == "linux" else 0xC0206921  # "give this one's address"
 _doors: list[socket.socket] = []
 
 
 def facts() -> dict[str, Any]:
-    """Name, addresses, versions, GPUs, bytes of shared memory, settings of libraries."""
+    """Names, addresses, versions, cores, GPUs, bytes of shared memory, settings of libraries."""
     name, clock = host()
     shm = "/dev/shm"
     return {
         "name": name,
         "clock": clock,
         "interfaces": interfaces(),
-        "own_name_is": resolve([platform.node()])[platform.node()],
+        "addresses": addresses(),
+        "node": platform.node(),
         "python": platform.python_version(),
         "torch": _version("torch"),
-        "tpviz": _version("tpviz"),
+        "tpviz": tpviz.__version__,
+        "cores": os.cpu_count(),
         "gpus": len(glob("/dev/nvidia[0-9]*")),
         "shm": shutil.disk_usage(shm).total if os.path.isdir(shm) else None,
         "settings": {k: v for k, v in sorted(os.environ.items()) if k.startswith(SETTINGS)},
@@ -53,16 +59,24 @@ def _version(package):
 
 
 def interfaces() -> dict[str, str]:
-    """{interface: IPv4 address} of those that have one; only on Linux."""
+    """{interface: IPv4 address} of those that have one."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex() if platform.system() == "Linux" else ():
-            import fcntl
-
+        for _, name in socket.if_nameindex():
             with suppress(OSError):  # it has none
                 got = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
                 found[name] = socket.inet_ntoa(got[20:24])
     return found
+
+
+def addresses() -> list[str]:
+    """All IPv4 addresses; without psutil, which engines have, the first of each interface."""
+    try:
+        import psutil
+    except ImportError:
+        return [*interfaces().values()]
+    entries = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
+    return [entry.address for entry in entries if entry.family == socket.AF_INET]
 
 
 def resolve(names: Sequence[str]) -> dict[str, str | None]:

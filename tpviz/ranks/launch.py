@@ -71,7 +71,7 @@ def launch(
     backend : "tpviz" (None), "gloo" or "nccl". Ranks of the plain two are new for each launch.
     progress : None shows the start of ranks and the reports of ``tpviz.progress`` as suits a
         notebook or a terminal, False hides them, a function ``(done, total, text)`` receives them.
-    cluster : an ``ipyparallel.Client`` whose hosts have the ranks, as `use` sets for all calls.
+    cluster : the client or name of hosts that have the ranks, as `use` sets for all calls.
 
     Raises
     ------
@@ -229,7 +229,8 @@ def use(client: Any, interface: str | None = None) -> None:
 
     Parameters
     ----------
-    client : an ``ipyparallel.Client``: one engine of each host holds its ranks (tpviz[cluster]).
+    client : an ``ipyparallel.Client``: one engine of each host holds its ranks (tpviz[cluster]); or
+        the name of a cluster that ``tpviz cluster start`` has started here.
     interface : name of the network interface between hosts, such as ``"eth0"``; None takes one with
         a route, which is said.
 
@@ -263,8 +264,15 @@ def _hosts_of(client: Any, interface: str | None = None):
         raise ImportError(
             "several hosts need ipyparallel: pip install 'tpviz[cluster]' here and on each host"
         ) from None
+    if isinstance(client, str):
+        from . import cluster_command
+
+        client = cluster_command.connected(client)
     if not isinstance(client, ipyparallel.Client):
-        raise ValueError(f"a cluster is an ipyparallel.Client, not {client!r}; None: this machine")
+        raise ValueError(
+            f"a cluster is an ipyparallel.Client or the name of one that `tpviz cluster` started, "
+            f"not {client!r}; None: this machine"
+        )
     from .cluster import Hosts
 
     for hosts in (_hosts, *(key[3] for key in _pools)):

@@ -7,7 +7,7 @@ trip early or late at most. `Trace.merge` makes one time line of that.
     offsets.meet()                           # on every rank, once
     offsets.begin()                          # as a job begins
     with tv.record() as rec: ...             # rec.trace has offsets.offset() in its meta
-    offsets.compare()                        # as it ends, before traces are sent
+    offsets.end()                            # as it ends, before traces are sent
 """
 
 import time
@@ -24,12 +24,13 @@ SECONDS = 0.1  # for each host; a world that serves call after call takes none
 _firsts: dict[str, int] = {}  # of this job's world: {mark of a clock: first rank that reads it}
 _reference = ""  # mark of rank 0's
 _offset: dict[str, Any] = {}  # of this rank, see `compare`
+_over = False  # whether the job's last comparison was made
 
 
 def meet() -> None:
     """A world has met: learn whose clock each rank reads.
 
-    A collective call of the default group, as are `begin` and `compare`.
+    A collective call of the default group, as are `begin`, `compare` and `end`.
     """
     global _reference
     _firsts.clear()
@@ -42,11 +43,19 @@ def meet() -> None:
 def begin(seconds: float | None = SECONDS) -> None:
     """A job begins in a world that has met: forget what was compared for the job before, and
     compare clocks anew; with None for the seconds, its last comparison serves this job too."""
-    global _offset
+    global _offset, _over
     last = _offset.get("moments", [])[-1:] if seconds is None else []
-    _offset = {"to": _reference, "moments": last}
+    _offset, _over = {"to": _reference, "moments": last}, False
     if seconds is not None:
         compare(seconds)
+
+
+def end() -> None:
+    """All that a job records is recorded: compare clocks a last time, for whoever says so first."""
+    global _over
+    if not _over:
+        _over = True
+        compare()
 
 
 def compare(seconds: float = SECONDS) -> None:

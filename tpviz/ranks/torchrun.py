@@ -55,7 +55,7 @@ def run(
         offsets.meet()
         offsets.begin()
         result = fn(*args, **kwargs)
-        offsets.compare()
+        offsets.end()
     except Exception as error:
         raise RankError(f"rank {rank} raised {type(error).__name__}: {error}", rank) from error
     finally:

@@ -164,7 +164,7 @@ def _train(
             with recorder.step():
                 train()
             say()
-    offsets.compare()
+    offsets.end()
     trace = recorder.trace
     if memory:
         with record(memory=True) as allocations, allocations.step():

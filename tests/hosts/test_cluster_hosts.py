@@ -1,0 +1,131 @@
+"""``tpviz cluster`` on two hosts and a notebook's: by SSH, by MPI over SSH, by a queue."""
+
+import os
+import shutil
+import sys
+import time
+from contextlib import contextmanager
+from subprocess import DEVNULL
+
+import pytest
+from bed import hosts
+from faults import listening
+
+pytest.importorskip("ipyparallel")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+OPTIONS = "-i /tmp/key -oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null -oLogLevel=ERROR"
+ENV = {"XDG_STATE_HOME": "/tmp/state"}
+USE = """
+import tpviz as tv
+tv.use("tpviz")
+def where():
+    import os
+    return os.environ["TPVIZ_HOST"] if "TPVIZ_HOST" in os.environ else os.uname().nodename
+print(tv.launch(where, world_size=4))
+assert tv.verify(tv.Megatron(tp=4), tv.GPT(layers=1, hidden=16, heads=4, batch=2, seq=8)).ok
+"""
+SSHD_CONFIG = """
+HostKey /tmp/hostkey
+AuthorizedKeysFile /tmp/key.pub
+ListenAddress {address}
+StrictModes no
+UsePAM no
+PidFile none
+"""
+
+
+@contextmanager
+def sshd(bed):
+    """A listener for SSH on all hosts but the first, whose key opens them."""
+    if not shutil.which(SSHD):
+        pytest.skip("no sshd here (openssh-server)")
+    os.makedirs("/run/sshd", exist_ok=True)
+    home = bed[0]
+    home.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/tmp/key"])
+    started = []
+    for host in bed.hosts[1:]:
+        host.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "/tmp/hostkey"])
+        host.write("/tmp/key.pub", home.path("/tmp/key.pub").read_text())
+        config = host.write("/tmp/sshd", SSHD_CONFIG.format(address=host.address))
+        started.append(host.popen([SSHD, "-D", "-f", config], stdout=DEVNULL, stderr=DEVNULL))
+    until = time.monotonic() + 10
+    while not all(22 in listening(host) for host in bed.hosts[1:]):
+        assert time.monotonic() < until, "sshd does not start"
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def tpviz(host, *words):
+    done = host.run([sys.executable, "-m", "tpviz", *words], timeout=150, env=ENV)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def serves(bed, *words):
+    """A cluster starts, is used and stops; nothing is left on any host."""
+    before = [(host.processes().keys(), listening(host)) for host in bed]
+    home = bed[0]
+    said = tpviz(home, "cluster", "start", *words)
+    assert "host1" in said and "host2" in said and "tv.use(client)" in said
+    for host in bed:
+        assert addresses(host) <= {host.address, "127.0.0.1"}, "no port on all interfaces"
+        keys = [*host.path("/tmp/state").rglob("security/*.json")]
+        assert all(key.stat().st_mode & 0o077 == 0 for key in keys)
+        assert len(keys) == (3 if host is home else 0), "keys stay where they were made"
+    script = home.write("/tmp/use.py", USE)
+    used = home.run([sys.executable, script], timeout=150, env=ENV)
+    assert used.returncode == 0, used.stdout
+    assert "['host1', 'host1', 'host2', 'host2']" in used.stdout
+    assert "host2" in tpviz(home, "cluster", "status")
+    assert "stopped" in tpviz(home, "cluster", "stop")
+    until, left = time.monotonic() + 15, "?"
+    while left and time.monotonic() < until:
+        left = [
+            [line for pid, line in host.processes().items() if pid not in old]
+            + [port for port in listening(host) - ports]
+            + [*host.path("/tmp").glob("tpviz-*")]
+            + [*host.path("/tmp/state").rglob("*")]
+            for host, (old, ports) in zip(bed, before)
+        ]
+        left = left if any(left) else None
+        time.sleep(0.2)
+    assert not left, left
+
+
+def addresses(host):
+    """Where somebody listens on a host."""
+    with open(f"/proc/{host.pid}/net/tcp") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    found = [bytes.fromhex(row[1].split(":")[0]) for row in rows if row[3] == "0A"]
+    return {".".join(map(str, reversed(raw))) for raw in found}
+
+
+def test_by_ssh():
+    with hosts(3, delay=0.001, clocks=[0, 1000, 2000]) as bed, sshd(bed):
+        serves(bed, "--hosts", "host1,host2", f"--options={OPTIONS}")
+
+
+def test_by_ssh_a_host_that_is_not_there_is_said_and_nothing_is_left():
+    with hosts(2) as bed, sshd(bed):
+        words = ["start", "--hosts", "host1,10.77.0.9", f"--options={OPTIONS} -oConnectTimeout=3"]
+        done = bed[0].run([sys.executable, "-m", "tpviz", "cluster", *words], timeout=100, env=ENV)
+        assert done.returncode == 2 and "engines did not start" in done.stdout, done.stdout
+        assert not any("ipyparallel" in line for host in bed for line in host.processes().values())
+        assert [*bed[0].path("/tmp/state").rglob("*")] == []
+
+
+def test_by_mpi():
+    if not shutil.which("mpiexec"):
+        pytest.skip("no mpiexec here (MPICH or Open MPI)")
+    with hosts(3, delay=0.001) as bed, sshd(bed):
+        ssh = bed[0].write("/tmp/ssh", f'#!/bin/sh\nexec ssh {OPTIONS} "$@"\n')
+        bed[0].path(ssh).chmod(0o755)
+        options = f"-host host1,host2 -launcher-exec {ssh}"
+        serves(bed, "--mpi", "2", f"--options={options}", "--ip", bed[0].address)
