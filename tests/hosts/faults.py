@@ -53,12 +53,16 @@ def total():
     dist.all_reduce(x)
     return x[0].item()
 
-def collectives(_):
+def collectives():
+    total()
+    tv.progress(0, 1)
     while True:
         total()
 
-def compute(_):
+def compute():
     import torch, torch.distributed as dist
+    total()
+    tv.progress(0, 1)
     x = torch.ones(300, 300)
     end = time.monotonic() + 100
     while time.monotonic() < end:
@@ -68,9 +72,9 @@ def compute(_):
 def tell(**what):
     print("SAID " + json.dumps(what), flush=True)
 
-def launch(*what, timeout):
+def launch(what, timeout, progress=False):
     try:
-        result = tv.launch(*what, world_size=4, timeout=timeout)
+        result = tv.launch(what, world_size=4, timeout=timeout, progress=progress)
         tell(result=result)
     except (RuntimeError, TimeoutError, KeyboardInterrupt, ValueError) as error:
         tell(kind=type(error).__name__, said=str(error))
@@ -84,11 +88,12 @@ if moment != "at start":
     tv.launch(total, world_size=4)
 tell(ready=True)
 if moment != "between jobs":
-    launch(compute if moment == "in compute" else collectives, None, timeout=float(timeout))
+    job = compute if moment == "in compute" else collectives
+    launch(job, float(timeout), moment.startswith("in ") and (lambda *_: tell(begun=True)))
 for line in sys.stdin:
     if line == "end\\n":
         break
-    launch(total, timeout=20)
+    launch(total, 20)
 tv.use(None)
 client.close()
 tell(over=True)
@@ -146,27 +151,30 @@ class Caller:
         script = bed[0].write("/tmp/caller.py", CALLER)
         argv = [sys.executable, script, engines.client, fault.moment, LIMIT if limited else 60]
         self.process = bed[0].popen(argv, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
-        self.lines: queue.Queue[str] = queue.Queue()
+        self.lines: queue.Queue[tuple[float, str]] = queue.Queue()
         self.printed = ""  # since it last told something
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
         for line in self.process.stdout:
-            self.lines.put(line)
-        self.lines.put("")
+            self.lines.put((time.monotonic(), line))
+        self.lines.put((time.monotonic(), ""))
 
     def told(self, limit: float) -> dict:
-        """What it tells next; "printed" is what it printed before. {} where it is late."""
-        self.printed, until = "", time.monotonic() + limit
+        """What it tells next; "printed" is what it printed before, from "at" on (s). {} where it is
+        late."""
+        self.printed, until, began = "", time.monotonic() + limit, 0.0
         while True:
             try:
-                line = self.lines.get(timeout=max(0.01, until - time.monotonic()))
+                at, line = self.lines.get(timeout=max(0.01, until - time.monotonic()))
             except queue.Empty:
                 return {}
             if not line:  # it has ended
                 return {}
             if line.startswith("SAID "):
-                return json.loads(line.removeprefix("SAID ")) | {"printed": self.printed}
+                told = json.loads(line.removeprefix("SAID "))
+                return told | {"printed": self.printed, "at": began or at}
+            began = began or at * ("[tpviz] since" in line or "; without" in line)
             self.printed += line
 
     def tell(self, line: str) -> None:
@@ -200,6 +208,9 @@ class _Trial:
                 found.wrong.append(f"did not get ready: {caller.printed}")
                 return found
             self.quiet = {host.name: listening(host) for host in self.bed}
+            if fault.moment.startswith("in ") and not caller.told(LONG).get("begun"):
+                found.wrong.append(f"the job did not begin: {caller.printed}")
+                return found
             self._inflict()
             begun = time.monotonic()
             if fault.kind == "kill caller":
@@ -251,7 +262,7 @@ class _Trial:
         # a start of ranks is waited for, and its limit is its own; a slow one is no failure
         patience = LONG if fault.moment == "at start" and self._patient() else NAMED + 20
         told = self.caller.told(patience)
-        found.named = time.monotonic() - begun
+        found.named = told.get("at", time.monotonic()) - begun
         found.said = told.get("said", "") or told.get("printed", "") + str(told.get("result", ""))
         if not told:
             found.wrong.append(f"nothing was said: {self.caller.printed}")

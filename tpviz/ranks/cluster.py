@@ -80,9 +80,13 @@ class ClusterEngine:
         self._owed.discard(asked)
         self._since = monotonic()
 
+    def silence(self) -> float:
+        """Seconds for which it has owed an answer, to signs of life too."""
+        return monotonic() - self._since if self._owed else 0.0
+
     def quiet(self) -> bool:
-        """Whether it owes an answer for so long that the next is hardly worth a wait."""
-        return bool(self._owed) and monotonic() - self._since > SILENCE / 2
+        """Whether the next answer is hardly worth a wait."""
+        return self.silence() > SILENCE / 2
 
 
 def answers(asked: Sequence["Future[Any]"], limit: float) -> list[Any]:
@@ -328,7 +332,8 @@ class _Part:
         for seen in new:
             if seen.boards or seen.dead or not seen.whole:
                 self.seen, self.at = seen, monotonic()
-        if self.asked and not self.lost and monotonic() - self.asked[0][1] > SILENCE:
+        silence = max((monotonic() - at for _, at in self.asked), default=0.0)
+        if silence and not self.lost and max(silence, self.engine.silence()) > SILENCE:
             self.lost = (
                 f"is out of reach: engine {self.engine.number} has not answered for {SILENCE:g} s "
                 "(its host or the way to it is down, or other work keeps the engine)"
