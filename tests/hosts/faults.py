@@ -55,14 +55,14 @@ def total():
 
 def collectives():
     total()
-    tv.progress(0, 1)
+    tv.progress(0, 1, "begun")
     while True:
         total()
 
 def compute():
     import torch, torch.distributed as dist
     total()
-    tv.progress(0, 1)
+    tv.progress(0, 1, "begun")
     x = torch.ones(300, 300)
     end = time.monotonic() + 100
     while time.monotonic() < end:
@@ -79,6 +79,10 @@ def launch(what, timeout, progress=False):
     except (RuntimeError, TimeoutError, KeyboardInterrupt, ValueError) as error:
         tell(kind=type(error).__name__, said=str(error))
 
+def shown(done, total, text):
+    if text == "begun":
+        tell(begun=True)
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start without
 _, file, moment, timeout = sys.argv
 client = ipyparallel.Client(file)
@@ -89,7 +93,7 @@ if moment != "at start":
 tell(ready=True)
 if moment != "between jobs":
     job = compute if moment == "in compute" else collectives
-    launch(job, float(timeout), moment.startswith("in ") and (lambda *_: tell(begun=True)))
+    launch(job, float(timeout), moment.startswith("in ") and shown)
 for line in sys.stdin:
     if line == "end\\n":
         break

@@ -37,6 +37,7 @@ def mean(x):
 
 TWO = """
 view = tv.explore(gpt, strategy=tv.Megatron(tp=4))
+view.guesses.on.value = False
 view.run()
 assert view.wait(100), view.error
 said["explore"] = view.error or [view.trace.meta["hosts"][rank][0] for rank in range(4)]
