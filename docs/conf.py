@@ -36,6 +36,7 @@ nb_execution_mode = "force"
 nb_execution_excludepatterns = ["notebooks/*"]  # `outputs` has run them
 nb_execution_raise_on_error = nb_merge_streams = True
 nb_execution_timeout = 300
+nb_ipywidgets_js = {}  # widgets' scripts would come from elsewhere, and no view is live here
 
 html_theme = "furo"
 html_title = f"tpviz {release}"

@@ -7,9 +7,9 @@ trap 'git worktree remove --force "$pages"' EXIT
 if git fetch --depth 1 origin gh-pages; then
   git worktree add --detach "$pages" FETCH_HEAD
 else
-  git worktree add --detach --no-checkout "$pages"
+  git worktree add --detach "$pages"
   git -C "$pages" checkout --orphan gh-pages
-  git -C "$pages" rm -r --cached --quiet --ignore-unmatch .
+  git -C "$pages" rm -rf --quiet .
 fi
 cd "$pages"
 rm -rf "$version"
@@ -23,5 +23,5 @@ echo "<!doctype html><meta http-equiv='refresh' content='0; url=${newest:-main/}
   echo "</ul>"
 } >versions.html
 git add --all
-git -c user.name=docs -c user.email=docs@localhost commit --quiet --message "Documentation of $version"
+git -c user.name=docs -c user.email=docs@localhost commit --quiet --allow-empty --message "Documentation of $version"
 git push origin HEAD:gh-pages

@@ -134,6 +134,8 @@ def test_links_lead_somewhere(site):
                 broken.append(f"{path.relative_to(site)}: {link}")
     assert broken == []
     assert count > 5_000
+    loaded = r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=["'](https?:)?//"""
+    assert [path.name for path, text in pages.items() if re.search(loaded, text)] == []
 
 
 @pytest.mark.browser
