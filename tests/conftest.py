@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         file, function = item.path.as_posix(), getattr(item, "originalname", "")
         name = f"{file}::{function}" if function else file
-        if file.endswith(SLOW) or name.endswith(SLOW):
+        if item.get_closest_marker("slow") or file.endswith(SLOW) or name.endswith(SLOW):
             item.add_marker("slow")
             if not name.endswith(ALWAYS) and not drawn(item.nodeid.partition("[")[0], of):
                 item.add_marker("sweep")

@@ -1,4 +1,5 @@
-"""Tests marked ``slow``, as path's end or path's end::function. `make test` leaves them out:
+"""Tests marked ``slow``, as path's end or path's end::function, or so marked where only some cases
+are. `make test` leaves them out:
 variations of what faster tests of the same thing show (`test_conformance.py` has some points of
 each scheme), and what mostly waits.
 
@@ -122,7 +123,7 @@ test_t3_bugs.py::test_verify_flags_every_fault
 """.split()
 )
 
-ALWAYS = ".ipynb", "::test_verify_flags_every_fault"
+ALWAYS = ".ipynb", "::test_verify_flags_every_fault", "test_passed_on.py::test_the_notebooks"
 """Ends of those that CI does not draw."""
 SHARE = 1 / 10
 
