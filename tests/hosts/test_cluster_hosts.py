@@ -42,6 +42,7 @@ NodeName=host[1-2] CPUs=1
 PartitionName=all Nodes=ALL Default=YES
 """
 MUNGED = "-F --force --socket=/tmp/munge.sock --key-file=/tmp/munge.key --seed-file=/tmp/seed"
+MUNGED += " --pid-file=/tmp/munged.pid"
 QUIET = {"stdout": DEVNULL, "stderr": DEVNULL}
 SSHD_CONFIG = """
 HostKey /tmp/hostkey

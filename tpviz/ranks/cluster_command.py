@@ -26,6 +26,7 @@ from .engine import leave, remove
 
 _ANSWER = 5.0  # seconds for a controller or an engine to answer
 _END = 10.0  # seconds for engines to end by themselves
+_OWN_FOLDER = "--IPEngine.auto_create=True"  # where the homes of hosts are not one
 _SLURM = """#!/bin/sh
 #SBATCH --export=ALL
 #SBATCH --job-name=tpviz-{cluster_id}
@@ -145,13 +146,15 @@ def _config(place, how, hosts, python, options):
     elif how == "mpi":
         config.MPIEngineSetLauncher.mpi_args = options
         config.MPIEngineSetLauncher.engine_cmd = engine
-        config.MPIEngineSetLauncher.engine_args = ["--IPEngine.use_mpi=False"]  # needs no mpi4py
+        no_mpi4py = "--IPEngine.use_mpi=False"
+        config.MPIEngineSetLauncher.engine_args = [_OWN_FOLDER, no_mpi4py]
     elif how == "slurm":
         first, rest = _SLURM.split("\n", 1)
         own = [f"#SBATCH {shlex.join(options)}"] if options else []
         config.SlurmEngineSetLauncher.batch_template = "\n".join([first, *own, rest])
         config.SlurmEngineSetLauncher.batch_file_name = os.path.join(place, "engines.sbatch")
         config.SlurmEngineSetLauncher.engine_cmd = engine
+        config.SlurmEngineSetLauncher.engine_args = [_OWN_FOLDER]
     return config
 
 
