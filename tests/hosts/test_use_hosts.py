@@ -35,13 +35,15 @@ def fails(what):
 """
 
 
-def told(bed, file, lines):
+def told(bed, file, lines, timeout=100):
     """What a script of these lines prints last, as JSON, on the first host."""
     script = bed[0].write("/tmp/script.py", CLIENT + lines)
-    done = bed[0].run([sys.executable, script, file], timeout=100)
+    done = bed[0].run([sys.executable, script, file], timeout)
     assert done.returncode == 0, done.stdout
     return json.loads(done.stdout.splitlines()[-1])
 
+
+DELAY = 0.005  # seconds from one host to another, where links are calibrated
 
 VERBS = """
 verdict = tv.verify(plan, gpt)
@@ -66,6 +68,36 @@ def test_verbs_are_right_and_times_are_one_line():
     here, there = found["clocks"][:2], found["clocks"][2:]
     assert here == [[], []]
     assert all(abs(ahead - 1000) < 1e-3 for moments in there for ahead in moments) and there[0]
+
+
+CALIBRATED = """
+found = tv.calibrate(
+    4, sizes=(2**12, 2**14, 2**16), repeats=1, dtypes=["float32"], gemm=64, progress=False
+)
+cluster, w = found.cluster, tv.GPT(batch=8)
+print(json.dumps({
+    "said": found.describe(),
+    "name": cluster.name,
+    "levels": [[level.units, level.latency] for level in cluster.levels],
+    "cores": [cluster.hosts, cluster.cores],
+    "orders": [
+        tv.simulate(plan.with_order(order), w, cluster).step_time for order in ("tp-dp", "dp-tp")
+    ],
+}))
+"""
+
+
+@pytest.mark.timeout(300)
+def test_calibrate_finds_the_links_between_hosts_and_tp_belongs_within_one():
+    with hosts(2, delay=DELAY) as bed, cluster(bed, cores=True) as file:
+        found = told(bed, file, CALIBRATED, timeout=250)
+    (within, near), (between, far) = found["levels"]
+    assert (within, between) == (2, 2) and far >= 0.8 * DELAY and far > near
+    assert found["cores"] == [2, 1]
+    assert found["name"].startswith("2 hosts (host")
+    assert "Messages between hosts, one pair" in found["said"]
+    inside, across = found["orders"]
+    assert inside < across
 
 
 LOST = """

@@ -324,7 +324,8 @@ def _among_collectives(
     each, rate = fit_line([1] * len(models), without, [max(s, 1e-6) for s in small])
     alpha, bandwidth = fits[1, len(ranks)]
     hops, volume = cost("ring", "all_reduce", SMALL, len(ranks))
-    more = cost("ring", "all_reduce", LARGE, len(ranks))[1] - volume
+    most = ranks[0].get("large", LARGE)
+    more = cost("ring", "all_reduce", most, len(ranks))[1] - volume
     slower = median(b - a for a, b in zip(small, large)) * bandwidth / more
     overhead = each - hops * alpha - volume / bandwidth
     return max(0.0, overhead), 1 + 1 / rate, max(1.0, slower)

@@ -73,6 +73,9 @@ SMALL, LARGE = 2**12, 2**20
 """Bytes of the all-reduces between layers: of the one latency counts, of the other the bytes."""
 BURST, BURST_SIZES = 8, (2**20, 2**22)
 """How many collectives of so many bytes are issued at once: as the buckets of a step."""
+LEAST_LARGE = 2**16
+"""Those of both kinds are no larger than the largest message that is asked for, as over slow links,
+or than this."""
 
 
 def time_rank(
@@ -97,8 +100,10 @@ def time_rank(
     calls = _calls(axes, pairs, sizes, dtype, device)
     timed = [partial(_timed, call, device) for call in calls.values()]
     interrupted = INTERRUPTED[device] if by_host else ()
-    interrupted = [_interrupted(w, dtype, device) for w in interrupted]
-    bursts = product(COLLECTIVES, BURST_SIZES if by_host else ())
+    most = max(*sizes, LEAST_LARGE)
+    large, burst_sizes = min(LARGE, most), sorted({min(size, most) for size in BURST_SIZES})
+    interrupted = [_interrupted(w, large, dtype, device) for w in interrupted]
+    bursts = product(COLLECTIVES, burst_sizes if by_host else ())
     bursts = [_behind(name, size, dtype, device) for name, size in bursts]
     steps = {w: _step(w, device) for w in asked} if device == "cpu" else {}
     taken = iter(_in_turn([*timed, *interrupted, *bursts, *steps.values()], repeats, total))
@@ -114,7 +119,7 @@ def time_rank(
         found["core_share"] = _core_share(max(sizes), repeats)
     report(total, total, "cores")
     offsets.compare()
-    return {**found, "offset": offsets.offset()}
+    return {**found, "large": large, "offset": offsets.offset()}
 
 
 def time_paced_rank(
@@ -310,10 +315,10 @@ def _program(workload, device):
     return Program(workload, module)
 
 
-def _interrupted(workload, dtype, device):
+def _interrupted(workload, large, dtype, device):
     """A function that gives (seconds of a training step for each of the all-reduces between its
-    layers, by how many seconds each of `SMALL` bytes lengthens it, and each of `LARGE`), of a step
-    without and two with them.
+    layers, by how many seconds each of `SMALL` bytes lengthens it, and each of ``large``), of a
+    step without and two with them.
 
     It is longer than in a loop: ranks come at different times, whoever waits must be woken up, and
     then finds other caches. No strategy runs here: every rank trains the whole model.
@@ -321,7 +326,7 @@ def _interrupted(workload, dtype, device):
     program, nothing = _program(workload, device), lambda: None
     reduce_small, reduce_large = (
         _collective("all_reduce", None, size, *_buffers(size, dtype, device))[0]
-        for size in (SMALL, LARGE)
+        for size in (SMALL, large)
     )
     between = nothing
     modules = program.module.named_modules()
