@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from subprocess import DEVNULL
 
 import pytest
@@ -96,6 +96,7 @@ def serves(bed, *words, env=ENV):
     home = bed[0]
     said = tpviz(home, "cluster", "start", *words, env=env)
     assert "host1" in said and "host2" in said and "tv.use(client)" in said
+    assert addresses(home)
     for host in bed:
         assert addresses(host) <= {host.address, "127.0.0.1"}, "no port on all interfaces"
         keys = [*host.path(state).rglob("security/*.json")]
@@ -122,11 +123,16 @@ def serves(bed, *words, env=ENV):
 
 
 def addresses(host):
-    """Where somebody listens on a host."""
+    """Where the controller and engines listen on a host; queues and mpiexec have ports too."""
+    held = set()
+    for pid, line in host.processes().items():
+        if "ipyparallel" in line:
+            with suppress(OSError):
+                held |= {os.readlink(fd) for fd in host.path(f"/proc/{pid}/fd").iterdir()}
     with open(f"/proc/{host.pid}/net/tcp") as file:
         rows = [line.split() for line in file.readlines()[1:]]
-    found = [bytes.fromhex(row[1].split(":")[0]) for row in rows if row[3] == "0A"]
-    return {".".join(map(str, reversed(raw))) for raw in found}
+    listen = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in held]
+    return {".".join(map(str, reversed(bytes.fromhex(at.split(":")[0])))) for at in listen}
 
 
 def test_by_ssh():
