@@ -97,7 +97,7 @@ def start(
     cluster = ipyparallel.Cluster(
         cluster_id=name,
         profile_dir=place,
-        engines=how,
+        engines="tpviz.ranks.mpi_engines.PlainMPIEngines" if how == "mpi" else how,
         controller_ip=ip,
         controller_location=ip,
         shutdown_atexit=False,
@@ -146,8 +146,7 @@ def _config(place, how, hosts, python, options):
     elif how == "mpi":
         config.MPIEngineSetLauncher.mpi_args = options
         config.MPIEngineSetLauncher.engine_cmd = engine
-        no_mpi4py = "--IPEngine.use_mpi=False"
-        config.MPIEngineSetLauncher.engine_args = [_OWN_FOLDER, no_mpi4py]
+        config.MPIEngineSetLauncher.engine_args = [_OWN_FOLDER]
     elif how == "slurm":
         first, rest = _SLURM.split("\n", 1)
         own = [f"#SBATCH {shlex.join(options)}"] if options else []
