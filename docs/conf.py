@@ -13,7 +13,7 @@ from sphinx.writers.html5 import HTML5Translator
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS / "teacher")]
 
-from docstrings import docstring
+from docstrings import arguments, docstring
 from pages import executed, without_views
 
 import tpviz
@@ -71,5 +71,6 @@ def mathml(page: HTML5Translator, node: nodes.Element) -> None:
 def setup(app: Sphinx) -> None:
     """Connect what is ours."""
     app.connect("autodoc-process-docstring", docstring)
+    app.connect("autodoc-process-signature", arguments)
     app.connect("source-read", outputs)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))

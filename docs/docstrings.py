@@ -4,6 +4,8 @@
 import re
 from typing import Any
 
+from sphinx.util.inspect import signature, stringify_signature
+
 _ENTRY = re.compile(r"( *)(\S.*?) : ?(.*)")
 _NAMES = re.compile(r"\*{0,2}\w+(\([\w, ]*\))?(, \*{0,2}\w+(\([\w, ]*\))?)*")
 
@@ -40,3 +42,15 @@ def restructured(lines: list[str]) -> list[str]:
 def docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Sphinx's event ``autodoc-process-docstring``."""
     lines[:] = restructured(lines)
+
+
+def arguments(
+    app: Any, what: str, name: str, thing: Any, options: Any, given: str | None, returns: Any
+) -> tuple[str, None] | None:
+    """Sphinx's event ``autodoc-process-signature``: traitlets' ``__new__`` hides those of views."""
+    if what != "class" or not (given or "").startswith("(*args"):
+        return None
+    taken = signature(thing.__init__, bound_method=True)
+    return stringify_signature(
+        taken, unqualified_typehints=True, show_return_annotation=False
+    ), None

@@ -80,6 +80,15 @@ def test_what_is_no_entry_stays(restructured):
     ]  # fmt: skip
 
 
+def test_arguments_of_views_are_their_own(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from docstrings import arguments
+
+    shown, _ = arguments(None, "class", "", tpviz.BlocksView, None, "(*args: t.Any)", None)
+    assert shown.startswith("(strategy: ")
+    assert arguments(None, "class", "", tpviz.ATP, None, "(mesh: int)", None) is None
+
+
 def test_twenty_questions_are_answered_by_runs_or_open():
     text = (ROOT / "docs/questions.md").read_text()
     answers = re.split(r"^### (\d+)\. .*$", text, flags=re.M)
