@@ -2,6 +2,7 @@
 
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -50,8 +51,14 @@ html_additional_pages = {"index": "gallery.html"}
 templates_path = ["_templates"]
 
 
+def execute(app: Sphinx) -> None:
+    """Run the notebooks side by side: Sphinx would give nearly all of them to one process."""
+    with ThreadPoolExecutor(app.parallel) as pool:
+        list(pool.map(executed, sorted((DOCS.parent / "notebooks").glob("*.ipynb"))))
+
+
 def outputs(app: Sphinx, name: str, source: list[str]) -> None:
-    """Notebooks are stored without outputs: here they are run, and pictures replace live views."""
+    """Notebooks are stored without outputs: here they get them, and pictures for live views."""
     if name.startswith("notebooks/"):
         book = without_views(executed(DOCS.parent / f"{name}.ipynb"))
         for cell in book.cells:
@@ -72,5 +79,6 @@ def setup(app: Sphinx) -> None:
     """Connect what is ours."""
     app.connect("autodoc-process-docstring", docstring)
     app.connect("autodoc-process-signature", arguments)
+    app.connect("builder-inited", execute)
     app.connect("source-read", outputs)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
