@@ -43,6 +43,8 @@ _HOMES = {
     "tpviz.files.names": ["COMM_KERNELS"],
     "tpviz.ranks.launch": ["launch", "restart", "shutdown", "progress", "use"],
     "tpviz.ranks.rank_errors": ["RankError", "RankTimeoutError"],
+    "tpviz.ranks.frames": ["RankFailure", "RankFrame"],
+    "tpviz.ranks.debugger": ["breakpoint"],
     "tpviz.ranks.recorder": ["record"],
     "tpviz.verbs.predict": ["predict", "Prediction"],
     "tpviz.verbs.room": ["Training"],

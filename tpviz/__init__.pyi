@@ -34,6 +34,9 @@ from .modules import Trainer as Trainer
 from .modules import TrainingArguments as TrainingArguments
 from .modules import parallelize as parallelize
 from .modules import verify_parallel as verify_parallel
+from .ranks.debugger import breakpoint as breakpoint
+from .ranks.frames import RankFailure as RankFailure
+from .ranks.frames import RankFrame as RankFrame
 from .ranks.launch import launch as launch
 from .ranks.launch import progress as progress
 from .ranks.launch import restart as restart

@@ -362,3 +362,24 @@ def test_an_engine_that_dies_is_named_and_others_go_on_without_it(hosts, capsys)
     _name(hosts, max(hosts.ids), "beta")
     tv.shutdown()
     assert [where[1] for where in tv.launch(_where, world_size=2)] == ["alpha", "beta"]
+
+
+@pytest.mark.slow
+def test_a_breakpoint_and_variables_of_ranks_on_other_hosts(hosts, monkeypatch):
+    from test_breakpoint import _fails, _stops, check_variables
+
+    from tpviz.ranks.engine import SILENCE
+
+    lines, prompts = ["p secret", "c"], []
+
+    def read(prompt):
+        prompts.append(prompt)
+        time.sleep(SILENCE + 1 if len(prompts) == 1 else 0)  # nobody is taken for lost meanwhile
+        return lines.pop(0)
+
+    monkeypatch.setattr("builtins.input", read)
+    assert tv.launch(_stops, 3, world_size=4, timeout=3) == [[60.0, 60.0]] * 4
+    assert prompts == ["(rank 3) "] * 2
+    with pytest.raises(tv.RankError) as caught:
+        tv.launch(_fails, world_size=4)
+    check_variables(caught.value, [1, 2, 3])

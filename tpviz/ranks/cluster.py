@@ -39,6 +39,10 @@ _FRESH = 0.5  # seconds for which places of ranks may be compared with those of 
 _END_LIMIT = 5.0  # seconds for an engine to end its ranks
 _AGAIN = 1.0  # seconds for one that was silent when it was last asked
 _STACK_LIMIT = 2.0  # seconds for an engine to ask its ranks for their stacks
+_NO_CURVE = (
+    "[tpviz] whoever reaches the ports of ipyparallel's controller can stop this cluster, or read "
+    "what it sends: start it with --IPController.enable_curve=True"
+)
 _BEAT = 2.0  # seconds between two signs of life
 
 
@@ -165,6 +169,8 @@ class Hosts:
         parts += [f"without {', '.join(missing)}"] if missing else []
         said = "; ".join(parts)
         if said != self._said:
+            if self._address and not self.client.curve_serverkey:
+                print(_NO_CURVE)
             print(f"[tpviz] {said}")
         self._said = said
 
@@ -398,6 +404,11 @@ class ClusterRanks:
         self._compared = monotonic() if compare else self._compared
         what = job, payload, _surroundings(surroundings), compare
         self._each(lambda part: part.ask(remote.exchange, self.key, _POLL, what))
+
+    def answer(self, rank: int, answer: Any) -> None:
+        self._each(
+            lambda part: rank in part.ranks and part.ask(remote.answer, self.key, rank, answer)
+        )
 
     def finish(self) -> str:
         self._each(lambda part: part.ask(remote.finish, self.key))

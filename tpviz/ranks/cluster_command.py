@@ -99,6 +99,7 @@ def start(
         profile_dir=place,
         engines="tpviz.ranks.mpi_engines.PlainMPIEngines" if how == "mpi" else how,
         controller_ip=ip,
+        controller_args=["--IPController.enable_curve=True"],  # else random bytes can stop it
         controller_location=ip,
         shutdown_atexit=False,
         load_profile=False,

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import examine, server
 from .host_ranks import Heard, HostRanks, Surroundings
@@ -181,6 +181,14 @@ def exchange(key: str, seconds: float, job: Job | None = None) -> HostSeen:
     """Begin a job, if there is one; then what is new of the ranks: as soon as all have answered, or
     after so many seconds at most."""
     return _held[key].exchange(seconds, job)
+
+
+def answer(key: str, rank: int, answer: Any) -> HostSeen:
+    """Answer a question of a rank."""
+    held = _held[key]
+    if held.ranks and not held.over:
+        held.ranks.answer(rank, answer)
+    return HostSeen(whole=True)
 
 
 def finish(key: str) -> HostSeen:

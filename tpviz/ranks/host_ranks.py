@@ -40,7 +40,8 @@ class HostRanks:
     def __init__(self, world: WorldSpec, surroundings: Surroundings):
         if full := server.full():
             raise RuntimeError(full)
-        self.world, self._context = world, surroundings
+        self.world = world
+        self._context: Surroundings = surroundings
         self.folder = tempfile.mkdtemp(prefix="ranks-", dir=server.home())
         self._board = board.Board(self._file("board"), world.world_size)
         self._places = places.Places(self._file("places"), world.world_size)
@@ -100,6 +101,11 @@ class HostRanks:
         names = (env.keys() | old_env.keys()).difference(worker_bootstrap.OWN)
         changed = {n: env.get(n) for n in names if env.get(n) != old_env.get(n)}
         return changed, path if path != old_path else None, cwd if cwd != old_cwd else None
+
+    def answer(self, rank: int, answer: Any) -> None:
+        """Answer a question of a rank (its message "ask")."""
+        with suppress(OSError):  # it has died, as `listen` will say
+            self._pipes[rank].send_bytes(pickle.dumps(answer))
 
     def finish(self) -> str:
         """All ranks have answered: they leave the job's groups; what they had still printed."""

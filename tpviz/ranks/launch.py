@@ -27,7 +27,7 @@ from tpviz.core.checks import one_of, whole_number
 from tpviz.core.shield import shielded
 from tpviz.core.tables import in_notebook
 
-from . import bar, server
+from . import bar, output, server, tabs
 from .pool import Pool
 from .rank_errors import Interrupted, RankError, RankTimeoutError, interrupted, named
 from .ship import ship
@@ -54,6 +54,7 @@ def launch(
     backend: str | None = None,
     progress: Callable[[int, int, str], Any] | bool | None = None,
     cluster: Any = None,
+    rank_tabs: bool = False,
     **kwargs: Any,
 ) -> list[Any]:
     """Run ``fn(*args, **kwargs)`` on every rank and return all results in rank order.
@@ -72,6 +73,8 @@ def launch(
     progress : None shows the start of ranks and the reports of ``tpviz.progress`` as suits a
         notebook or a terminal, False hides them, a function ``(done, total, text)`` receives them.
     cluster : the client or name of hosts that have the ranks, as `use` sets for all calls.
+    rank_tabs : in a notebook, show what each rank prints in a tab of its own, under its host; the
+        last 500 lines of each stay. Elsewhere, and without it, lines come as ``[rank 2] ...``.
 
     Raises
     ------
@@ -90,19 +93,21 @@ def launch(
     hosts = _hosts if cluster is None else _hosts_of(cluster)
     key = world_size, backend or "tpviz", device, hosts
     try:
-        return _shown(key, ship(fn, args, kwargs), timeout, bar.viewer(progress))
+        payload, show = ship(fn, args, kwargs), bar.viewer(progress)
+        return _shown(key, payload, timeout, show, rank_tabs and in_notebook())
     except (RankError, RankTimeoutError) as error:
         raise error.with_traceback(None) from None  # the rank's own is in the message
     except KeyboardInterrupt as error:
         raise Interrupted(str(error) or "stopped while no rank was running") from None
 
 
-def _shown(key: _Key, payload: bytes, timeout: float | None, show: bar.ProgressView):
+def _shown(key: _Key, payload: bytes, timeout: float | None, show: bar.ProgressView, in_tabs: bool):
     if _lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue]
         raise RuntimeError("launch was called while showing the progress of another launch")
     with _lock:
         try:
-            results = _run(key, payload, timeout, show)
+            with output.in_tabs(tabs.RankTabs() if in_tabs else None):
+                results = _run(key, payload, timeout, show)
         finally:
             show.close()
     return [pickle.loads(result) for result in results]

@@ -5,7 +5,9 @@ Only the standard library is imported here: ranks need it before torch loads.
 
 import os
 import sys
-from typing import TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 _CHUNK = 1 << 20
 _MOST = 1 << 20  # characters shown of one rank in one job: a notebook keeps all that it shows
@@ -64,10 +66,28 @@ class Tail:
         return said
 
 
+_tabs: Any = None  # the `tabs.RankTabs` of the launch that is going on, if it has them
+
+
+@contextmanager
+def in_tabs(tabs: Any) -> Iterator[None]:
+    """Inside, `show` gives lines to a `tabs.RankTabs`; to none where it is None."""
+    global _tabs
+    _tabs = tabs
+    try:
+        yield
+    finally:
+        _tabs = None
+        if tabs:
+            tabs.close()
+
+
 def show(said: str) -> None:
     """Print lines of ranks on the caller's ``sys.stdout``, looked up at each print, so that a
-    notebook shows them under the cell that is running."""
-    if said and sys.stdout is not None:  # closed
+    notebook shows them under the cell that is running; or show them in tabs."""
+    if _tabs:
+        _tabs.add(said)
+    elif said and sys.stdout is not None:  # closed
         sys.stdout.write(said)
         sys.stdout.flush()
 

@@ -15,15 +15,18 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import Any
 
-from . import output, places, rank_errors, server
+from . import debugger, output, places, rank_errors, server
 from .board import spoken
+from .frames import RankFailure
 from .host_ranks import HostRanks
+from .rank_errors import named
 from .worker_bootstrap import WorldSpec
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
 _TICK = 0.05  # seconds between two looks at what ranks print
 _START_LIMIT = 120.0  # seconds; a first start on a busy machine imports torch once
 _TIDY_LIMIT = 5.0  # seconds for a rank to undo what a job did to it, before it is replaced
+_TURN = 0.5  # seconds without a word of the rank at a breakpoint, until another may be asked for
 _GRACE = 0.25  # seconds for other ranks to report after one has failed
 _LOST_GRACE = 9.0  # and for a host to be known as lost, where ranks of others miss those there
 
@@ -55,6 +58,8 @@ class Pool:
         self.idle = False  # whether no launch has it, and its last job ended well
         self.used = monotonic()  # when it was last taken
         self.edited: list[str] = []  # files that have changed since ranks loaded them
+        self._asked: dict[int, Any] = {}  # ranks at breakpoints, and what they say
+        self._typed_at: dict[int, float] = {}  # ranks that were answered, when, the last one last
         self._tidy: dict[int, Any] = {}  # rank -> what the last job has left, and its groups
         world = WorldSpec(world_size, backend, device, range(world_size))
         self.ranks: Any = (
@@ -101,6 +106,8 @@ class Pool:
         """
         self.idle, self._job, self.used = False, self._job + 1, monotonic()
         self._tidy.clear()
+        self._asked.clear()
+        self._typed_at.clear()
         self.ranks.begin(self._job, payload, server.surroundings())
         deadline = None if timeout is None else monotonic() + timeout
         results = self._collect(deadline, timeout, "done", show)
@@ -117,12 +124,30 @@ class Pool:
                 raise self._late(limit, answers, wanted == "done")
             failures = self._listen(answers, max(left, 0), show)
             output.show(self.ranks.printed())
+            if any(debugger.quits(failures.get(rank)) for rank in self._typed_at):
+                raise KeyboardInterrupt
             if failures:
                 raise self._blame(failures, answers, show)
+            if self._asked:  # by ranks at breakpoints: no time passes for others meanwhile
+                begun = monotonic()
+                self._answer()
+                deadline = deadline and deadline + max(monotonic() - begun, _TICK)
+                watch = places.RankWatch(self)
             if wanted == "done" and (vain := watch.look(answers, monotonic())):
                 states = self.states(answers)
                 raise rank_errors.deadlock(self._reason(vain, answers), states, self.hosts)
         return answers
+
+    def _answer(self):
+        """Answer a rank that has asked: the last one again, and when it asks no more, others."""
+        last = next(reversed(self._typed_at), -1)
+        if last not in self._asked and monotonic() - self._typed_at.get(last, 0.0) < _TURN:
+            return
+        rank = last if last in self._asked else next(iter(self._asked))
+        said = debugger.answer(named([rank], self.hosts), self._asked.pop(rank))
+        self._typed_at.pop(rank, None)
+        self._typed_at[rank] = monotonic()
+        self.ranks.answer(rank, said)
 
     def read(self) -> list[places.RankPlace]:
         """Where each rank stands, for `places.RankWatch`; nothing where that is not known."""
@@ -164,6 +189,8 @@ class Pool:
             kind, _, content = message or ("ended", 0, None)
             if kind == "progress" and content:
                 show(*content)
+            elif kind == "ask":
+                self._asked[rank] = content
             elif kind == "refused":
                 raise ValueError(content)
             elif kind in ("error", "ended"):
@@ -182,7 +209,11 @@ class Pool:
             if None in new.values():
                 break
             until = min(until, monotonic() + self._grace(failures))
-        states = self.states(answers, failures)
+        error = self._error_of(first, failures, self.states(answers, failures))
+        error.ranks = {r: RankFailure(**f) for r, f in sorted(failures.items()) if f}
+        return error
+
+    def _error_of(self, first, failures, states):
         dead = [rank for rank, failure in failures.items() if failure is None]
         if dead:
             return self._death(dead[0], states)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from . import sources
+from .frames import RankFailure
 
 
 class RankError(RuntimeError):
@@ -22,7 +23,11 @@ class RankError(RuntimeError):
     rank : the rank it began with.
     traceback : that rank's traceback as text, "" if it died without one.
     others : what every other rank was doing, rank -> text.
+    ranks : of each rank that raised, its `RankFailure`: ``error.ranks[1].variables`` are the local
+        variables of rank 1's function, ``print(error.ranks[1])`` shows those of all its frames.
     """
+
+    ranks: dict[int, RankFailure]
 
     def __init__(
         self,
@@ -33,6 +38,7 @@ class RankError(RuntimeError):
     ):
         super().__init__(message)
         self.rank, self.traceback, self.others = rank, traceback, others or {}
+        self.ranks = {}
 
 
 class RankTimeoutError(TimeoutError):

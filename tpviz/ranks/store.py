@@ -106,7 +106,7 @@ def joined(address: tuple[str, int], key: bytes, peers: Sequence[str]) -> Any:
     """
     import torch.distributed as dist  # the engine, which imports this module too, has no torch
 
-    class KeyedStore(dist.Store):
+    class KeyedStore(dist.Store):  # pyright: ignore[reportPrivateImportUsage]
         """Values of the world, as torch asks for them, from any thread: each has a connection, so
         that who waits for a value keeps nobody from setting it."""
 
@@ -134,7 +134,8 @@ def joined(address: tuple[str, int], key: bytes, peers: Sequence[str]) -> Any:
             return _bytes(self._ask("get", name))
 
         def wait(self, names: Sequence[str], timeout: timedelta | None = None) -> None:
-            limit = (self.timeout if timeout is None else timeout).total_seconds()
+            own: Any = self
+            limit = (own.timeout if timeout is None else timeout).total_seconds()
             if not self._ask("wait", list(names), limit):
                 raise dist.DistStoreError(f"{', '.join(names)}: not set within {limit:g} s")
 

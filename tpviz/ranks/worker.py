@@ -40,6 +40,7 @@ from . import (
     store,
 )
 from .devices import choose_device
+from .frames import frames_of
 from .processes import set_environment
 
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ def _failure(error):
         message = str(error)
     except Exception:  # a faulty __str__ must not hide the failure itself
         message = "<its __str__ raises>"
-    return {"type": type(error).__name__, "message": message, "traceback": text}
+    kind = type(error).__name__
+    return {"type": kind, "message": message, "traceback": text, "frames": frames_of(error)}
 
 
 def _used():
@@ -205,6 +207,16 @@ def _send(kind, content):
             _pipe.send_bytes(pickle.dumps((kind, _job, content)))  # pyright: ignore[reportOptionalMemberAccess]
         except OSError:
             _await_the_end()
+
+
+def ask(what: Any) -> Any:
+    """What the caller answers to a question of this rank, as `debugger.answer` does."""
+    output.flush_output()
+    _send("ask", what)
+    try:
+        return pickle.loads(_pipe.recv_bytes())  # pyright: ignore[reportOptionalMemberAccess]
+    except (EOFError, OSError):
+        _await_the_end()
 
 
 def _await_the_end() -> NoReturn:
