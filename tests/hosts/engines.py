@@ -20,7 +20,8 @@ class Engines:
         self.engines: dict[str, Process] = {}
         at = [f"--ip={address}", f"--location={address}", "--profile-dir=/tmp/ipython"]
         bed[0].path("/tmp/ipython").mkdir()
-        command = [sys.executable, "-m", "ipyparallel.controller", *at]
+        command = [sys.executable, "-m", "ipyparallel.controller"]
+        command += ["--IPController.enable_curve=True", *at]
         self.controller = bed[0].popen(command, **self.quiet)
         try:
             self._start(bed, on, f"{folder}/ipcontroller-engine.json", cores)
