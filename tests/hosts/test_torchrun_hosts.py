@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from bed import hosts
@@ -50,28 +51,35 @@ print("SAID", json.dumps(said), flush=True) if os.environ["RANK"] == "0" else No
 """
 
 
+def torchrun(bed, script, *options):
+    """A torchrun on each host, with two ranks each."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", *options]
+    return [
+        host.popen(
+            [*command, f"--node-rank={host.number}", host.write("/tmp/script.py", script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"},
+        )
+        for host in bed
+    ]
+
+
+def said_by(output):
+    """What a script says as JSON."""
+    line = next(line for line in output.splitlines() if line.startswith("SAID"))
+    return json.loads(line.removeprefix("SAID"))
+
+
 @pytest.fixture(scope="module")
 def said():
     with hosts(2, delay=DELAY, clocks=[0, AHEAD]) as bed:
-        processes = []
-        for host in bed:
-            host.write("/tmp/script.py", SCRIPT)
-            command = f"--nnodes=2 --nproc-per-node=2 --node-rank={host.number} " + (
-                f"--master-addr={bed[0].name} --master-port=29500 /tmp/script.py"
-            )
-            processes.append(
-                host.popen(
-                    [sys.executable, "-m", "torch.distributed.run", *command.split()],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"},
-                )
-            )
+        meet = f"--master-addr={bed[0].name}", "--master-port=29500"
+        processes = torchrun(bed, SCRIPT, "--nnodes=2", *meet)
         outputs = [process.communicate(timeout=120)[0] for process in processes]
         assert [process.returncode for process in processes] == [0, 0], outputs
     print(outputs[0])
-    line = next(line for line in outputs[0].splitlines() if line.startswith("SAID"))
-    return json.loads(line.removeprefix("SAID"))
+    return said_by(outputs[0])
 
 
 def test_the_offset_is_the_true_one(said):
@@ -99,3 +107,68 @@ def test_programs_are_right_and_ledgers_exact(said):
 def test_what_needs_one_clock_is_refused(said):
     assert "whose offset nobody measured" in said["bare"]
     assert "an emulated cluster needs one" in said["paced"]
+
+
+ELASTIC = """
+import json, os, signal
+import torch, torch.distributed as dist
+import tpviz as tv
+
+KEPT, STEPS = "/tmp/kept", 6  # of the first host, where rank 0 writes how many steps are done
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+def train():
+    rank = dist.get_rank()
+    done = int(open(KEPT).read()) if rank == 0 and os.path.exists(KEPT) else 0
+    done = torch.tensor(done)
+    dist.broadcast(done, 0)
+    with tv.record() as rec:
+        for step in range(int(done), STEPS):
+            with rec.step():
+                x = torch.ones(1000)
+                dist.all_reduce(x)
+            if rank == 0:
+                open(KEPT, "w").write(str(step + 1))
+            dist.barrier()
+            if attempt == 0 and step == 2:
+                LOSE
+    return rec.trace
+
+parts = tv.launch(train, timeout=20)
+trace = tv.Trace.merge(parts)
+if os.environ["RANK"] == "0":
+    print("SAID", json.dumps({"attempt": attempt, "ranks": len(parts), "badge": trace.badge,
+                              "steps": len(trace.steps), "kept": open(KEPT).read()}), flush=True)
+"""
+KILLED = "os.kill(os.getpid(), signal.SIGKILL) if rank == 3 else None"
+WAITS = 'open("/tmp/lost", "w").close(); __import__("time").sleep(60) if rank > 1 else None'
+
+
+def elastic(bed, lose, nodes):
+    """What is said in the end; a host writes /tmp/lost when it may be killed."""
+    meet = "--rdzv-backend=c10d", f"--rdzv-endpoint={bed[0].name}:29400", "--rdzv-id=job"
+    wait = "--rdzv-conf=last_call_timeout=3", "--max-restarts=2", "--monitor-interval=0.5"
+    processes = torchrun(bed, ELASTIC.replace("LOSE", lose), f"--nnodes={nodes}", *meet, *wait)
+    if lose == WAITS:
+        until = time.monotonic() + 60
+        while not bed[1].path("/tmp/lost").exists():
+            assert time.monotonic() < until, "the job does not begin"
+            time.sleep(0.1)
+        bed[1].kill()
+    outputs = [process.communicate(timeout=150)[0] for process in processes]
+    assert processes[0].returncode == 0, "\n\n".join(outputs)
+    return said_by(outputs[0] + outputs[1])
+
+
+def test_a_killed_rank_is_started_again_and_the_job_goes_on():
+    with hosts(2, delay=DELAY, clocks=[0, AHEAD]) as bed:
+        said = elastic(bed, KILLED, "2")
+    assert (said["attempt"], said["ranks"], said["steps"], said["kept"]) == (1, 4, 3, "6")
+    assert "2 hosts, clocks within" in said["badge"]
+
+
+def test_without_a_killed_host_the_job_goes_on_with_the_other():
+    with hosts(2, delay=DELAY, clocks=[0, AHEAD]) as bed:
+        said = elastic(bed, WAITS, "1:2")
+    assert (said["ranks"], said["steps"], said["kept"]) == (2, 3, "6")
+    assert said["attempt"] > 0
