@@ -126,7 +126,7 @@ def addresses(host):
     """Where the controller and engines listen on a host; queues and mpiexec have ports too."""
     held = set()
     for pid, line in host.processes().items():
-        if "ipyparallel" in line:
+        if line.split()[1:2] == ["-m"] and "ipyparallel" in line:  # not the mpiexec before it
             with suppress(OSError):
                 held |= {os.readlink(fd) for fd in host.path(f"/proc/{pid}/fd").iterdir()}
     with open(f"/proc/{host.pid}/net/tcp") as file:
