@@ -8,6 +8,7 @@
 its owner can read and which goes when it stops. The controller listens on one address alone.
 """
 
+import json
 import logging
 import os
 import re
@@ -272,11 +273,14 @@ def stop(name: str) -> None:
         there = ", ".join(names()) or "none"
         raise ValueError(f"no cluster {name} was started here; there are: {there}")
     cluster = None
+    file = os.path.join(folder(name), "security", f"cluster-{name}.json")
     with suppress(OSError, ValueError):  # it never stood
-        cluster = ipyparallel.Cluster.from_file(
-            os.path.join(folder(name), "security", f"cluster-{name}.json"),
-            load_profile=False,
-            log_level=logging.CRITICAL,
+        with open(file) as text:
+            known = json.load(text)
+        # ipyparallel writes a launcher that is not its own in a form that it cannot read
+        known["engines"]["class"] = known["engines"]["class"].replace(":", ".")
+        cluster = ipyparallel.Cluster.from_dict(
+            known, cluster_file=file, load_profile=False, log_level=logging.CRITICAL
         )
     _end(name, cluster)
     print(f"cluster {name} is stopped")
