@@ -49,7 +49,7 @@ GROUND = """async (chart, png) => {
     const image = new Image(), canvas = new OffscreenCanvas(1, 1).getContext("2d");
     image.src = "data:image/png;base64," + png;
     await image.decode();
-    canvas.drawImage(image, -2, -2);
+    canvas.drawImage(image, -2, -image.height / 2); // Lab's edges have shadows
     const pixel = [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)];
     return "#" + pixel.map(n => n.toString(16).padStart(2, "0").toUpperCase()).join("");
 }"""

@@ -215,7 +215,7 @@ def test_of_an_emulated_cluster_the_shortest_repeat_counts():
     for kind, name in (((1, 2), "all_reduce"), ("message", "send")):
         for size in (1000, 2000, 4000):
             points[kind, name, size] = [[0.0, size * factor] for factor in (1e-3, 1.5e-3, 9e-3)]
-    ranks = [{"points": points, "host": "a"}] * 2
+    ranks = [{"points": points, "host": ("a", "its clock")}] * 2
     pair = tv.clusters.nvlink_pairs(pairs=1)
     found = calibration_of(ranks, pair)
     assert [p["seconds"] for p in found.points] == [1.0, 2.0, 4.0] * 2

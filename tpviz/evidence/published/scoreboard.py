@@ -249,8 +249,8 @@ def data_digest() -> str:
 
 
 def coefficients_digest() -> str:
-    """12 hex digits of the SHA-256 of all numbers of the published rows' clusters, but of the links
-    to hosts, which no such run uses."""
+    """12 hex digits of the SHA-256 of all numbers of the published rows' clusters, but of links
+    to hosts and of whose the cores are, which no such run uses."""
     keys = sorted({(r.gpu, r.n_gpus, r.source) for r in published() if r.n_gpus})
     texts = []
     for key in keys:
@@ -258,6 +258,6 @@ def coefficients_digest() -> str:
             data = json.loads(cluster_of(*key).to_json())
         except ValueError:  # a GPU that is not modelled
             continue
-        del data["device"]["host"]
+        del data["device"]["host"], data["hosts"]
         texts.append(json.dumps(data, indent=2))
     return sha256("".join(texts).encode()).hexdigest()[:12]
