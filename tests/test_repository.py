@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -128,6 +129,12 @@ def test_files_are_short():
 def test_no_floor_grows():
     lines = {floor: length(ROOT / "tpviz" / floor) for floor in FLOORS}
     assert {floor: n for floor, n in lines.items() if n > FLOORS[floor]} == {}
+
+
+def test_names_of_test_files_are_unique():
+    """pytest imports them by their names alone, and leaves out the second of a name."""
+    counts = Counter(p.name for p in tracked() if p.match("test_*.py"))
+    assert [name for name, n in counts.items() if n > 1] == []
 
 
 def test_class_names_are_unique():
