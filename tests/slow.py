@@ -27,7 +27,7 @@ notebooks/14_context.ipynb notebooks/15_experts.ipynb
 test_atp_lab.py test_atp_notebook_lab.py test_axonn_lab.py test_axonn_notebook_lab.py
 test_context_notebook_lab.py test_experts_notebook_lab.py
 test_explore_lab.py test_merak_lab.py test_merak_notebook_lab.py test_microscope_lab.py
-test_hosts_lab.py test_planner_lab.py test_t3_lab.py
+test_hosts_lab.py test_planner_lab.py test_t3_lab.py test_tabs_lab.py
 test_lab.py::test_the_two_settings_differ_in_their_threads
 test_planner.py::test_a_plan_in_small_runs_on_real_ranks
 test_claims.py::test_the_searches_for_the_fastest_plans
