@@ -101,6 +101,9 @@ def test_twenty_questions_are_answered_by_runs_or_open():
             compile(run, f"question {number}", "exec")
 
 
+SITE = pytest.mark.sweep  # takes minutes; .github/workflows/docs.yml builds the site too
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The documentation as ``make docs`` writes it; a warning is a failure."""
@@ -112,12 +115,14 @@ def site(tmp_path_factory):
         cwd=ROOT,
         capture_output=True,
         text=True,
+        timeout=1800,
     )
     assert done.returncode == 0, done.stderr
     return made / "site"
 
 
 @pytest.mark.timeout(1200)
+@SITE
 def test_inventory_has_every_public_name(site):
     head, body = (site / "objects.inv").read_bytes().split(b"zlib.\n")
     assert head.startswith(b"# Sphinx inventory version 2")
@@ -126,6 +131,7 @@ def test_inventory_has_every_public_name(site):
 
 
 @pytest.mark.timeout(1200)
+@SITE
 def test_links_lead_somewhere(site):
     """Inside of the site; anchors too."""
     pages = {path: path.read_text() for path in site.rglob("*.html")}
@@ -149,6 +155,7 @@ def test_links_lead_somewhere(site):
 
 @pytest.mark.browser
 @pytest.mark.timeout(1200)
+@SITE
 def test_pages_need_nothing_from_elsewhere(site, tab):
     asked = []
     tab.on("request", lambda request: asked.append(request.url))
