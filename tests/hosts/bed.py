@@ -71,6 +71,13 @@ class Process(subprocess.Popen):
             time.sleep(0.01)  # nsenter has not started it yet
 
 
+def end(processes: Sequence[Process]) -> None:
+    """Kill processes of hosts, and wait until they have ended."""
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
 def _child(parent):
     """The one child of a process, as this namespace numbers it; None without one."""
     for entry in Path("/proc").iterdir():

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from subprocess import DEVNULL
 
-from bed import Bed, Host, Process
+from bed import Bed, Host, Process, end
 
 
 class Engines:
@@ -46,9 +46,7 @@ class Engines:
             self.engines[host.name] = host.popen(command, **self.quiet)
 
     def end(self) -> None:
-        for process in (*self.engines.values(), self.controller):
-            process.kill()
-            process.wait()
+        end([*self.engines.values(), self.controller])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from subprocess import DEVNULL
 
 import pytest
-from bed import hosts
+from bed import end, hosts
 from faults import listening
 
 pytest.importorskip("ipyparallel")
@@ -77,9 +77,7 @@ def sshd(bed):
     try:
         yield
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        end(started)
 
 
 def tpviz(host, *words, env=ENV):
@@ -182,9 +180,7 @@ def slurm(bed, env):
     try:
         yield
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        end(started)
 
 
 def which(name):

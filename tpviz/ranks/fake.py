@@ -94,8 +94,8 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
     backend.silent, hook = True, sys.excepthook
     c10d, pickling = dist.distributed_c10d, ("_object_to_tensor", "_tensor_to_object")
     originals = {name: getattr(c10d, name) for name in (*pickling, "_new_group_with_tag")}
-    own = {"_new_group_with_tag": _own_alone(originals["_new_group_with_tag"], rank)}
-    vars(c10d).update(dict.fromkeys(pickling, _refuse_objects), **own)
+    own = _own_alone(originals["_new_group_with_tag"], rank)
+    vars(c10d).update(dict.fromkeys(pickling, _refuse_objects), _new_group_with_tag=own)
     plain, dist.new_group = dist.new_group, _own_alone(dist.new_group, rank)  # torch logs each call
     gc.freeze()  # the collector finds tensors for memory tracking: exclude older ones
     try:
