@@ -124,7 +124,9 @@ class Host:
         enter.append(f"--wdns={options.pop('cwd', '/tmp')}")
         env = {**os.environ, "TMPDIR": "/tmp", **options.pop("env", {})}
         options = {"text": True, "stdin": subprocess.DEVNULL, **options}
-        return Process([*enter, "--", *map(str, argv)], env=env, **options)
+        process = Process([*enter, "--", *map(str, argv)], env=env, **options)
+        self.bed.started.append(process)
+        return process
 
     def run(
         self, argv: Sequence[str | Path], timeout: float = PATIENCE, **options: Any
@@ -189,6 +191,8 @@ class Bed:
 
     def __init__(self, clocks: Sequence[int], names: Sequence[Mapping[str, str]], stack: ExitStack):
         self.stack = stack
+        self.started: list[Process] = []
+        stack.callback(self._bury)  # after the hosts have ended
         true = {f"host{i}": f"10.77.0.{i + 1}" for i in range(len(clocks))}
         self.hosts = [Host(self, i, clock, {**true, **names[i]}) for i, clock in enumerate(clocks)]
         ports = [f"{host.pid}:{host.address}/24" for host in self.hosts]
@@ -225,6 +229,12 @@ class Bed:
             process.stdin.flush()  # pyright: ignore[reportOptionalMemberAccess]
         self._ok(process)
 
+    def _bury(self):
+        """Close the pipes of what was started on hosts, which runs no more."""
+        for process in self.started:
+            process.wait()
+            _close(process)
+
     def _ok(self, process):
         if process.stdout.readline() != "ok\n":
             raise RuntimeError(f"{process.args} ended with code {process.wait()}")
@@ -241,7 +251,11 @@ def _end_with_parent():
 def _end(process):
     process.kill()
     process.wait()
-    for pipe in (process.stdin, process.stdout):
+    _close(process)
+
+
+def _close(process):
+    for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
         with suppress(BrokenPipeError):  # of a line that it did not read
             pipe.close()
 

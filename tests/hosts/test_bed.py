@@ -98,8 +98,9 @@ def test_a_name_may_resolve_as_it_does_on_debian():
 def test_nothing_is_left():
     with hosts(2) as bed:
         left = [bed.bridge, *(host.first for host in bed)]
-        sleeper = bed[0].popen(["sleep", "100"])
+        sleeper = bed[0].popen(["sleep", "100"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         orphan = bed[1].run(["setsid", "-f", "sleep", "100"], stdout=subprocess.DEVNULL)
         assert orphan.returncode == 0 and len(bed[1].processes()) == 1
     assert sleeper.wait(5) == -9
+    assert sleeper.stdin.closed and sleeper.stdout.closed
     assert all(process.poll() is not None for process in left)
