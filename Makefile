@@ -9,7 +9,7 @@ JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit demo test sweep lab bench lint versions picture gallery validate claims answers glossary pages docs types binder-check clean
+.PHONY: help setup fit demo test sweep lab bench lint versions wheel picture gallery validate claims answers glossary pages docs types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ bench: setup  ## measure beside peers; tables on the screen, JSON in out/bench
 
 versions:  ## run the core of the suite on the lowest and the newest torch, in .versions
 	$(PYTHON) .ci/versions.py $(VERSIONS)
+
+wheel: setup  ## build sdist and wheel, try the wheel on three Pythons; ONLY=3.12: on one, TAG=v0.1.0: is it that
+	$(BIN)/python .ci/wheel.py $(if $(TAG),--tag "$(TAG)") $(ONLY)
 
 types: setup  ## check types, what `import tpviz` offers strictly
 	$(BIN)/basedpyright

@@ -26,7 +26,7 @@ import no_gpu
 ROOT = Path(__file__).parents[1]
 # name: (Python, torch); "newest" is the newest of these that pip's own settings let it install
 LEGS = {"lowest": ("3.11", "==2.9.0"), "newest": ("3.13", ">=2.14,<=2.15.0")}
-GPU_PACKAGE = re.compile(r"nvidia|cuda|triton|.*extra ==")
+GPU_PACKAGE = re.compile(r"Requires-Dist: (nvidia|cuda|triton)")
 TOOLS = ["pytest", "pytest-timeout", "hypothesis"]
 OPTIONS = [
     "--override-ini=addopts=--strict-markers --strict-config -ra",
@@ -65,7 +65,7 @@ def _leg(name, python, torch, options):
             **more,
         )
 
-    interpreter = _find(python)
+    interpreter = find(python)
     if interpreter is None:
         print(f"{title}: SKIPPED, no Python {python} on this machine", flush=True)
         return True
@@ -90,7 +90,7 @@ def _leg(name, python, torch, options):
     return passed
 
 
-def _find(version):
+def find(version):
     """An interpreter of this version: on the path or among pyenv's; None where there is none."""
     pyenv = (Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python")
     for candidate in [sys.executable, f"python{version}", *pyenv]:
@@ -104,7 +104,8 @@ def _find(version):
     return None
 
 
-def _install(run, interpreter, folder, torch):
+def environment(run, interpreter, folder, torch):
+    """A new environment in ``folder`` with this torch and no GPU packages; its ``pip install``."""
     shutil.rmtree(folder, ignore_errors=True)
     run(interpreter, "-m", "venv", "--without-pip", folder, check=True)
 
@@ -117,7 +118,6 @@ def _install(run, interpreter, folder, torch):
             folder / "bin/python",
             "install",
             "--quiet",
-            "--no-warn-conflicts",
             "--no-compile",  # most of torch and sympy is never imported
             *what,
             check=True,
@@ -127,10 +127,15 @@ def _install(run, interpreter, folder, torch):
     (package,) = folder.glob("lib/*/site-packages/torch")
     if (package / "lib/libtorch_cuda.so").exists():
         no_gpu.stand_in(package / "lib")
-    (metadata,) = package.parent.glob("torch-*.dist-info/METADATA")
-    of_torch = re.findall(r"^Requires-Dist: (.*)$", metadata.read_text(), re.M)
-    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    needed = [n for n in of_torch if not GPU_PACKAGE.match(n)] + ours + TOOLS
+        (metadata,) = package.parent.glob("torch-*.dist-info/METADATA")
+        lines = metadata.read_text().splitlines(keepends=True)
+        # Whatever needs torch would bring its GPU packages.
+        metadata.write_text("".join(line for line in lines if not GPU_PACKAGE.match(line)))
+    return pip
+
+
+def _install(run, interpreter, folder, torch):
+    pip = environment(run, interpreter, folder, torch)
     pins = [
         line
         for line in (ROOT / "constraints.txt").read_text().splitlines()
@@ -138,9 +143,10 @@ def _install(run, interpreter, folder, torch):
     ]
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join(pins))
-    # Asked for torch by name, pip would bring its GPU packages.
-    pip("-c", constraints, *[n for n in needed if not n.startswith("torch")])
-    (package.parent / "tpviz.pth").write_text(f"{ROOT}\n")  # as an editable installation would
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    pip("-c", constraints, *ours, *TOOLS)
+    (packages,) = folder.glob("lib/*/site-packages")
+    (packages / "tpviz.pth").write_text(f"{ROOT}\n")  # as an editable installation would
     (folder / "ready").touch()
 
 

@@ -54,7 +54,7 @@ def test_lab_copies_the_notebooks_and_keeps_those_worked_on(tmp_path, capsys):
 
 
 def test_lab_names_a_page_that_is_not_installed(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("tpviz.__main__.PAGES", ("glossary.md", "gone.md"))
+    monkeypatch.setattr("tpviz.course.lab.PAGES", ("glossary.md", "gone.md"))
     assert main(["lab", str(tmp_path / "course"), "--no-open"]) == 2
     said = capsys.readouterr().err
     assert "gone.md is neither in" in said and "glossary" not in said
@@ -84,5 +84,5 @@ def test_bad_input_is_one_line(arguments, message, capsys):
 
 def test_it_starts_as_a_module():
     done = subprocess.run([sys.executable, "-m", "tpviz", "--help"], capture_output=True, text=True)
-    for command in ("run", "predict", "simulate", "search", "lab", "doctor"):
+    for command in ("run", "predict", "simulate", "search", "lab", "demo", "doctor"):
         assert f"\n    {command} " in done.stdout

@@ -6,9 +6,7 @@ import json
 import re
 import runpy
 import subprocess
-import sys
 import tomllib
-import zipfile
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -63,7 +61,8 @@ FLOORS = {
     # 2 for unlike blocks in small
     "views": 17_772,  # 16,975 before a view of experts and loads from traces
     # 10,050 before notebook 14, and 10,690 before notebook 15: seven exercises on experts, a zoo
-    "course": 11_217,  # 5 for a fault in rows that travel under other products
+    # 143 for JupyterLab from an installed package, 25 of them from __main__
+    "course": 11_360,  # 5 for a fault in rows that travel under other products
 }
 TOP = {"__init__", "__main__"}
 JS_BYTES = 65_000  # of all views: 60,000 before rails, patterns, the map of plans, rooms
@@ -245,25 +244,6 @@ def test_pins_agree():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {re.match(r"[\w-]+", text).group() for text in project["dependencies"]}
     assert wanted - {"ipywidgets"} == names  # Binder's base environment has ipywidgets
-
-
-def test_wheel_ships_the_widgets_files(tmp_path):
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    [wheel] = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assets = {
-        str(p.relative_to(ROOT))
-        for p in (ROOT / "tpviz").rglob("*")
-        if p.suffix in (".js", ".css", ".md")
-    }
-    assert {name.rpartition(".")[2] for name in assets} == {"js", "css", "md"}
-    assert assets <= names
-    assert not [name for name in names if "answers" in name or "solutions" in name]
 
 
 def test_slow_tests_are_there():

@@ -9,8 +9,6 @@ Strategies, workloads and clusters are written as in Python, with plain values o
 
 import argparse
 import ast
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -19,9 +17,6 @@ from pathlib import Path
 from typing import Any
 
 _MODEL = """of the model: "layers=2, hidden=64", or a preset: "llama3('8B', batch=8)\""""
-NOTEBOOKS = (Path(__file__).parent / "notebooks", Path(__file__).parents[1] / "notebooks")
-PAGES = ("glossary.md", "when-communication-limits.md")
-"""Of docs, to which notebooks link."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +56,13 @@ def _parser():
     own = commands.add_parser("lab", help="copy the notebooks and open them in JupyterLab")
     own.add_argument("folder", nargs="?", type=Path, default=Path("tpviz-notebooks"))
     own.add_argument("--no-open", action="store_true", help="copy only")
+    own.add_argument("--no-browser", action="store_true", help="serve, and open no browser")
+    own.add_argument("--port", type=int, help="by default the first free one from 8888")
     own.set_defaults(run=_lab)
+    own = commands.add_parser("demo", help="train a small GPT on 4 ranks, check it, write a page")
+    own.add_argument("--steps", default="30", help="training steps of each run: %(default)s")
+    own.add_argument("--out", default="out/demo", help="folder for pictures: %(default)s")
+    own.set_defaults(run=_demo)
     own = commands.add_parser("doctor", help="check what this machine, or several, can do")
     own.add_argument("--hosts", help="of several: names or addresses of the others, A,B:PORT")
     own.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let another host examine this one")
@@ -145,36 +146,16 @@ def _search(options):
 
 
 def _lab(options):
-    """A copy is made once: notebooks that are there already, and may be worked on, are kept."""
-    source = next((folder for folder in NOTEBOOKS if folder.is_dir()), None)
-    if source is None:
-        raise ValueError("the notebooks are not installed: reinstall tpviz from its wheel")
-    folders = source, source.parent / "docs"  # installed, or in a clone
-    found = {p: [f / p for f in folders if (f / p).is_file()] for p in PAGES}
-    if missing := [page for page, places in found.items() if not places]:
-        raise ValueError(
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} neither in "
-            f"{' nor in '.join(map(str, folders))}: reinstall tpviz from its wheel"
-        )
-    pages = [places[0] for places in found.values()]
-    options.folder.mkdir(parents=True, exist_ok=True)
-    for file in (*sorted(source.glob("*.ipynb")), *pages):
-        copy = options.folder / file.name
-        print(f"{'kept' if copy.exists() else 'copied'} {copy}")
-        if not copy.exists():  # beside each other there
-            text = file.read_text().replace("../notebooks/", "")
-            for page in PAGES:
-                text = text.replace(f"../docs/{page}", page)
-            copy.write_text(text)
-    if options.no_open:
-        return 0
-    command = [sys.executable, "-m", "jupyterlab", options.folder / "00_start.ipynb"]
-    if os.geteuid() == 0:  # as in most containers, where JupyterLab would refuse
-        command.append("--allow-root")
-    try:
-        return subprocess.run(command).returncode
-    except KeyboardInterrupt:
-        return 0
+    from .course.lab import copy_notebooks, open_lab
+
+    copy_notebooks(options.folder)
+    return 0 if options.no_open else open_lab(options.folder, options.port, not options.no_browser)
+
+
+def _demo(options):
+    from .views import demo
+
+    return demo.main(["--steps", options.steps, "--out", options.out])
 
 
 def _doctor(options):

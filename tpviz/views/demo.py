@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; exits with a message on bad input."""
     about = (__doc__ or "").partition("\n")[0]
-    parser = argparse.ArgumentParser("python -m tpviz.views.demo", description=about)
+    parser = argparse.ArgumentParser("tpviz demo", description=about)
     parser.add_argument("--steps", type=int, default=30, help="training steps of each run")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="folder for pictures")
     options = parser.parse_args(arguments)
@@ -185,7 +185,7 @@ def farewell(out: Path) -> str:
     return (
         f"\nOpen in a browser (no network needed):\n  {out / 'index.html'}\n"
         f"Chrome traces, for Perfetto (ui.perfetto.dev) or chrome://tracing:\n{traces}\n"
-        "Next: `make lab` opens the first notebook."
+        "Next: `tpviz lab`, or in a clone `make lab`, opens the first notebook."
     )
 
 
