@@ -203,12 +203,10 @@ def client(name: str) -> Any:
     """A client of a cluster that `start` has started. Raises ``ValueError`` for another name, or
     where its controller does not answer."""
     ipyparallel = _ipyparallel()
-    if name not in names() or not os.path.exists(_file(name)):
-        there = ", ".join(names()) or "none"
-        raise ValueError(f"no cluster {name} was started here; there are: {there}")
+    _check(name)
     try:
         return ipyparallel.Client(_file(name), timeout=_ANSWER)
-    except TimeoutError:
+    except OSError:  # none in time, or no file of it: it never stood
         raise ValueError(
             f"cluster {name}: its controller does not answer; tpviz cluster stop{_named(name)} "
             "removes what is left"
@@ -228,6 +226,12 @@ def connected(name: str) -> Any:
 
 def _file(name):
     return os.path.join(folder(name), "security", f"ipcontroller-{name}-client.json")
+
+
+def _check(name):
+    if name not in names():
+        there = ", ".join(names()) or "none"
+        raise ValueError(f"no cluster {name} was started here; there are: {there}")
 
 
 def status(name: str | None = None) -> bool:
@@ -269,13 +273,10 @@ def stop(name: str) -> None:
     Raises ``ValueError`` where there is no such cluster.
     """
     ipyparallel = _ipyparallel()
-    if name not in names():
-        there = ", ".join(names()) or "none"
-        raise ValueError(f"no cluster {name} was started here; there are: {there}")
+    _check(name)
     cluster = None
-    file = os.path.join(folder(name), "security", f"cluster-{name}.json")
     with suppress(OSError, ValueError):  # it never stood
-        with open(file) as text:
+        with open(file := os.path.join(folder(name), "security", f"cluster-{name}.json")) as text:
             known = json.load(text)
         # ipyparallel writes a launcher that is not its own in a form that it cannot read
         known["engines"]["class"] = known["engines"]["class"].replace(":", ".")
@@ -297,8 +298,7 @@ def _end(name, cluster):
             sleep(0.1)
     if cluster:
         many = [getattr(each, "launchers", {}).values() for each in cluster.engines.values()]
-        engines = [engine for each in many for engine in each]
-        by_ssh = [engine for engine in engines if hasattr(engine, "ssh_sender")]
+        by_ssh = [each for some in many for each in some if hasattr(type(each), "ssh_sender")]
         for engine in by_ssh:
             engine._output = ""  # else each stop waits 10 s for an output that is gone
         with suppress(Exception):
