@@ -8,13 +8,9 @@ Strategies, workloads and clusters are written as in Python, with plain values o
 """
 
 import argparse
-import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from operator import mul
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 _MODEL = """of the model: "layers=2, hidden=64", or a preset: "llama3('8B', batch=8)\""""
 
@@ -68,6 +64,8 @@ def _parser():
     own.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let another host examine this one")
     own.add_argument("--master-port", type=int, default=29500, help="of rank 0: %(default)s")
     own.set_defaults(run=_doctor)
+    own = commands.add_parser("mcp", help="offer predict, search, verify and ledgers to agents")
+    own.set_defaults(run=_mcp)
     _cluster_parser(commands)
     return parser
 
@@ -101,7 +99,7 @@ def _run(options):
 
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps}: use 1 or more")
-    trace = tv.run(_strategy(options.strategy), _workload(options.gpt), steps=options.steps)
+    trace = tv.run(*_plan(options), steps=options.steps)
     _print_step(trace)
     if options.chrome:
         print(trace.to_chrome(options.chrome))
@@ -115,17 +113,25 @@ def _run(options):
 def _predict(options):
     import tpviz as tv
 
-    strategy, workload = _strategy(options.strategy), _workload(options.gpt)
-    print(tv.predict(strategy, workload, _cluster(options.cluster)).describe())
+    print(tv.predict(*_plan(options), _written().cluster(options.cluster)).describe())
     return 0
 
 
 def _simulate(options):
     import tpviz as tv
 
-    strategy, workload = _strategy(options.strategy), _workload(options.gpt)
-    _print_step(tv.simulate(strategy, workload, _cluster(options.cluster)))
+    _print_step(tv.simulate(*_plan(options), _written().cluster(options.cluster)))
     return 0
+
+
+def _plan(options):
+    return _written().strategy(options.strategy), _written().workload(options.gpt)
+
+
+def _written():
+    from .verbs import written  # late: with it come strategies and clusters
+
+    return written
 
 
 def _print_step(trace):
@@ -136,8 +142,8 @@ def _search(options):
     import tpviz as tv
 
     found = tv.search(
-        _workload(options.gpt),
-        _cluster(options.cluster),
+        _written().workload(options.gpt),
+        _written().cluster(options.cluster),
         options.strategies or None,
         seconds=options.seconds,
     )
@@ -171,6 +177,17 @@ def _doctor(options):
     return 1 if doctor()["launch"]["error"] else 0
 
 
+def _mcp(options):
+    try:
+        from .views import agents
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        raise ValueError("it needs mcp, version 2: pip install 'tpviz[mcp]'") from None
+    agents.serve()
+    return 0
+
+
 def _engines(options):
     from .ranks import cluster_command
 
@@ -183,59 +200,6 @@ def _engines(options):
     how, n = next(((k, v) for k, v in counts.items() if v is not None), ("ssh", len(hosts)))
     more = options.ip, options.python, options.options, options.seconds
     return cluster_command.start(options.name, how, n, hosts, *more) or 0
-
-
-# -- what is written as in Python ------------------------------------------------------------------
-def _strategy(text):
-    import tpviz as tv
-
-    return reduce(mul, (_made(node, tv.strategies(), "strategy") for node in _factors(text)))
-
-
-def _workload(text):
-    import tpviz as tv
-
-    preset = text.partition("(")[0].strip().isidentifier()  # not "layers=2"
-    call = text if preset else f"GPT({text})"
-    return _made(_expression(call), {"GPT": tv.GPT, **tv.models.presets()}, "workload")
-
-
-def _cluster(text):
-    from tpviz import clusters
-
-    return _made(_expression(text), clusters.presets(), "cluster")
-
-
-def _expression(text):
-    try:
-        return ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise ValueError(f"{text!r} is not written as in Python: {error.msg}") from None
-
-
-def _factors(text):
-    """The calls of a product, in order."""
-
-    def of(node):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-            return [*of(node.left), *of(node.right)]
-        return [node]
-
-    return of(_expression(text))
-
-
-def _made(node: ast.expr, known: Mapping[str, Callable[..., Any]], what: str) -> Any:
-    """What ``Name(1, knob=2)``, or a name alone, says; nothing else is evaluated."""
-    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-    name = ast.unparse(call.func)
-    if name not in known:
-        raise ValueError(f"{name!r} is no {what}; there are {', '.join(sorted(known))}")
-    try:
-        given = [ast.literal_eval(value) for value in call.args]
-        named = {word.arg or "**": ast.literal_eval(word.value) for word in call.keywords}
-    except ValueError:
-        raise ValueError(f"{ast.unparse(node)}: use plain values, such as tp=2 or (2, 2)") from None
-    return known[name](*given, **named)
 
 
 if __name__ == "__main__":
