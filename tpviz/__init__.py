@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 
 from .core import moved
+from .core.here import has_torch
 from .core.shield import shielded
 from .core.show import drawn_by, formats
 
@@ -113,7 +114,7 @@ def __getattr__(name):
     if name not in _HOME:
         known = ", ".join(__all__)
         raise AttributeError(f"module 'tpviz' has no attribute {name!r}; it has {known}")
-    if name in _ON_RANKS and "torch" not in sys.modules:
+    if name in _ON_RANKS and "torch" not in sys.modules and has_torch():
         shielded(_load("tpviz.ranks.launch").start_server)  # loads torch while we do
     value = getattr(_load(_HOME[name]), name)
     globals()[name] = value

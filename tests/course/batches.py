@@ -19,9 +19,10 @@ import solutions_costs
 from tpviz import launch
 from tpviz.core.mesh import Mesh
 from tpviz.course import check, exercise, grade
+from tpviz.course.answers import bare
 from tpviz.course.formula import Formula
 from tpviz.course.marks import PlanExercise
-from tpviz.course.on_ranks import _bare, _in_rank, _in_rank_0, attempts_of
+from tpviz.course.on_ranks import _in_rank, _in_rank_0, attempts_of
 
 SEED = 1
 """Of wrong answers: hints depend on the draw in rare cases, and a test must repeat."""
@@ -93,7 +94,7 @@ def passed(task, tries):
 def asked_here(task, fn, seed):
     """The error of a formula's answer to the questions of this seed, or None; in this process."""
     questions = questions_of(task.name, seed)
-    answers = [_bare(fn(*question.arguments.values())) for question in questions]
+    answers = [bare(fn(*question.arguments.values())) for question in questions]
     draw = list(zip(questions, answers))
     return next(filter(None, (task.judge(*each, draw) for each in draw)), None)
 

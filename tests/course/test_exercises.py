@@ -17,8 +17,8 @@ import solutions_start
 from batches import TABLES, questions_of, verdicts
 
 from tpviz.course import check, exercise, exercises, grade, hint
+from tpviz.course.answers import bare
 from tpviz.course.checks import Attempt, RankProgram
-from tpviz.course.on_ranks import _bare
 from tpviz.course.task import HINT_KINDS
 from tpviz.ranks.launch import launch, shutdown
 
@@ -61,7 +61,7 @@ def test_hints_do_not_hang_on_the_draw(task):
         questions = questions_of(task.name, seed)
         for fn, words in solutions.WRONG[task.name]:
             message = next(
-                filter(None, (task.judge(q, _bare(fn(*q.arguments.values()))) for q in questions))
+                filter(None, (task.judge(q, bare(fn(*q.arguments.values()))) for q in questions))
             )
             assert re.search(words, message, re.IGNORECASE), (seed, message)
 

@@ -11,8 +11,8 @@ import solutions
 from batches import SEED, TABLES, questions_of, verdicts
 
 from tpviz.course import check, exercise, exercises, grade
+from tpviz.course.answers import bare
 from tpviz.course.formula import Formula
-from tpviz.course.on_ranks import _bare
 
 WRONG = [
     (name, fn, words)
@@ -66,7 +66,7 @@ def test_most_kinds_of_exercises_have_right_answers_by_three_other_roads():
 def test_what_is_no_answer_passes_nowhere(task):
     questions = questions_of(task.name)
     for fn in misconceptions.NO_ANSWERS:
-        answers = [_bare(fn(*q.arguments.values())) for q in questions]
+        answers = [bare(fn(*q.arguments.values())) for q in questions]
         assert any(map(task.judge, questions, answers)), fn.__name__
 
 

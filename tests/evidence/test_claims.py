@@ -17,6 +17,7 @@ from tpviz.evidence.finding import Finding, Unknown, vary
 from tpviz.evidence.merak import headlines as merak
 from tpviz.evidence.t3 import headlines as t3
 
+LAUNCH = "tpviz.ranks.launch.launch"
 PAGE = (Path(__file__).parents[2] / "docs" / "claims.md").read_text()
 QUICK = {"axonn-megatron": {"batch": 1024}}
 QUICK |= {claim.key: {"rivals": "cube"} for claim in known() if claim.system == "Merak"}
@@ -175,13 +176,12 @@ def test_claims_side_by_side_are_those_of_one_process(two_claims, monkeypatch):
     """Every figure is computed once, in one of the ranks; on one core nothing is started."""
     told, found = [], []
     monkeypatch.setattr(table.os, "sched_getaffinity", lambda pid: {0})
-    monkeypatch.setattr(table, "launch", lambda *args, **options: pytest.fail("on one core"))
+    launch = tv.launch
+    monkeypatch.setattr(LAUNCH, lambda *args, **options: pytest.fail("on one core"))
     alone = tv.claims(progress=lambda *at: told.append(at))
     assert [at[0] for at in told] == [0] * 7 + [1] * 7
     monkeypatch.setattr(table.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(
-        table, "launch", lambda *a, **options: found.extend(tv.launch(*a, **options)) or found
-    )
+    monkeypatch.setattr(LAUNCH, lambda *a, **options: found.extend(launch(*a, **options)) or found)
     monkeypatch.setattr(Claim, "find", lambda *job: pytest.fail("computed here too"))
     assert tv.claims(progress=False).rows == alone.rows
     first, second = found
@@ -191,8 +191,8 @@ def test_claims_side_by_side_are_those_of_one_process(two_claims, monkeypatch):
 def test_claims_in_a_rank_are_computed_there(two_claims, monkeypatch):
     """No rank can start ranks, and torchrun's are a world already."""
     monkeypatch.setattr(table.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(table, "launch", lambda *args, **options: pytest.fail("ranks in a rank"))
-    monkeypatch.setattr(table.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(LAUNCH, lambda *args, **options: pytest.fail("ranks in a rank"))
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     assert len(tv.claims(sensitivity=False, progress=False).rows) == 2
 
 

@@ -4,7 +4,6 @@ board = tv.leaderboard("class.jsonl").add("Ada", tv.check("capstone_cluster", ca
 board, board.skipped
 """
 
-import fcntl
 import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from tpviz.core.tables import html_table, listed, show_bytes, show_seconds, text
 
 from .catalogue import EXERCISES
 from .grade import Result
+from .locks import lock
 from .marks import PlanExercise, share
 
 LONGEST = 64
@@ -69,7 +69,7 @@ class Leaderboard:
         marks = result.marks
         entry = Entry(name, result.name, marks.points, marks.regret, marks.plan, marks.figures)
         line = json.dumps(entry._asdict())
-        with _locked(self.path, "ab+", fcntl.LOCK_EX) as file:
+        with _locked(self.path, "ab+") as file:
             if file.tell():
                 file.seek(-1, 2)
                 if file.read(1) != b"\n":  # somebody stopped in the middle of a line
@@ -126,7 +126,7 @@ def leaderboard(path: str | PathLike[str]) -> Leaderboard:
     if not path.exists():
         return Leaderboard(path)
     entries, skipped = [], []
-    with _locked(path, "rb", fcntl.LOCK_SH) as file:
+    with _locked(path, "rb", shared=True) as file:
         for index, line in enumerate(_lines(file), 1):
             try:
                 entries.append(_entry(line))
@@ -136,12 +136,12 @@ def leaderboard(path: str | PathLike[str]) -> Leaderboard:
 
 
 @contextmanager
-def _locked(path: Path, mode: str, lock: int) -> Generator[IO[Any], None, None]:
+def _locked(path: Path, mode: str, shared: bool = False) -> Generator[IO[Any], None, None]:
     """The file, locked against other processes until the end."""
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is no file: give the path of a file of lines, as class.jsonl")
     with open(path, mode) as file:
-        fcntl.flock(file, lock)
+        lock(file, shared)
         limits.check(f"bytes of {path}:", path.stat().st_size, "FILE_BYTES")
         yield file  # closing it writes what is left, then unlocks
 

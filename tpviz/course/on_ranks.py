@@ -2,7 +2,6 @@
 of numbers alone is asked on one rank."""
 
 from collections.abc import Callable, Sequence
-from numbers import Rational
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from tpviz.ranks.launch import launch
 from tpviz.ranks.operations import PEER
 from tpviz.ranks.recorder import record
 
+from .answers import answers
 from .checks import Attempt, Case, RankProgram
-from .formula import NoAnswer, Question
+from .formula import Question
 
 
 def run(
@@ -98,21 +98,8 @@ def ask(fn: Callable[..., Any], questions: Sequence[Question], timeout: float) -
     return launch(_in_rank_0, fn, arguments, timeout=timeout)[0]
 
 
-def _in_rank_0(fn, questions):
-    return [_bare(fn(*arguments)) for arguments in questions if dist.get_rank() == 0]
-
-
-def _bare(value):
-    """Numbers, names, and tuples of numbers unchanged; of anything else, a `NoAnswer`."""
-    array = isinstance(value, (np.ndarray, torch.Tensor)) and np.ndim(value)
-    if array or isinstance(value, (tuple, list, range, set)):  # np.ndim refuses unequal parts
-        return tuple(map(_bare, value))
-    if isinstance(value, (np.generic, torch.Tensor)):
-        return value.item()
-    if isinstance(value, Rational) and not isinstance(value, int):
-        return float(value)
-    known = isinstance(value, (int, float, str)) and not isinstance(value, bool)
-    return value if known else NoAnswer(type(value).__name__)
+def _in_rank_0(fn, arguments):
+    return answers(fn, arguments) if dist.get_rank() == 0 else []
 
 
 def _in_rank(fn, inputs, axes):

@@ -6,7 +6,6 @@ in turn, and always as a whole. What cannot be read is put aside; where nothing 
 grading goes on, and says so.
 """
 
-import fcntl
 import json
 import os
 import tempfile
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
+
+from .locks import lock
 
 PATIENCE = 2.0
 """Seconds to wait for another kernel that writes."""
@@ -109,10 +110,10 @@ def _put_aside(path):
 def _locked(path) -> Iterator[None]:
     """Raises OSError where another kernel does not end."""
     end = time.monotonic() + PATIENCE
-    with path.with_name(f"{path.name}.lock").open("w") as lock:
+    with path.with_name(f"{path.name}.lock").open("w") as held:
         while True:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(held, wait=False)
                 break
             except BlockingIOError:
                 if time.monotonic() > end:

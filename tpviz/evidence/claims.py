@@ -15,14 +15,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-import torch.distributed as dist
-
 from tpviz.core.charts import axis, panel, points
 from tpviz.core.checks import one_of, some_of
+from tpviz.core.here import has_torch
 from tpviz.core.tables import html_table
 from tpviz.ranks.bar import viewer
-from tpviz.ranks.launch import in_torchrun, launch, max_ranks
-from tpviz.ranks.launch import progress as report
+from tpviz.ranks.most import max_ranks
 
 from .finding import Ends, Finding, told_to, vary
 from .report import Report
@@ -309,9 +307,16 @@ def claims(
 
 
 def _side_by_side(wanted: list[Claim], sensitivity: bool, progress: Any) -> dict[Any, Finding]:
-    """{`_job`: its `Finding`} of all that these claims ask for; none on one core and in a rank."""
+    """{`_job`: its `Finding`} of all that these claims ask for; none on one core, in a rank and
+    without torch."""
+    if not has_torch():
+        return {}
+    from torch.distributed import is_initialized
+
+    from tpviz.ranks.launch import in_torchrun, launch
+
     cores = min(MOST, max_ranks(), len(os.sched_getaffinity(0)))
-    if cores < 2 or in_torchrun() or dist.is_initialized():
+    if cores < 2 or in_torchrun() or is_initialized():
         return {}
     jobs: dict[Any, tuple[Claim, dict[str, Any]]] = {}
     groups: dict[Any, list[tuple[Claim, dict[str, Any]]]] = {}
@@ -328,13 +333,15 @@ def _side_by_side(wanted: list[Claim], sensitivity: bool, progress: Any) -> dict
 
 def _worked(groups: list[list[tuple[Claim, dict[str, Any]]]], folder: str) -> dict[Any, Finding]:
     """What this rank has computed: group after group that no other has begun."""
+    from tpviz.ranks.launch import progress
+
     found: dict[Any, Finding] = {}
     for number, group in enumerate(groups):
         try:
             Path(folder, str(number)).touch(exist_ok=False)
         except FileExistsError:
             continue
-        report(number, len(groups), f"{group[0][0].system}: {group[0][0].claim}")
+        progress(number, len(groups), f"{group[0][0].system}: {group[0][0].claim}")
         found |= {_job(claim, given): claim.find(given) for claim, given in group}
     return found
 

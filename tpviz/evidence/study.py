@@ -355,7 +355,7 @@ def _check(strategy: Strategy, workload: GPT, cluster: Cluster, sources: Sequenc
     fits = check if sources == ["predicted"] else check_place
     fits(strategy, workload, cluster)
     if "measured" in sources:
-        from tpviz.ranks.launch import check_world_size
+        from tpviz.ranks.most import check_world_size
 
         check_world_size(strategy.world_size)
 

@@ -23,11 +23,12 @@ from contextlib import suppress
 from numbers import Real
 from typing import Any
 
-from tpviz.core.checks import one_of, whole_number
+from tpviz.core.checks import one_of
 from tpviz.core.shield import shielded
 from tpviz.core.tables import in_notebook
 
 from . import bar, output, server, tabs
+from .most import check_world_size, max_ranks
 from .pool import Pool
 from .rank_errors import Interrupted, RankError, RankTimeoutError, interrupted, named
 from .ship import ship
@@ -35,7 +36,6 @@ from .ship import ship
 __all__ = ["RankError", "RankTimeoutError", "launch", "progress", "restart", "shutdown", "use"]
 
 DEFAULT_RANKS = 4
-DEFAULT_MAX_RANKS = 16
 
 _lock = threading.RLock()  # held by the launch that is going on
 _changing = threading.Lock()  # held by the thread that starts or ends ranks
@@ -374,25 +374,6 @@ def _joined(world_size: int) -> bool:
     if dist is None or not (dist.is_available() and dist.is_initialized()):
         return False
     return dist.get_world_size() == world_size
-
-
-def max_ranks() -> int:
-    """How many ranks ``launch`` may start: ``TPVIZ_MAX_RANKS``, or 16. Raises ``ValueError``."""
-    text = os.environ.get("TPVIZ_MAX_RANKS", str(DEFAULT_MAX_RANKS))
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"TPVIZ_MAX_RANKS={text!r} is not a number of ranks; use 1 or more")
-    return int(text)
-
-
-def check_world_size(world_size: int) -> int:
-    """``world_size`` if that many ranks may be started; else ``ValueError`` with the numbers."""
-    most, world_size = max_ranks(), whole_number("world_size", world_size)
-    if world_size > most:
-        raise ValueError(
-            f"world_size={world_size} is more than the {most} ranks allowed here; use 1 to {most}, "
-            f"or set TPVIZ_MAX_RANKS={world_size} in the environment"
-        )
-    return world_size
 
 
 def _check(fn: Any, timeout: float | None, device: str | None, backend: str | None):

@@ -26,7 +26,8 @@ from tpviz.core.trace.clocks import ahead
 from tpviz.core.trace.faithful import warn_if_late
 from tpviz.core.workload import GPT
 from tpviz.ranks.hosts import host as host_of_rank
-from tpviz.ranks.launch import check_world_size, launch
+from tpviz.ranks.launch import launch
+from tpviz.ranks.most import check_world_size
 from tpviz.schemes.gpt.kernels import adamw
 from tpviz.schemes.gpt.pointwise import work
 from tpviz.schemes.zero.strategy import DataParallel

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import contextmanager
 from itertools import product
-from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from tpviz.cluster.clock import deadline
 from tpviz.cluster.clock.affine import Affine, enough
 from tpviz.cluster.clock.agreement import checked
 from tpviz.cluster.clock.program import Capture, place
+from tpviz.core.here import thread_time
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace.members import members_list
 from tpviz.ranks.clock import OrderClock

@@ -13,9 +13,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import inf
-from time import thread_time
 from typing import TYPE_CHECKING, Any
 
+from tpviz.core.here import thread_time
 from tpviz.core.tables import show_bytes
 from tpviz.schemes.advice import unadvised
 from tpviz.schemes.strategy import Strategy

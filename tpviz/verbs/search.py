@@ -9,11 +9,11 @@ from dataclasses import replace
 from functools import cache
 from itertools import islice, pairwise
 from math import inf
-from time import thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpviz.cluster.clock import deadline
 from tpviz.core.checks import number, one_of, whole_number
+from tpviz.core.here import has_torch, thread_time
 from tpviz.core.tables import show_bytes, show_seconds
 from tpviz.ranks.bar import ProgressView, viewer
 from tpviz.schemes.context.strategy import Context
@@ -91,7 +91,8 @@ def search(
         copies of hidden activations). Strategies without that formula are rejected, and each class
         has only its own ``space``, for microbatches and recomputation change nothing of it.
     simulate : False leaves the ranking to the formulas. By default the top is simulated where the
-        objective is the step; simulations never change a ranking by communication.
+        objective is the step and torch is installed; simulations never change a ranking by
+        communication.
     run : how many of the first are run on real ranks, the cluster emulated.
     world_size : ranks to use, all devices unless said; single strategies keep their own.
     seconds : this thread's CPU time (so that other programs do not matter) after which the search
@@ -110,10 +111,12 @@ def search(
     check_cluster(cluster, "second")
     world_size = whole_number("world_size", cluster.size if world_size is None else world_size)
     cluster.check_world(world_size)
-    one_of("objective", objective, OBJECTIVES)
-    simulate = objective == "step" if simulate is None else simulate
-    top, simulate = whole_number("top", top), one_of("simulate", simulate, (True, False))
-    run, by_step = whole_number("run", run, 0, top), objective == "step"
+    by_step = one_of("objective", objective, OBJECTIVES) == "step"
+    top, installed = whole_number("top", top), has_torch()
+    simulate = by_step and installed if simulate is None else simulate
+    if one_of("simulate", simulate, (True, False)) and not installed:
+        raise ValueError("simulate=True needs torch, which is not installed: leave simulate out")
+    run = whole_number("run", run, 0, top)
     given = tried(workload, strategies, also(workload) if by_step else ())
     show = viewer(progress)
     check_training(training, workload)
@@ -276,7 +279,7 @@ def _paper_order(row: Row):
 
 def _check_ranks(rows: Sequence[Row]):
     """Raise ``ValueError``, before hours of simulation, where ranks that may run are too many."""
-    from tpviz.ranks.launch import check_world_size
+    from tpviz.ranks.most import check_world_size
 
     for world_size in {row.strategy.world_size for row in rows}:
         check_world_size(world_size)

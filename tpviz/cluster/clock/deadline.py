@@ -9,7 +9,8 @@ tpviz.cluster.clock.deadline.OutOfTime
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import thread_time
+
+from tpviz.core.here import thread_time
 
 _moment = ContextVar("moment", default=float("inf"))
 
@@ -20,7 +21,7 @@ class OutOfTime(Exception):
 
 @contextmanager
 def until(moment: float) -> Iterator[None]:
-    """Inside, `check` raises `OutOfTime` once `time.thread_time` reaches ``moment`` (s)."""
+    """Inside, `check` raises `OutOfTime` once `thread_time` reaches ``moment`` (s)."""
     token = _moment.set(moment)
     try:
         yield

@@ -16,7 +16,8 @@ from tpviz.core.tables import show_seconds
 from tpviz.evidence.facts import facts
 from tpviz.evidence.report import Report
 from tpviz.ranks.devices import badge
-from tpviz.ranks.launch import check_world_size, launch
+from tpviz.ranks.launch import launch
+from tpviz.ranks.most import check_world_size
 
 A100 = facts(__file__).a100
 AUTHORS = "{} to {}".format(*A100["kappa"])

@@ -11,7 +11,7 @@ from tpviz.core.checks import whole_number
 from tpviz.core.workload import GPT
 from tpviz.evidence.ranked import MODES, RankedRow, order, tau
 from tpviz.evidence.report import Report, named, not_knobs
-from tpviz.ranks.launch import check_world_size
+from tpviz.ranks.most import check_world_size
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.verbs.checks import check_workload
 from tpviz.verbs.predict import predict

@@ -12,7 +12,7 @@ from tpviz.core.tables import show_seconds, table
 from tpviz.core.workload import GPT
 from tpviz.evidence.ranked import MODES, RankedRow, order, tau
 from tpviz.evidence.report import Report, not_knobs, too_late
-from tpviz.ranks.launch import check_world_size
+from tpviz.ranks.most import check_world_size
 from tpviz.schemes.axonn.paper import ranking
 from tpviz.schemes.axonn.rates import of_cluster
 from tpviz.schemes.axonn.strategy import AxoNN

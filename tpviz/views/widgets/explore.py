@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
-from tpviz.ranks.launch import check_world_size, max_ranks
+from tpviz.ranks.most import check_world_size, max_ranks
 from tpviz.schemes.strategy import Strategy
 from tpviz.verbs.predict import predict
 from tpviz.views.figures.ledger import ledger_html, ledger_table

@@ -7,11 +7,11 @@ from itertools import count
 from math import prod
 from os import PathLike
 from pathlib import Path
-from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
+from tpviz.core.here import thread_time
 from tpviz.ranks.bar import viewer
 from tpviz.schemes import strategies
 from tpviz.schemes.apart import apart

@@ -22,7 +22,7 @@ from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.evidence.published.adapter import fabric_of
 from tpviz.evidence.published.bands import EXPERTS, IDEAL, Band, band
-from tpviz.ranks.launch import max_ranks
+from tpviz.ranks.most import max_ranks
 from tpviz.schemes import strategies
 from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.experts.strategy import Experts

@@ -11,7 +11,7 @@ import ipywidgets
 
 from tpviz.core.trace import Trace, faithful
 from tpviz.core.trace.steps import median_step
-from tpviz.ranks.launch import max_ranks
+from tpviz.ranks.most import max_ranks
 from tpviz.views.figures.losses import losses_svg
 from tpviz.views.figures.svg import fitted, scrolled
 

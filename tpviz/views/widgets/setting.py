@@ -15,7 +15,7 @@ from tpviz import clusters
 from tpviz.cluster import Cluster
 from tpviz.cluster.scale import HALVES
 from tpviz.core.workload import GPT
-from tpviz.ranks.launch import check_world_size, max_ranks
+from tpviz.ranks.most import check_world_size, max_ranks
 from tpviz.schemes.ownership import ownership
 from tpviz.schemes.strategy import Strategy
 from tpviz.verbs.predict import Prediction, predict
