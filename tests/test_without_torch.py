@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize("part", in_a_page.PARTS)
 def test_the_same_without_torch_and_processes(part, tmp_path, monkeypatch):
     monkeypatch.setenv("TPVIZ_PROGRESS", str(tmp_path / "progress.json"))
+    pytest.importorskip("torch")  # and loads it
     command = [sys.executable, in_a_page.__file__, part]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as without:
         here = in_a_page.PARTS[part]()

@@ -289,7 +289,7 @@ def test_a_knob_like_others():
 
 
 def test_sliders_stop_at_what_the_layout_takes():
-    from tpviz.views.widgets.fitting import Fitting
+    from tpviz.views.plans.fitting import Fitting
 
     fitting = Fitting(replace(DEEP, batch=8), tv.Merak(schedule="1f1b"), None, ranks=8)
     assert fitting.stops["pp"] == [1, 2, 3, 4, 5, 6]

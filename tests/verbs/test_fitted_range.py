@@ -7,7 +7,7 @@ from tpviz.cluster.profiles import as_run_by, coefficients, framework_of, framew
 from tpviz.core.mesh import Mesh
 from tpviz.evidence.published import fit
 from tpviz.verbs.fitted_range import joined, outside, traits
-from tpviz.views.widgets.model import model_html
+from tpviz.views.plans.pictures import model_html
 
 IDEAL = tv.clusters.dgx("H100-SXM-80GB", 64)
 GRID = as_run_by(IDEAL, "nanotron", "Ultra-Scale")

@@ -7,8 +7,8 @@ import pytest
 
 import tpviz as tv
 from tpviz.views.figures.svg import amount
+from tpviz.views.plans.pictures import axes_table, memory_svg, memory_warning, parts_svg
 from tpviz.views.widgets.job import Latest
-from tpviz.views.widgets.model import axes_table, memory_svg, memory_warning, parts_svg
 from tpviz.views.widgets.setting import AUTO, HERE, Setting, check_cluster, scaled
 
 

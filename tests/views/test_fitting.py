@@ -7,9 +7,9 @@ import pytest
 
 import tpviz as tv
 from tpviz.schemes import strategies
+from tpviz.views.plans.factors import offered
+from tpviz.views.plans.fitting import Fitting
 from tpviz.views.widgets import Explore
-from tpviz.views.widgets.fitted import offered
-from tpviz.views.widgets.fitting import Fitting
 
 ODD = tv.GPT(layers=3, heads=6, hidden=96, batch=6)
 LLAMA = tv.GPT(heads=8, kv_heads=4, ffn=96, gated=True, norm="rms", rotary=True, bias=False)

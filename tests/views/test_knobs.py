@@ -6,7 +6,8 @@ import pytest
 import tpviz as tv
 from tpviz.schemes import strategies
 from tpviz.schemes.knobs import knob
-from tpviz.views.widgets.knobs import Knobs, knob_fields, settled
+from tpviz.views.plans.fields import knob_fields
+from tpviz.views.widgets.knobs import Knobs, settled
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from tpviz.views.figures.comparison import comparison_scene, comparison_svg
 from tpviz.views.figures.losses import losses_svg
 from tpviz.views.figures.page import document, place
 from tpviz.views.figures.tokens import TYPE
-from tpviz.views.widgets.model import memory_svg, parts_svg
+from tpviz.views.plans.pictures import memory_svg, parts_svg
 
 SMALLEST = 13  # px
 WORDS = 120  # of a view, its controls among them; numbers are none

@@ -9,8 +9,8 @@ import tpviz as tv
 from tpviz.verbs.predict import predict
 from tpviz.views.figures.plan_map import PlanDot, kind_of, plan_map_scene, plan_map_svg
 from tpviz.views.figures.svg import width_of
+from tpviz.views.plans.presets import cluster_for, preset
 from tpviz.views.widgets.plan_map import PlanMap
-from tpviz.views.widgets.planner import cluster_for, preset
 from tpviz.views.widgets.plans import PlansAsked
 
 PLANS = [

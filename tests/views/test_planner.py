@@ -15,9 +15,10 @@ from tpviz.evidence.published import bands
 from tpviz.schemes.experts.strategy import ACROSS
 from tpviz.verbs.room import need
 from tpviz.views.figures.svg import seconds
+from tpviz.views.plans.presets import cluster_for, preset
 from tpviz.views.widgets import Explore, Planner
 from tpviz.views.widgets.in_small import in_small, shrunk
-from tpviz.views.widgets.planner import cluster_for, first_plan, preset
+from tpviz.views.widgets.planner import first_plan
 
 SMALL = tv.GPT(layers=8, hidden=1024, heads=16, seq=512, batch=64, vocab=1024, dtype="bfloat16")
 

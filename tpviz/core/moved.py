@@ -25,6 +25,7 @@ _MOVED = {
         f"tpviz.trace.{name}": f"tpviz.files.{name}"
         for name in "chrome files foreign hta kineto kineto_across kineto_events load names".split()
     },
+    **{f"tpviz.views.widgets.{n}": f"tpviz.views.plans.{n}" for n in ("fitting", "numbers")},
     "tpviz.simulation": "tpviz.cluster.clock",
     "tpviz.runtime": "tpviz.ranks",
     "tpviz.parallel": "tpviz.modules",

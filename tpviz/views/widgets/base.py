@@ -24,9 +24,10 @@ from tpviz.schemes.advice import unadvised
 from tpviz.views.figures.assets import module, stylesheet
 from tpviz.views.figures.page import place, swept, write_view
 from tpviz.views.figures.svg import check_step
+from tpviz.views.plans.fields import gave_words, small_html
 
 from .job import Latest
-from .knobs import borrowed, gave_words, settled, small_html
+from .knobs import borrowed, settled
 from .still import STYLE, Still
 
 _Args = ParamSpec("_Args")

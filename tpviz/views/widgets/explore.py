@@ -18,12 +18,13 @@ from tpviz.verbs.predict import predict
 from tpviz.views.figures.ledger import ledger_html, ledger_table
 from tpviz.views.figures.mesh import mesh_scene, mesh_svg
 from tpviz.views.figures.svg import scrolled, stacked
+from tpviz.views.plans.factors import offered, parts
+from tpviz.views.plans.fields import small_html
+from tpviz.views.plans.pictures import model_html, model_svgs
 
 from .base import check_names, shown
-from .fitted import Fitted, offered, parts
+from .fitted import Fitted
 from .job import Job, Latest
-from .knobs import small_html
-from .model import model_html, model_svgs
 from .panel import Panel
 from .pins import PinnedPlan
 from .results import RunOutcome, run

@@ -1,8 +1,7 @@
 """A view whose knobs bind each other: those of a strategy, of one around it, and of the model."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from itertools import count
 from math import prod
 from os import PathLike
@@ -14,27 +13,20 @@ import ipywidgets
 from tpviz.core.here import thread_time
 from tpviz.ranks.bar import viewer
 from tpviz.schemes import strategies
-from tpviz.schemes.apart import apart
-from tpviz.schemes.context.strategy import Context
-from tpviz.schemes.experts.strategy import Experts
-from tpviz.schemes.grid.around import Around
 from tpviz.schemes.grid.tensor import WholeBlocks
-from tpviz.schemes.merak.strategy import as_merak
 from tpviz.schemes.strategy import Strategy
 from tpviz.views.figures.page import swept, write_view
+from tpviz.views.plans.factors import BETWEEN, composes
+from tpviz.views.plans.fitting import Fitting, ModelSizes
+from tpviz.views.plans.pictures import message
 
 from .base import check_sweep, shown
-from .fitting import Fitting, ModelSizes
 from .job import Latest
-from .knobs import Knobs, knob_fields
-from .model import message
+from .knobs import Knobs
 from .still import Still
 
 if TYPE_CHECKING:
     from tpviz.core.workload import GPT
-
-BETWEEN: tuple[type[Around], ...] = (Experts, Context)
-"""Factors that have knobs of their own beside those of a strategy, innermost first."""
 
 
 class Fitted(Still):
@@ -175,45 +167,3 @@ class Fitted(Still):
                 show.close()
             title = title or self._heading()
             return write_view(path, title, view, self.to_svg(), title)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def offered() -> list[str]:
-    """The names in the menu: of the classes that `search` tries where nobody says which."""
-    return sorted((name for name, cls in strategies().items() if cls.searched), key=place)
-
-
-def place(name: str) -> tuple[bool, int, str]:
-    """A strategy's place in the menu: fewest knobs first, those that hold another one last."""
-    cls = strategies()[name]
-    return composes(cls), len(knob_fields(cls)), name
-
-
-def parts(
-    strategy: Strategy | None,
-) -> tuple[Strategy | None, Strategy | None, tuple[Strategy, ...], str]:
-    """(the strategy inside, the one around it or None, those `BETWEEN`, the order of its axes where
-    it is not their own). Raises ValueError on what is none. A product that is one of Merak's is
-    that."""
-    if strategy is None:
-        return None, None, (), ""
-    if not isinstance(strategy, Strategy):
-        raise ValueError(f"strategy={strategy!r} is no strategy: give one such as tv.ATP()")
-    without, between = strategy, ()
-    for kind in reversed(BETWEEN):
-        without, found = apart(without, kind)
-        between = (found, *between) if found else between
-    placement = getattr(strategy, "placement", "")
-    given: Any = as_merak(replace(without, placement="") if placement else without)  # pyright: ignore[reportCallIssue]
-    inner = getattr(given, "inner", None)
-    if not {type(given).__name__, type(inner or given).__name__} <= {*offered()}:
-        raise ValueError(
-            f"{given.short} is in no menu and has no knobs to turn: use "
-            "tv.compare(strategy, workload, cluster), tv.run or tv.verify"
-        )
-    outer = replace(given, inner=None) if inner else None
-    return inner or given, outer, between, placement
-
-
-def composes(cls: "Callable[..., Any]") -> bool:
-    """Whether a strategy class can hold another one inside."""
-    return "inner" in cls.__dataclass_fields__  # pyright: ignore[reportFunctionMemberAccess]

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from tpviz.cluster import Cluster
 from tpviz.core.workload import GPT
 from tpviz.schemes.strategy import Strategy
-
-from .fitted import parts
-from .fitting import Fitting
+from tpviz.views.plans.factors import parts
+from tpviz.views.plans.fitting import Fitting
 
 HIDDEN, HEADS, SEQ, VOCAB, EXPERTS = 128, 8, 64, 512, 16
 LAYERS, PASSES, CHUNKS = 2, 4, 2

@@ -7,8 +7,6 @@ knobs.values()          # {"tp": 4, "sp": False}
 import ast
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import MISSING, Field, fields
-from html import escape
 from itertools import chain, combinations, islice, product
 from math import prod
 from types import MappingProxyType
@@ -17,19 +15,13 @@ from typing import Any
 import ipywidgets
 import traitlets
 
-from tpviz.views.figures.tokens import TYPE
+from tpviz.views.plans.fields import is_pair, knob_fields, label, pairs, small_html
 
 WIDE, LETTERS = {"description_width": "90px"}, 13
 """Room for a knob's name, and so many letters of it."""
 CONTROL = {"flex": "0 0 290px"}
 NARROW = {"flex": "1 1 200px", "max_width": "290px"}
 WRAPPED = {"display": "flex", "flex_flow": "row wrap"}
-
-
-def knob_fields(cls: type) -> list[Field[Any]]:
-    """The fields of a strategy class that are knobs (made by `tpviz.schemes.knobs.knob`), in
-    order."""
-    return [f for f in fields(cls) if "help" in f.metadata and f.default is not MISSING]
 
 
 def control(
@@ -55,7 +47,7 @@ def control(
     if choices is not None and isinstance(default, tuple):
         return Several(choices, default, name, help, CONTROL)
     if choices is not None:
-        menu = [(_label(c), c) for c in dict.fromkeys((*choices, default))]
+        menu = [(label(c), c) for c in dict.fromkeys((*choices, default))]
         return ipywidgets.Dropdown(options=menu, value=default, **options)
     if isinstance(default, bool):
         return ipywidgets.Checkbox(value=default, **options)
@@ -71,7 +63,7 @@ def control(
     if most is not None and is_pair(default):
         shapes = sorted({*pairs(most), default}, key=lambda shape: (prod(shape), -shape[0]))
         return ipywidgets.Dropdown(
-            options=[(_label(shape), shape) for shape in shapes], value=default, **options
+            options=[(label(shape), shape) for shape in shapes], value=default, **options
         )
     text = default if isinstance(default, str) else repr(default)
     return ipywidgets.Text(value=text, continuous_update=False, **options)
@@ -94,31 +86,16 @@ def slider(
     )
 
 
-def is_pair(value: Any) -> bool:
-    """Whether a knob's value is the shape of a mesh of two axes."""
-    return isinstance(value, tuple) and len(value) == 2 and all(type(n) is int for n in value)
-
-
-def pairs(most: int) -> list[tuple[int, int]]:
-    """All meshes of two axes with at most so many ranks."""
-    return [(a, b) for a in range(1, most + 1) for b in range(1, most // a + 1)]
-
-
 def small(text: str) -> ipywidgets.HTML:
     """A line of help: small print that may take two lines where there is little room."""
     return ipywidgets.HTML(small_html(text), layout={"flex": "1 1 0"})
-
-
-def small_html(text: str) -> str:
-    """Small print as HTML; Lab's own line height would leave a whole empty line between two."""
-    return f"<div style='line-height:1.25;font-size:{TYPE['small']}px'>{escape(text)}</div>"
 
 
 def stepped(
     name: str, value: Any, help: str, stops: Collection[Any], layout: Mapping[str, str]
 ) -> ipywidgets.DOMWidget:
     """A slider that stops at these numbers only; of what has a name a menu."""
-    options = [(_label(v), v) for v in stops]
+    options = [(label(v), v) for v in stops]
     kind = ipywidgets.SelectionSlider if type(value) in (int, float) else ipywidgets.Dropdown
     style = WIDE if layout is CONTROL else {"description_width": "50px"}
     return kind(
@@ -160,13 +137,6 @@ def settled(
     for name, value in changed.items():  # now it is said
         controls[name].value = value
     return {name: (before[name], value) for name, value in changed.items()}
-
-
-def gave_words(gave: Mapping[str, tuple[Any, Any]], why: str = "") -> str:
-    """Which knobs gave way to the one moved, of {name: (before, after)}, and why."""
-    words = ", ".join(f"{n} {old} \N{RIGHTWARDS ARROW} {new}" for n, (old, new) in gave.items())
-    why = why.partition("; the nearest")[0]  # that is what was changed
-    return words and f"Changed so that all fits: {words}{f' ({why})' if why else ''}."
 
 
 def _nearby(box):
@@ -309,7 +279,7 @@ class Knobs(ipywidgets.VBox):
         with box.hold_sync():  # one message: the values, and the one chosen
             if isinstance(box, ipywidgets.SelectionSlider | ipywidgets.Dropdown):
                 if [v for _, v in box.options] != list(values):
-                    box.options = [(_label(v), v) for v in values]
+                    box.options = [(label(v), v) for v in values]
             if box.value != value:
                 box.value = value
 
@@ -321,13 +291,6 @@ class Knobs(ipywidgets.VBox):
     def __repr__(self):
         words = ", ".join(f"{name}={box.value!r}" for name, box in self.controls.items())
         return f"<Knobs {self.cls.__name__}({words})>"
-
-
-def _label(value):
-    if is_pair(value):
-        return f"{value[0]} x {value[1]}, {prod(value)} rank{'s' * (prod(value) > 1)}"
-    lines = isinstance(value, str) and "\n" in value  # a schedule of one's own
-    return "own" if lines else f"{value:,}" if type(value) is int else str(value)
 
 
 def _parsed(name, text, usual):

@@ -10,9 +10,10 @@ import ipywidgets
 from tpviz.core.mesh import Mesh
 from tpviz.views.figures.cluster import cluster_scene, cluster_svg
 from tpviz.views.figures.svg import scrolled
+from tpviz.views.plans.fields import gave_words
 
 from .guessing import GuessPane
-from .knobs import WIDE, WRAPPED, Knobs, gave_words
+from .knobs import WIDE, WRAPPED, Knobs
 from .mesh import MeshView
 from .model import ModelPane
 from .pins import PinsPane

@@ -8,8 +8,7 @@ import ipywidgets
 
 from tpviz.core.tables import html_table, show_bytes, show_seconds
 from tpviz.views.figures.svg import scrolled
-
-from .fitting import ModelSizes
+from tpviz.views.plans.fitting import ModelSizes
 
 if TYPE_CHECKING:
     from tpviz.verbs.predict import Prediction

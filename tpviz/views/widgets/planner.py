@@ -7,8 +7,6 @@ be run here, as a scale model on a few ranks, in an `Explore`.
 
 import threading
 from collections.abc import Callable
-from difflib import get_close_matches
-from functools import lru_cache
 from html import escape
 from typing import Any
 
@@ -16,14 +14,11 @@ import ipywidgets
 
 from tpviz import clusters, models
 from tpviz.cluster import Cluster
-from tpviz.cluster.profiles import as_run_by, frameworks
-from tpviz.core.checks import divisors, one_of
-from tpviz.core.mesh import Mesh
+from tpviz.cluster.profiles import frameworks
+from tpviz.core.checks import divisors
 from tpviz.core.workload import GPT
-from tpviz.evidence.published.adapter import fabric_of
 from tpviz.evidence.published.bands import EXPERTS, IDEAL, Band, band
 from tpviz.ranks.most import max_ranks
-from tpviz.schemes import strategies
 from tpviz.schemes.context.strategy import Context
 from tpviz.schemes.experts.strategy import Experts
 from tpviz.schemes.strategy import Strategy
@@ -32,38 +27,33 @@ from tpviz.verbs.room import USUAL, Training
 from tpviz.verbs.search import first_plan
 from tpviz.verbs.space import also
 from tpviz.verbs.why import foreign
-from tpviz.views.figures.svg import scrolled, seconds, stacked
+from tpviz.views.figures.svg import seconds, stacked
+from tpviz.views.plans.factors import offered, parts
+from tpviz.views.plans.fields import gave_words, small_html
+from tpviz.views.plans.filling import filling, settle
+from tpviz.views.plans.fitting import Fitting
+from tpviz.views.plans.numbers import figures, plan_html, plan_svgs, plan_words
+from tpviz.views.plans.pictures import message
+from tpviz.views.plans.presets import (
+    COUNTS,
+    STATES,
+    USUAL_FRAMEWORK,
+    USUAL_GPU,
+    USUAL_GPUS,
+    cluster_for,
+    given,
+    preset,
+)
 
 from .base import check_names, shown
 from .explore import Explore
-from .fitted import Fitted, composes, offered, parts
-from .fitting import Fitting
+from .fitted import Fitted
 from .in_small import Small, in_small
 from .job import Latest
-from .knobs import WIDE, WRAPPED, Knobs, gave_words, small_html
-from .model import axes_html, message, short_of_memory
-from .numbers import figures, plan_svgs
+from .knobs import WIDE, WRAPPED, Knobs
 from .plan_map import PlanMap
 from .plans import PlansAsked, PlansPane
 from .setting import ROOMY, dropdown
-
-BATCH = 1 << 22
-"""Tokens of a step of a model chosen by name: Llama 2's 4M (Touvron et al. 2023, arXiv 2307.09288,
-table 1), where that is a whole number of sequences."""
-PADDED = 1024
-"""A vocabulary that does not split over 64 ranks is padded to a multiple of this."""
-COUNTS = sorted({*(1 << k for k in range(1, 15)), *(3 << k for k in range(4, 13))})
-"""Numbers of GPUs to choose from: 2 to 16,384."""
-USUAL_GPUS, USUAL_GPU, USUAL_FRAMEWORK, USUAL_MODEL = 512, "H100-SXM-80GB", "Megatron-LM", "llama2"
-RANKS = 8
-"""Of a scale model, at most."""
-STATES = (
-    ("moments and master weights in float32", USUAL),
-    ("moments in 16 bits, master weights in float32", Training(moments=2)),
-    ("moments in 8 bits, master weights in float32", Training(moments=1)),
-    ("all in 16 bits", Training(gradients=2, master=0, moments=2)),
-)
-"""What AdamW keeps of a model in 16 bits."""
 
 
 def explore(
@@ -91,6 +81,10 @@ def explore(
         )
     check_names("explore", options, [*hardware, "strategy", "runner"])
     return Planner(workload, **hardware, **options)  # pyright: ignore[reportArgumentType]
+
+
+RANKS = 8
+"""Of a scale model, at most."""
 
 
 class Planner(Fitted, ipywidgets.VBox):
@@ -121,7 +115,7 @@ class Planner(Fitted, ipywidgets.VBox):
         strategy: Strategy | None = None,
         runner: Callable[..., Any] | None = None,
     ):
-        given = _given(workload)
+        named = given(workload)
         gpus, gpu = USUAL_GPUS if gpus is None else gpus, gpu or USUAL_GPU
         framework = framework or USUAL_FRAMEWORK
         cluster_for(gpu, gpus, framework)
@@ -131,9 +125,9 @@ class Planner(Fitted, ipywidgets.VBox):
         self.prediction: Prediction | None = None
         self.band: Band | None = None
         self.small: Explore | None = None
-        own = [] if isinstance(given, str) else [("as given", given)]
-        named = [(name, name) for name in models.names()]
-        self.model = dropdown("model", [*own, *named], given, "sizes as published: tv.models")
+        own = [] if isinstance(named, str) else [("as given", named)]
+        presets = [(name, name) for name in models.names()]
+        self.model = dropdown("model", [*own, *presets], named, "sizes as published: tv.models")
         self.menu = ipywidgets.Dropdown(options=offered(), description="strategy", style=WIDE)
         self.gpu = dropdown("GPU", tuple(clusters.GPUS), gpu, "in NVIDIA's nodes: tv.clusters.dgx")
         counts = [(f"{n:,}", n) for n in sorted({*COUNTS, gpus})]
@@ -226,30 +220,9 @@ class Planner(Fitted, ipywidgets.VBox):
         more = {n for count in (*COUNTS, self.most_ranks()) for n in divisors(count)}
         return Fitting(workload, inner, outer, self.most_ranks(), sorted(more), between, placement)
 
-    @property
-    def _filling(self) -> str:
-        """The knob that takes the ranks that others leave: replicas."""
-        cls = strategies()[self.menu.value]  # pyright: ignore[reportArgumentType]
-        return "dp" if self._outer or composes(cls) else cls.shares_batch
-
     def _settle(self, moved):
         """Replicas take all GPUs that are left."""
-        name, before = self._filling, self._fitting.values
-        if name in moved:
-            return super()._settle(moved)
-        fill = self._filled({**before, **moved})
-        gave = super()._settle({name: fill, **moved})
-        after = self._fitting.values[name]
-        return gave | ({name: (before[name], after)} if after != before[name] else {})
-
-    def _filled(self, values):
-        """How many replicas there may be."""
-        name, ranks = self._filling, self.most_ranks()
-        try:
-            others = self._fitting.made({**values, name: 1, "shard": 0})[0].world_size
-        except ValueError:
-            return values[name]
-        return max((n for n in divisors(ranks) if n * others <= ranks), default=1)
+        return settle(self._fitting, moved, filling(self.menu.value, bool(self._outer)))  # pyright: ignore[reportArgumentType]
 
     @property
     def training(self) -> Training | None:
@@ -317,12 +290,7 @@ class Planner(Fitted, ipywidgets.VBox):
 
     def _drawn(self, p):
         """(the pictures, the table of axes) as HTML."""
-        drawn = "".join(map(scrolled, plan_svgs(p, self.band, "page")))
-        idle = self.most_ranks() - p.strategy.world_size
-        words = [f"{idle:,} of {self.most_ranks():,} GPUs are idle."] * (idle > 0)
-        warning = short_of_memory(p)
-        words += filter(None, [foreign(p.strategy, p.cluster)])
-        return warning + drawn + "".join(map(message, words)), axes_html(p, Mesh(p.strategy.axes))
+        return plan_html(p, self.band, self.most_ranks())
 
     def _ipython_display_(self):
         super()._ipython_display_()
@@ -362,13 +330,8 @@ class Planner(Fitted, ipywidgets.VBox):
         return chosen if isinstance(chosen, str) else chosen.words  # pyright: ignore[reportOptionalMemberAccess]
 
     def _name(self):
-        by = "ideal" if self.framework.value == IDEAL else f"as run by {self.framework.value}"
-        w = self.workload
-        return (
-            f"{self._named()} ({w.num_parameters / 1e9:,.3g} billion parameters), "
-            f"{w.batch * w.seq:,} tokens a step, on {self.gpus.value:,} {self.gpu.value}, {by}: "
-            f"{self.strategy.caption}"
-        )
+        on = f"{self.gpus.value:,} {self.gpu.value}"
+        return plan_words(self._named(), self.workload, on, self.framework.value, self.strategy)  # pyright: ignore[reportArgumentType]
 
     def _swept(self):
         return {**self._fitting.values, "gpus": self.gpus.value}
@@ -423,41 +386,3 @@ class Planner(Fitted, ipywidgets.VBox):
 
     def __repr__(self):
         return f"<Planner {self._heading()}: {self.strategy.short}>"
-
-
-def preset(name: str) -> GPT:
-    """A model of `tpviz.models` by name, to plan with: its batch of `BATCH` tokens, its vocabulary
-    padded where it does not split over 64 ranks."""
-    family, size = name.split()
-    w = models.presets()[family](size)
-    vocab = w.vocab if w.vocab % 64 == 0 else -(-w.vocab // PADDED) * PADDED
-    return models.presets()[family](size, batch=max(1, BATCH // w.seq), vocab=vocab)
-
-
-def _given(workload):
-    """The workload, or the name of a model, spelled as in the menu."""
-    if workload is None:
-        return f"{USUAL_MODEL} 70B"
-    if isinstance(workload, GPT):
-        return workload
-    if not isinstance(workload, str):
-        raise ValueError(
-            f"explore needs a workload such as tv.GPT() or the name of a model, not {workload!r}"
-        )
-    if name := models.spelled(workload):
-        return name
-    known = {one.lower(): one for one in models.names()}
-    near = [known[one] for one in get_close_matches(workload.lower(), known, 3, 0)]
-    raise ValueError(
-        f"workload={workload!r} is none of the {len(known)} models of tv.models: use "
-        + " or ".join(map(repr, near))
-    )
-
-
-@lru_cache(maxsize=64)
-def cluster_for(gpu: str, gpus: int, framework: str) -> Cluster:
-    """GPUs in NVIDIA's nodes: ideal, or as run by a framework. Raises ``ValueError`` for unknown
-    names, and for a node that would be cut."""
-    one_of("framework", framework, (IDEAL, *frameworks()))
-    cluster = clusters.dgx(gpu, gpus)
-    return cluster if framework == IDEAL else as_run_by(cluster, framework, fabric_of(framework))

@@ -11,10 +11,10 @@ from tpviz.ranks.bar import ProgressView
 from tpviz.verbs.ranking import Row, Search, plans, same_words
 from tpviz.verbs.search import search
 from tpviz.verbs.why import left_out
+from tpviz.views.plans.fields import small_html
 
 from .base import shown
 from .job import Job, Working
-from .knobs import small_html
 
 if TYPE_CHECKING:
     from tpviz.cluster import Cluster

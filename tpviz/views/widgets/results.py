@@ -14,9 +14,9 @@ from tpviz.core.trace.steps import median_step
 from tpviz.ranks.most import max_ranks
 from tpviz.views.figures.losses import losses_svg
 from tpviz.views.figures.svg import fitted, scrolled
+from tpviz.views.plans.pictures import message, table_html
 
 from .guess import Reveal
-from .model import message, table_html
 from .timeline import Timeline
 
 if TYPE_CHECKING:

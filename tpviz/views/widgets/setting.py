@@ -20,8 +20,9 @@ from tpviz.schemes.ownership import ownership
 from tpviz.schemes.strategy import Strategy
 from tpviz.verbs.predict import Prediction, predict
 from tpviz.verbs.slow_motion import auto_slow_motion, shortest
+from tpviz.views.plans.fields import small_html
 
-from .knobs import WIDE, small_html
+from .knobs import WIDE
 
 NARROW, ROOMY = {"width": "290px"}, {"width": "auto", "max_width": "440px"}
 HIDDEN = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tpviz.core.inks import axis_keys
+from tpviz.core.mesh import Mesh
+from tpviz.evidence.published.bands import IDEAL
 from tpviz.verbs.predict import Prediction
 from tpviz.verbs.room import room
+from tpviz.verbs.why import foreign
 from tpviz.views.figures.svg import (
     badge,
     document,
@@ -13,16 +16,30 @@ from tpviz.views.figures.svg import (
     outline,
     pattern_defs,
     rect,
+    scrolled,
     seconds,
     swatch,
     text,
     wrapped,
 )
 
-from .model import LEFT, RIGHT, WIDTH, memory_svg, parts_svg, per_cent, short_badge
+from .pictures import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    axes_html,
+    memory_svg,
+    message,
+    parts_svg,
+    per_cent,
+    short_badge,
+    short_of_memory,
+)
 
 if TYPE_CHECKING:
+    from tpviz.core.workload import GPT
     from tpviz.evidence.published.bands import Band
+    from tpviz.schemes.strategy import Strategy
 
 LETTERS = 64
 """Of a line."""
@@ -41,6 +58,25 @@ def plan_svgs(p: Prediction, band: "Band | None", theme: str) -> list[str]:
     if sizes:
         drawn.append(axes_svg(sizes, p.exposed, p.hidden, p.step_time, theme))
     return [*drawn, memory_svg(p.memory(), size, device.name, theme)]
+
+
+def plan_html(p: Prediction, band: "Band | None", ranks: int) -> tuple[str, str]:
+    """(`plan_svgs` with what is wrong or odd about the plan, the table of its axes), as HTML.
+    ranks : how many there are to use."""
+    idle = ranks - p.strategy.world_size
+    words = [f"{idle:,} of {ranks:,} GPUs are idle."] * (idle > 0)
+    words += filter(None, [foreign(p.strategy, p.cluster)])
+    drawn = "".join(map(scrolled, plan_svgs(p, band, "page"))) + "".join(map(message, words))
+    return short_of_memory(p) + drawn, axes_html(p, Mesh(p.strategy.axes))
+
+
+def plan_words(name: str, w: "GPT", on: str, framework: str, strategy: "Strategy") -> str:
+    """A plan in a sentence. name : of the model; on : the number of GPUs, and which."""
+    by = "ideal" if framework == IDEAL else f"as run by {framework}"
+    return (
+        f"{name} ({w.num_parameters / 1e9:,.3g} billion parameters), {w.batch * w.seq:,} tokens a "
+        f"step, on {on}, {by}: {strategy.caption}"
+    )
 
 
 def figures(p: Prediction) -> list[str]:

@@ -21,7 +21,7 @@ from tpviz.schemes.grid.tensor import WholeBlocks
 from tpviz.schemes.knobs import knob
 from tpviz.schemes.strategy import Strategy
 
-from .knobs import is_pair, knob_fields, pairs
+from .fields import is_pair, knob_fields, pairs
 
 MOST, RANKS = 8, 16
 """Whole numbers are all offered up to the first, then multiples; meshes up to the second."""

@@ -1,0 +1,157 @@
+"""Write out/planner, a page with the planner that runs in a browser: static files, no server's work.
+
+python docs/build_planner.py --numpy numpy-....whl    # or --from-distribution
+
+Pyodide comes from npm, in the version and with the hash of planner/pyodide.json; tpviz is a wheel of
+this checkout. NumPy for Pyodide is in Pyodide's own distribution alone: its file is given, and must
+have the hash that Pyodide's lock says; or the page loads it from there. The page's lock file has
+these two packages, with their hashes, which Pyodide checks again as it loads them.
+"""
+
+import argparse
+import base64
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from tpviz.views.figures.page import document
+
+HERE = Path(__file__).parent
+FILES = HERE / "planner"
+PINNED: dict[str, str] = json.loads((FILES / "pyodide.json").read_text())
+NEEDED = "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip"
+LOCK = "pyodide-lock.json"
+LEFT_OUT = "tpviz/notebooks/", "tpviz/evidence/t3_gpu/"
+"""Of our wheel: what the page cannot use."""
+
+
+def build(folder: Path, numpy: Path | None) -> Path:
+    """Write the page into a folder, which is emptied first; returns its index.html.
+
+    numpy : NumPy's wheel for Pyodide; None: the page loads it from Pyodide's distribution. Raises
+    ``ValueError`` where a file has not the hash that it must have, ``FileNotFoundError`` where it
+    is not there.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    runtime = folder / "pyodide"
+    runtime.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        lock = _pyodide(Path(scratch), runtime)
+        wheel = _wheel(Path(scratch), runtime)
+    known = lock["packages"]["numpy"]
+    if numpy is None:
+        known["file_name"] = PINNED["distribution"] + known["file_name"]
+    else:
+        _check("sha256", known["sha256"], numpy)
+        shutil.copy(numpy, runtime / known["file_name"])
+    lock["packages"] = {"numpy": known, "tpviz": _entry(wheel)}
+    (runtime / LOCK).write_text(json.dumps(lock, indent=1))
+    for script in ("page.js", "worker.js"):
+        shutil.copy(FILES / script, folder)
+    index = folder / "index.html"
+    index.write_text(_page(), encoding="utf-8")
+    return index
+
+
+def wanted() -> str:
+    """The name of NumPy's wheel, as Pyodide's lock has it; the lock is fetched from npm."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return _pyodide(Path(scratch), None)["packages"]["numpy"]["file_name"]
+
+
+def _pyodide(scratch: Path, runtime: Path | None) -> dict[str, Any]:
+    """Pyodide's lock; what it needs to run is unpacked into a folder."""
+    command = ["npm", "pack", f"pyodide@{PINNED['version']}", "--silent"]
+    done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    (packed,) = scratch.glob("pyodide-*.tgz")
+    kind, _, digest = PINNED["integrity"].partition("-")
+    _check(kind, base64.b64decode(digest).hex(), packed)
+    with tarfile.open(packed) as archive:
+        for name in NEEDED if runtime else ():
+            assert runtime is not None
+            member = archive.extractfile(f"package/{name}")
+            assert member is not None
+            (runtime / name).write_bytes(member.read())
+        lock = archive.extractfile(f"package/{LOCK}")
+        assert lock is not None
+        return json.load(lock)
+
+
+def _wheel(scratch: Path, runtime: Path) -> Path:
+    """Our wheel in a folder, without what the page cannot use."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(scratch)]
+    subprocess.run(command, cwd=HERE.parent, check=True, capture_output=True)
+    (whole,) = scratch.glob("tpviz-*.whl")
+    to = runtime / whole.name
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as new:
+        for item in old.infolist():
+            if not item.filename.startswith(LEFT_OUT):
+                new.writestr(item, old.read(item))
+    return to
+
+
+def _entry(wheel: Path) -> dict[str, Any]:
+    """Our wheel in the lock file."""
+    _, version, *_ = wheel.name.split("-")
+    return {
+        "name": "tpviz",
+        "version": version,
+        "file_name": wheel.name,
+        "install_dir": "site",
+        "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        "package_type": "package",
+        "imports": ["tpviz"],
+        "depends": ["numpy"],
+        "unvendored_tests": False,
+    }
+
+
+def _check(kind: str, digest: str, path: Path) -> None:
+    """Raise ``ValueError`` unless a file has this hash."""
+    found = hashlib.new(kind, path.read_bytes()).hexdigest()
+    if found != digest:
+        raise ValueError(f"{path.name} has {kind} {found}, and must have {digest}")
+
+
+def _page() -> str:
+    """The page: its places are filled by page.js."""
+    needs = (
+        "<noscript>The planner runs in your browser, and needs scripts. "
+        "In a notebook it is tv.explore.</noscript>"
+    )
+    said = "<div class='said'><p class='facts'>Python is being loaded: some 10 MB, once.</p>"
+    said += "<p class='gave' role='status' hidden></p><p class='error' role='alert' hidden></p>"
+    places = f"{said}</div><div class='controls'></div><div><div class='pictures'></div>"
+    body = f"{needs}<div id='planner'>{places}<div class='axes'></div></div></div>"
+    style = f"<style>{(FILES / 'planner.css').read_text()}</style>"
+    script = "<script type='module' src='page.js'></script>"
+    whole = document("How long would a training step take?", body)
+    return whole.replace("</head>", f"{style}</head>").replace("</body>", f"{script}</body>")
+
+
+def main() -> None:
+    """Read the arguments, and write the page."""
+    parser = argparse.ArgumentParser(description="the planner as a page of static files")
+    parser.add_argument("--numpy", type=Path, help="NumPy's wheel for Pyodide")
+    parser.add_argument("--from-distribution", action="store_true", help="the page loads NumPy")
+    parser.add_argument("--to", type=Path, default=HERE.parent / "out" / "planner")
+    given = parser.parse_args()
+    if given.numpy is None and not given.from_distribution:
+        parser.error(
+            f"give --numpy, the path of {wanted()}, which is in Pyodide's distribution and in no "
+            "registry; or --from-distribution, for a page that loads it from there"
+        )
+    print(build(given.to, given.numpy))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+// The planner's page: controls that the worker says, and what it answers when one is turned.
+const page = document.getElementById("planner");
+const part = (name) => page.querySelector(`.${name}`);
+const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+const controls = new Map();
+let number = 0; // of the question that was asked last
+let waiting = null; // what was turned while the worker was busy: the last alone is asked
+let busy = false;
+
+function ask(asked) {
+  if (busy) {
+    waiting = asked;
+    return;
+  }
+  busy = true;
+  worker.postMessage({ asked, number: ++number });
+}
+
+worker.onmessage = ({ data }) => {
+  busy = false;
+  if (data.failed) say(part("error"), data.failed);
+  else show(data.scene);
+  page.dataset.generation = data.number;
+  const next = waiting;
+  waiting = null;
+  if (next) ask(next);
+};
+worker.onerror = (event) => say(part("error"), `Python did not start: ${event.message}`);
+
+function say(where, words) {
+  where.textContent = words;
+  where.hidden = !words;
+}
+
+function show(scene) {
+  say(part("facts"), scene.facts);
+  say(part("gave"), scene.gave);
+  say(part("error"), scene.error);
+  page.dataset.seconds = scene.seconds;
+  part("pictures").innerHTML = scene.pictures;
+  part("axes").innerHTML = scene.axes;
+  const names = scene.controls.map((control) => control.name).join("\n");
+  if (names !== page.dataset.names) lay(scene.controls);
+  page.dataset.names = names;
+  for (const control of scene.controls) set(control);
+}
+
+// Controls that stay are kept: one that is being dragged must not be replaced.
+function lay(all) {
+  const groups = new Map();
+  for (const control of all) {
+    if (!groups.has(control.group)) groups.set(control.group, []);
+    groups.get(control.group).push(control);
+  }
+  const boxes = [...groups].map(([heading, several]) => {
+    const box = document.createElement("fieldset");
+    const legend = document.createElement("legend");
+    legend.textContent = heading;
+    box.append(legend, ...several.map((control) => line(control)));
+    return box;
+  });
+  part("controls").replaceChildren(...boxes);
+}
+
+function line(control) {
+  const kept = controls.get(control.name);
+  if (kept && kept.kind === control.kind) return kept.line;
+  const label = document.createElement("label");
+  const [name, value] = [document.createElement("span"), document.createElement("output")];
+  const slider = control.kind === "slider";
+  const input = document.createElement(slider ? "input" : "select");
+  label.title = control.help;
+  name.textContent = control.name;
+  input.name = control.name;
+  if (slider) input.type = "range";
+  label.append(name, input, ...(slider ? [value] : []));
+  input.addEventListener("input", () => {
+    const at = slider ? Number(input.value) : input.selectedIndex;
+    value.textContent = controls.get(control.name).labels[at];
+    ask({ name: control.name, at });
+  });
+  controls.set(control.name, { kind: control.kind, line: label, input, value, labels: [] });
+  return label;
+}
+
+function set(control) {
+  const known = controls.get(control.name);
+  const { input, value } = known;
+  if (waiting && waiting.name === control.name) return; // it has been turned further
+  if (known.labels.join("\n") !== control.labels.join("\n")) {
+    known.labels = control.labels;
+    if (known.kind === "slider") input.max = control.labels.length - 1;
+    else input.replaceChildren(...control.labels.map((words) => new Option(words)));
+  }
+  if (known.kind === "slider") input.value = control.at;
+  else input.selectedIndex = control.at;
+  input.setAttribute("aria-valuetext", control.labels[control.at]);
+  value.textContent = control.labels[control.at];
+}
+
+ask(null);

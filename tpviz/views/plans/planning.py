@@ -1,0 +1,187 @@
+"""The planner without widgets: what a page shows, and what changes when a reader turns a knob.
+
+>>> planning = Planning()
+>>> shown = planning.turn("GPUs", 3)  # the fourth of the numbers to choose from
+>>> [shown["facts"], *(control["name"] for control in shown["controls"][:3])][1:]
+['model', 'GPU', 'GPUs']
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from tpviz import clusters, models
+from tpviz.cluster.profiles import frameworks
+from tpviz.core.checks import divisors
+from tpviz.evidence.published.bands import EXPERTS, IDEAL, band
+from tpviz.schemes import strategies
+from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.experts.strategy import Experts
+from tpviz.schemes.strategy import Strategy
+from tpviz.schemes.zero.strategy import DataParallel
+from tpviz.verbs.predict import predict
+from tpviz.verbs.search import first_plan
+
+from .factors import BETWEEN, composes, offered, parts
+from .fields import gave_words, label
+from .filling import filling, settle
+from .fitting import Fitting, ModelSizes, own_fields
+from .numbers import plan_html, plan_words
+from .presets import (
+    COUNTS,
+    STATES,
+    USUAL_FRAMEWORK,
+    USUAL_GPU,
+    USUAL_GPUS,
+    USUAL_MODEL,
+    cluster_for,
+    preset,
+)
+
+_AXES = {Context: "cp", Experts: "ep"}
+
+
+class Choice(NamedTuple):
+    """A control: its ``name``, the ``values`` to choose from, as ``labels``, and the one chosen.
+    group : under which heading it stands; help : a line on it."""
+
+    name: str
+    values: Sequence[Any]
+    value: Any
+    group: str
+    help: str = ""
+    labels: Sequence[str] = ()
+
+    def shown(self) -> dict[str, Any]:
+        """What the page needs of it; numbers are sliders."""
+        return {
+            "name": self.name,
+            "group": self.group,
+            "help": self.help,
+            "kind": "slider" if type(self.value) is int else "menu",
+            "labels": list(self.labels or map(label, self.values)),
+            "at": list(self.values).index(self.value),
+        }
+
+
+class Planning:
+    """Model, GPUs and plan by knobs, each of them an index among what it may be; `scene` is what
+    formulas say of them. ``gave`` says which knobs gave way to the one turned last."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[str, Any] = {
+            "model": f"{USUAL_MODEL} 70B",
+            "GPU": USUAL_GPU,
+            "GPUs": USUAL_GPUS,
+            "run by": USUAL_FRAMEWORK,
+            "AdamW": STATES[0][1],
+        }
+        self.gave = ""
+        self._take_first()
+
+    # -- what is chosen --------------------------------------------------------------------------
+    def _take_first(self):
+        """The plan that is fastest by formula of those that people run first."""
+        workload, ranks = preset(self._chosen["model"]), self._chosen["GPUs"]
+        how = self._training(workload)
+        self._take(first_plan(workload, self._cluster, ranks, how), workload)
+
+    def _take(self, strategy: Strategy, workload: Any) -> None:
+        inner, outer, between, placement = parts(strategy)
+        assert inner is not None
+        if outer is None and not (composes(type(inner)) or inner.shares_batch):
+            outer = DataParallel(dp=1)
+        usual = (Experts(ep=1),) * bool(workload.experts), (Context(cp=1),)
+        factors = {type(factor): factor for factor in (*sum(usual, ()), *between)}
+        kinds = [factors[kind] for kind in BETWEEN if kind in factors]
+        self._factors = [inner, *filter(None, [outer]), *kinds]
+        self._fill = filling(type(inner).__name__, outer is not None)
+        ranks = self._chosen["GPUs"]
+        more = {n for count in (*COUNTS, ranks) for n in divisors(count)}
+        on = workload, inner, outer, ranks, sorted(more), kinds, placement
+        self._fitting = Fitting(*on)
+        self._settle({})
+
+    def _settle(self, moved):
+        self._fitting.ranks = self._chosen["GPUs"]
+        self.gave = gave_words(settle(self._fitting, moved, self._fill))
+
+    def _training(self, workload):
+        return self._chosen["AdamW"] if workload.itemsize == 2 else None
+
+    @property
+    def _cluster(self):
+        return cluster_for(*(self._chosen[name] for name in ("GPU", "GPUs", "run by")))
+
+    def choices(self) -> list[Choice]:
+        """All controls, in order."""
+        chosen, told = self._chosen, dict(STATES)
+        hardware = {
+            "model": (models.names(), "sizes as published"),
+            "GPU": ([*clusters.GPUS], "in NVIDIA's nodes"),
+            "GPUs": (sorted({*COUNTS, chosen["GPUs"]}), "how many"),
+            "run by": ([IDEAL, *frameworks()], "whose kernels"),
+        }
+        found = [Choice(n, v, chosen[n], "model and GPUs", h) for n, (v, h) in hardware.items()]
+        kept = "what training in 16 bits keeps"
+        states = Choice("AdamW", [*told.values()], chosen["AdamW"], "model and GPUs", kept, [*told])
+        inner = type(self._factors[0])
+        menu = Choice("strategy", offered(), inner.__name__, "strategy", "what splits the model")
+        found += [states, menu]
+        seen = set[str]()
+        for factor in self._factors:
+            axis = _AXES.get(type(factor))  # without ranks, only how many is asked
+            fields = own_fields(type(factor))
+            if axis and self._fitting.values[axis] == 1:
+                fields = [f for f in fields if f.name == axis]
+            found += self._knobs((f for f in fields if f.name not in seen), "strategy")
+            seen |= {f.name for f in fields}
+        return found + self._knobs(own_fields(ModelSizes), "the model and its batch")
+
+    def _knobs(self, fields: Iterable[Any], group: str) -> list[Choice]:
+        """Those of knobs that have something to choose from."""
+        stops, values = self._fitting.stops, self._fitting.values
+        return [
+            Choice(f.name, stops[f.name], values[f.name], group, f.metadata["help"])
+            for f in fields
+            if len(stops.get(f.name, ())) > 1
+        ]
+
+    # -- a page ----------------------------------------------------------------------------------
+    def turn(self, name: str, at: int) -> dict[str, Any]:
+        """The `scene` after a control was set to its value of this number. Raises ``ValueError``
+        for a control that is not there, or has no such value."""
+        found = {choice.name: choice for choice in self.choices()}
+        if name not in found or not 0 <= at < len(found[name].values):
+            raise ValueError(f"{name}={at}: there are {', '.join(found)}, numbered from 0")
+        value, before = found[name].values[at], self._chosen.copy()
+        try:
+            if name == "strategy":
+                self._take(strategies()[value](), self._fitting.workload)
+            elif name not in self._chosen:
+                self._settle({name: value})
+            else:
+                self._chosen[name] = value
+                self._take_first() if name == "model" else self._settle({})
+            return self.scene()
+        except ValueError as error:
+            self._chosen = before
+            self._settle({})
+            return {**self.scene(), "error": str(error)}
+
+    def scene(self) -> dict[str, Any]:
+        """What the page shows: controls, words, pictures, a table. Raises ``ValueError`` where a
+        node would be cut."""
+        w, strategy, chosen = self._fitting.workload, self._fitting.strategy, self._chosen
+        prediction = predict(strategy, w, self._cluster, training=self._training(w))
+        runs = f"{chosen['run by']}{EXPERTS * bool(w.experts)}"
+        around, on = band(runs, chosen["GPU"]), f"{chosen['GPUs']:,} {chosen['GPU']}"
+        pictures, axes = plan_html(prediction, around, chosen["GPUs"])
+        return {
+            "controls": [choice.shown() for choice in self.choices()],
+            "facts": plan_words(chosen["model"], w, on, chosen["run by"], strategy),
+            "seconds": prediction.step_time,
+            "pictures": pictures,
+            "axes": axes,
+            "gave": self.gave,
+            "error": "",
+        }
