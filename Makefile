@@ -9,7 +9,7 @@ JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit demo test sweep lab bench lint versions wheel picture gallery validate claims answers glossary pages docs types binder-check clean
+.PHONY: help setup fit demo test sweep lab bench lint versions wheel picture gallery validate claims answers glossary pages docs site types binder-check clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ picture: setup  ## draw the README's pictures anew, from real runs
 
 docs: setup  ## write the documentation to out/site; notebooks are executed where out/executed lacks them
 	$(BIN)/sphinx-build -W --keep-going -q -j $(JOBS) -c docs -d out/doctrees . out/site
+
+site: setup  ## add the planner as a page to out/site/planner; NUMPY=<its wheel for Pyodide>
+	$(BIN)/python docs/build_planner.py $(if $(NUMPY),--numpy $(NUMPY))
 
 binder-check: setup  ## run notebooks as Binder would: its pins, one core, 2 GB; all, or ONLY=<path>
 	$(BIN)/python binder/check.py $(ONLY)

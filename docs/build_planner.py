@@ -1,11 +1,11 @@
-"""Write out/planner, a page with the planner that runs in a browser: static files, no server's work.
+"""Write out/site/planner, a page with the planner that runs in a browser: static files alone.
 
-python docs/build_planner.py --numpy numpy-....whl    # or --from-distribution
+python docs/build_planner.py [--numpy numpy-....whl]
 
-Pyodide comes from npm, in the version and with the hash of planner/pyodide.json; tpviz is a wheel of
-this checkout. NumPy for Pyodide is in Pyodide's own distribution alone: its file is given, and must
-have the hash that Pyodide's lock says; or the page loads it from there. The page's lock file has
-these two packages, with their hashes, which Pyodide checks again as it loads them.
+Pyodide comes from npm, in the version and with the hash of planner/pyodide.json; tpviz is a wheel
+of this checkout. NumPy for Pyodide is in Pyodide's own distribution alone. Its file is given, and
+must have the hash that Pyodide's lock says; or the page loads it from there. The page's lock file
+has these two packages, with their hashes, which Pyodide checks again as it loads them.
 """
 
 import argparse
@@ -60,14 +60,9 @@ def build(folder: Path, numpy: Path | None) -> Path:
     return index
 
 
-def wanted() -> str:
-    """The name of NumPy's wheel, as Pyodide's lock has it; the lock is fetched from npm."""
-    with tempfile.TemporaryDirectory() as scratch:
-        return _pyodide(Path(scratch), None)["packages"]["numpy"]["file_name"]
-
-
-def _pyodide(scratch: Path, runtime: Path | None) -> dict[str, Any]:
-    """Pyodide's lock; what it needs to run is unpacked into a folder."""
+def _pyodide(scratch: Path, runtime: Path) -> dict[str, Any]:
+    """Pyodide's lock; what it needs to run is unpacked into a folder. Raises ``OSError`` where npm
+    has no such package, or is not there."""
     command = ["npm", "pack", f"pyodide@{PINNED['version']}", "--silent"]
     done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
     if done.returncode:
@@ -76,14 +71,11 @@ def _pyodide(scratch: Path, runtime: Path | None) -> dict[str, Any]:
     kind, _, digest = PINNED["integrity"].partition("-")
     _check(kind, base64.b64decode(digest).hex(), packed)
     with tarfile.open(packed) as archive:
-        for name in NEEDED if runtime else ():
-            assert runtime is not None
+        for name in (*NEEDED, LOCK):
             member = archive.extractfile(f"package/{name}")
             assert member is not None
             (runtime / name).write_bytes(member.read())
-        lock = archive.extractfile(f"package/{LOCK}")
-        assert lock is not None
-        return json.load(lock)
+    return json.loads((runtime / LOCK).read_text())
 
 
 def _wheel(scratch: Path, runtime: Path) -> Path:
@@ -142,15 +134,13 @@ def main() -> None:
     """Read the arguments, and write the page."""
     parser = argparse.ArgumentParser(description="the planner as a page of static files")
     parser.add_argument("--numpy", type=Path, help="NumPy's wheel for Pyodide")
-    parser.add_argument("--from-distribution", action="store_true", help="the page loads NumPy")
-    parser.add_argument("--to", type=Path, default=HERE.parent / "out" / "planner")
+    parser.add_argument("--to", type=Path, default=HERE.parent / "out" / "site" / "planner")
     given = parser.parse_args()
-    if given.numpy is None and not given.from_distribution:
-        parser.error(
-            f"give --numpy, the path of {wanted()}, which is in Pyodide's distribution and in no "
-            "registry; or --from-distribution, for a page that loads it from there"
-        )
     print(build(given.to, given.numpy))
+    if given.numpy is None:
+        print(
+            f"the page loads NumPy from {PINNED['distribution']}: --numpy puts it beside the page"
+        )
 
 
 if __name__ == "__main__":

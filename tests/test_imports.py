@@ -31,6 +31,7 @@ LIGHT = [
     "tpviz.cluster.clock.replay",
     "tpviz.verbs.predict",
     "tpviz.verbs.simulate",
+    "tpviz.views.plans.planning",
 ]
 HEAVY = ["torch", "ipywidgets", "anywidget", "plotly", "pandas", "IPython"]
 

@@ -29,8 +29,8 @@ FLOORS = {
     # 117 for latent attention, 3 for parts of an all-to-all
     # 131 for kinds of blocks and Llama 4
     # 74 for groups of experts, biases, DeepSeek and Kimi
-    # 12 for a Python without torch
-    "core": 6_665,  # 101 for clocks of several hosts, 49 for copies to hosts
+    # 13 for a Python without torch
+    "core": 6_666,  # 101 for clocks of several hosts, 49 for copies to hosts
     # 30 for hosts with cores of their own
     "cluster": 4_005,  # 193 for all-to-alls of unequal parts, 34 for links to hosts
     # 54 for all-to-alls of unequal parts
@@ -65,7 +65,8 @@ FLOORS = {
     "evidence": 11_468,  # 3 for FSDP2's knobs, 4 for links to hosts
     # 2 for unlike blocks in small
     # 415 for tools of agents
-    "views": 18_187,  # 16,975 before a view of experts and loads from traces
+    # 226 for the planner in a page
+    "views": 18_413,  # 16,975 before a view of experts and loads from traces
     # 10,050 before notebook 14, and 10,690 before notebook 15: seven exercises on experts, a zoo
     # 143 for JupyterLab from an installed package, 25 of them from __main__
     # 46 for answers and files without ranks and locks

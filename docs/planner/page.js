@@ -17,6 +17,11 @@ function ask(asked) {
 }
 
 worker.onmessage = ({ data }) => {
+  if (data.controls) {
+    if (data.number === number) layOut(data.controls);
+    page.dataset.settled = data.number;
+    return;
+  }
   busy = false;
   if (data.failed) say(part("error"), data.failed);
   else show(data.scene);
@@ -39,10 +44,13 @@ function show(scene) {
   page.dataset.seconds = scene.seconds;
   part("pictures").innerHTML = scene.pictures;
   part("axes").innerHTML = scene.axes;
-  const names = scene.controls.map((control) => control.name).join("\n");
-  if (names !== page.dataset.names) lay(scene.controls);
+}
+
+function layOut(all) {
+  const names = all.map((control) => control.name).join("\n");
+  if (names !== page.dataset.names) lay(all);
   page.dataset.names = names;
-  for (const control of scene.controls) set(control);
+  for (const control of all) set(control);
 }
 
 // Controls that stay are kept: one that is being dragged must not be replaced.
@@ -86,7 +94,6 @@ function line(control) {
 function set(control) {
   const known = controls.get(control.name);
   const { input, value } = known;
-  if (waiting && waiting.name === control.name) return; // it has been turned further
   if (known.labels.join("\n") !== control.labels.join("\n")) {
     known.labels = control.labels;
     if (known.kind === "slider") input.max = control.labels.length - 1;

@@ -10,9 +10,10 @@ const started = (async () => {
   return { planning: Planning(), dumps: python.pyimport("json").dumps };
 })();
 
-function answer(python, asked) {
-  const { planning, dumps } = python;
-  const shown = asked ? planning.turn(asked.name, asked.at) : planning.scene();
+const QUIET = 80; // ms without a question, after which there is time for the controls
+let latest = 0; // number of the last question
+
+function plain(shown, dumps) {
   try {
     return JSON.parse(dumps(shown));
   } finally {
@@ -20,10 +21,16 @@ function answer(python, asked) {
   }
 }
 
-self.onmessage = async ({ data }) => {
+// First what formulas say, at once; what the knobs may now be takes longer, and can wait.
+self.onmessage = async ({ data: { asked, number } }) => {
+  latest = number;
   try {
-    self.postMessage({ scene: answer(await started, data.asked), number: data.number });
+    const { planning, dumps } = await started;
+    const scene = asked ? planning.turn(asked.name, asked.at) : planning.scene();
+    self.postMessage({ scene: plain(scene, dumps), number });
+    if (asked) await new Promise((resolve) => setTimeout(resolve, QUIET));
+    if (number === latest) self.postMessage({ controls: plain(planning.controls(), dumps), number });
   } catch (error) {
-    self.postMessage({ failed: String(error), number: data.number });
+    self.postMessage({ failed: String(error), number });
   }
 };

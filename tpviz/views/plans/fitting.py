@@ -10,7 +10,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -51,8 +51,8 @@ class Fitting:
     their least. Where knobs then bind each other, by the number of ranks say, the last one moved
     keeps its value and the others take the nearest one that fits.
 
-    ``values`` : {name: value}, which fit together; ``stops`` : {name: the values to choose
-    from} of every knob that may give way. ranks : at most; heeded at the next move. more : whole
+    ``values`` : {name: value}, which fit together; ``stops`` : of every knob that may give way.
+    ranks : at most; heeded at the next move. more : whole
     numbers to choose from besides. placement : of products, as of `Strategy.with_order`.
     """
 
@@ -103,8 +103,14 @@ class Fitting:
         self._moved = [*reversed([*moved]), *(n for n in self._moved if n not in moved)]
         wanted = {**self.values, **moved}
         self.values = wanted if self._works(wanted) else self._settled(wanted)
-        self.stops = {n: self._stops(n, self.values[n]) for n in self._choices}
+        self.__dict__.pop("stops", None)
         return {n: (wanted[n], v) for n, v in self.values.items() if v != wanted[n]}
+
+    @cached_property
+    def stops(self) -> dict[str, list[Any]]:
+        """{knob: the values to choose from}; until the next move. Most of a move's time is theirs,
+        so they are found when somebody asks."""
+        return {n: self._stops(n, self.values[n]) for n in self._choices}
 
     def _settled(self, wanted):
         """Others at their least; then one by one, the last moved first, as near as they fit."""

@@ -1,9 +1,11 @@
 """The planner without widgets: what a page shows, and what changes when a reader turns a knob.
 
 >>> planning = Planning()
->>> shown = planning.turn("GPUs", 3)  # the fourth of the numbers to choose from
->>> [shown["facts"], *(control["name"] for control in shown["controls"][:3])][1:]
+>>> [control["name"] for control in planning.controls()[:3]]
 ['model', 'GPU', 'GPUs']
+>>> shown = planning.turn("GPUs", 3)  # the fourth of the numbers to choose from
+>>> "on 16 H100-SXM-80GB" in shown["facts"]
+True
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +22,7 @@ from tpviz.schemes.strategy import Strategy
 from tpviz.schemes.zero.strategy import DataParallel
 from tpviz.verbs.predict import predict
 from tpviz.verbs.search import first_plan
+from tpviz.verbs.space import tried
 
 from .factors import BETWEEN, composes, offered, parts
 from .fields import gave_words, label
@@ -65,7 +68,10 @@ class Choice(NamedTuple):
 
 class Planning:
     """Model, GPUs and plan by knobs, each of them an index among what it may be; `scene` is what
-    formulas say of them. ``gave`` says which knobs gave way to the one turned last."""
+    formulas say of them. ``gave`` says which knobs gave way to the one turned last.
+
+    What the knobs may be takes longer to find than the scene, so it is asked apart, by `controls`.
+    """
 
     def __init__(self) -> None:
         self._chosen: dict[str, Any] = {
@@ -75,7 +81,7 @@ class Planning:
             "run by": USUAL_FRAMEWORK,
             "AdamW": STATES[0][1],
         }
-        self.gave = ""
+        self.gave, self._offered = "", dict[str, Sequence[Any]]()
         self._take_first()
 
     # -- what is chosen --------------------------------------------------------------------------
@@ -124,8 +130,10 @@ class Planning:
         found = [Choice(n, v, chosen[n], "model and GPUs", h) for n, (v, h) in hardware.items()]
         kept = "what training in 16 bits keeps"
         states = Choice("AdamW", [*told.values()], chosen["AdamW"], "model and GPUs", kept, [*told])
-        inner = type(self._factors[0])
-        menu = Choice("strategy", offered(), inner.__name__, "strategy", "what splits the model")
+        inner = type(self._factors[0]).__name__
+        names = {inner, *(cls.__name__ for cls in tried(self._fitting.workload, None))}
+        several = [name for name in offered() if name in names]
+        menu = Choice("strategy", several, inner, "strategy", "what splits the model")
         found += [states, menu]
         seen = set[str]()
         for factor in self._factors:
@@ -147,13 +155,21 @@ class Planning:
         ]
 
     # -- a page ----------------------------------------------------------------------------------
+    def controls(self) -> list[dict[str, Any]]:
+        """What the page shows of all controls; from here on their values are numbered so."""
+        every = self.choices()
+        self._offered = {choice.name: choice.values for choice in every}
+        return [choice.shown() for choice in every]
+
     def turn(self, name: str, at: int) -> dict[str, Any]:
-        """The `scene` after a control was set to its value of this number. Raises ``ValueError``
-        for a control that is not there, or has no such value."""
-        found = {choice.name: choice for choice in self.choices()}
-        if name not in found or not 0 <= at < len(found[name].values):
-            raise ValueError(f"{name}={at}: there are {', '.join(found)}, numbered from 0")
-        value, before = found[name].values[at], self._chosen.copy()
+        """The `scene` after a control was set to its value of this number; where that fits nothing,
+        the one before, with why as its ``error``. Raises ``ValueError`` for a control that is not
+        there, or has no such value."""
+        known = self._offered or {choice.name: choice.values for choice in self.choices()}
+        if name not in known or not 0 <= at < len(known[name]):
+            raise ValueError(f"{name}={at}: there are {', '.join(known)}, numbered from 0")
+        value, fitting = known[name][at], self._fitting
+        before = self._chosen.copy(), self._factors, self._fill, fitting, fitting.values
         try:
             if name == "strategy":
                 self._take(strategies()[value](), self._fitting.workload)
@@ -164,20 +180,18 @@ class Planning:
                 self._take_first() if name == "model" else self._settle({})
             return self.scene()
         except ValueError as error:
-            self._chosen = before
+            self._chosen, self._factors, self._fill, self._fitting, self._fitting.values = before
             self._settle({})
             return {**self.scene(), "error": str(error)}
 
     def scene(self) -> dict[str, Any]:
-        """What the page shows: controls, words, pictures, a table. Raises ``ValueError`` where a
-        node would be cut."""
+        """What the page shows beside controls: words, pictures, a table."""
         w, strategy, chosen = self._fitting.workload, self._fitting.strategy, self._chosen
         prediction = predict(strategy, w, self._cluster, training=self._training(w))
         runs = f"{chosen['run by']}{EXPERTS * bool(w.experts)}"
         around, on = band(runs, chosen["GPU"]), f"{chosen['GPUs']:,} {chosen['GPU']}"
         pictures, axes = plan_html(prediction, around, chosen["GPUs"])
         return {
-            "controls": [choice.shown() for choice in self.choices()],
             "facts": plan_words(chosen["model"], w, on, chosen["run by"], strategy),
             "seconds": prediction.step_time,
             "pictures": pictures,

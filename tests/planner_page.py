@@ -1,0 +1,96 @@
+"""The planner's page as its test and its benchmark open it: built, served, and turned."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+
+from build_planner import build
+
+NUMPY = "TPVIZ_PYODIDE_NUMPY"
+"""The variable with the path of NumPy's wheel for Pyodide, where it is at hand."""
+PATIENCE = 90_000
+"""Milliseconds for Python to start in the page, on a busy machine."""
+SETTLED = """() => {
+  const { settled, generation } = document.getElementById("planner").dataset;
+  return settled === generation;
+}"""
+STARTED = "#planner[data-generation]"
+
+
+def wheel() -> Path | None:
+    """NumPy's wheel, or None where it is not at hand."""
+    return Path(named) if (named := os.environ.get(NUMPY)) else None
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *told: Any) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a server of static files on this machine, until the end."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def opened(browser: Any, url: str) -> Iterator[tuple[Any, list[str], float]]:
+    """(page, addresses of requests to elsewhere, seconds until Python answered): the page in a
+    context of its own, without a cache, in which all requests to elsewhere are refused."""
+    refused, context = [], browser.new_context()
+
+    def route(request):
+        if request.request.url.startswith(url):
+            request.continue_()
+        else:
+            refused.append(request.request.url)
+            request.abort()
+
+    context.route("**/*", route)
+    try:
+        page, begun = context.new_page(), time.perf_counter()
+        page.goto(url)
+        page.wait_for_selector(STARTED, timeout=PATIENCE)
+        yield page, refused, time.perf_counter() - begun
+    finally:
+        context.close()
+
+
+def dragged(page: Any, name: str, by: int) -> float:
+    """Milliseconds until the page shows what a slider that is moved by so many stops gives; then
+    its controls have settled."""
+    page.wait_for_function(SETTLED)
+    taken = page.evaluate(
+        """async ([name, by]) => {
+          const page = document.getElementById("planner");
+          const slider = page.querySelector(`[name="${name}"]`);
+          const [before, begun] = [page.dataset.generation, performance.now()];
+          slider.value = Number(slider.value) + by;
+          slider.dispatchEvent(new Event("input", { bubbles: true }));
+          while (page.dataset.generation === before) await new Promise(requestAnimationFrame);
+          return performance.now() - begun;
+        }""",
+        [name, by],
+    )
+    page.wait_for_function(SETTLED)
+    return taken
+
+
+__all__ = ["NUMPY", "build", "dragged", "opened", "served", "wheel"]
