@@ -11,6 +11,7 @@ from typing import Any
 import tpviz as tv
 from tpviz.core.mesh import Mesh
 from tpviz.schemes.ownership import ownership
+from tpviz.verbs.written import code
 
 from .figures.page import swept
 from .figures.svg import fitted, image
@@ -33,8 +34,9 @@ def microscope() -> str:
     """Ring all-reduces on 2 to 8 ranks."""
 
     def state(ranks):
-        made = tv.microscope(algorithm="ring", world_size=ranks, elements=NUMBERS)
-        return playing(tv.MicroscopeView(made))
+        asked = {"algorithm": "ring", "world_size": ranks, "elements": NUMBERS}
+        state = playing(tv.MicroscopeView(tv.microscope(**asked)))
+        return {**state, "cell": _cell(f"tv.MicroscopeView(tv.microscope({_words(asked)}))")}
 
     words = {"ranks": "in the ring"}
     return swept("microscope", {"ranks": [2, 3, 4, 6, 8]}, state, {"ranks": 8}, words)
@@ -81,7 +83,9 @@ def loads() -> str:
         who = " or ".join(f"rank {rank}" for rank in sorted(set(found.busiest))).capitalize()
         says = f"{who} computes most: {most.min():.2f} to "
         says += f"{most.max():.2f} times the mean."
-        return {"scene": {"svg": svg, "says": says, "captions": [found.describe()]}}
+        scene = {"svg": svg, "says": says, "captions": [found.describe()]}
+        trace = f"tv.run({code(strategy)}, {code(w)}, {_words(ASKED)})"
+        return {"scene": scene, "cell": _cell(f"tv.expert_loads({trace}, {code(w)})")}
 
     return swept("picture", {"chooser": CHOICES}, state)
 
@@ -96,7 +100,9 @@ def timeline() -> str:
     """A simulated step, in which some communication is hidden and some exposed."""
 
     def state(parallelism):
-        return playing(tv.Timeline(tv.simulate(PARALLELISM[parallelism], WORKLOAD, box())))
+        asked = PARALLELISM[parallelism], WORKLOAD, box()
+        trace = f"tv.simulate({code(asked[0])}, {code(WORKLOAD)}, {BOX})"
+        return {**playing(tv.Timeline(tv.simulate(*asked))), "cell": _cell(f"tv.Timeline({trace})")}
 
     return swept("timeline", {"parallelism": PARALLELISM}, state)
 
@@ -105,7 +111,9 @@ def comparison() -> str:
     """Predicted, simulated and emulated steps."""
 
     def state(parallelism):
-        return beside(tv.compare(PARALLELISM[parallelism], WORKLOAD, box(), **ASKED))
+        asked = PARALLELISM[parallelism]
+        made = f"tv.compare({code(asked)}, {code(WORKLOAD)}, {BOX}, {_words(ASKED)})"
+        return {**beside(tv.compare(asked, WORKLOAD, box(), **ASKED)), "cell": _cell(made)}
 
     return swept("picture", {"parallelism": PARALLELISM}, state)
 
@@ -113,6 +121,19 @@ def comparison() -> str:
 def box(slow_motion: float = 1000) -> tv.Cluster:
     """Two NVLink pairs, for a model a quarter the size, slow enough that two busy cores keep up."""
     return tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=4, slow_motion=slow_motion)
+
+
+BOX = "tv.clusters.nvlink_pairs(pairs=2).scale_model(hidden=4, slow_motion=1000)"
+"""`box` as code."""
+
+
+def _cell(made: str, start: str = "\n"):
+    """The cell of a notebook that shows what is made."""
+    return f"import tpviz as tv\n{start}view = {made}"
+
+
+def _words(asked: dict[str, Any]):
+    return ", ".join(f"{name}={code(value)}" for name, value in asked.items())
 
 
 def beside(comparison: tv.Comparison) -> dict[str, Any]:
@@ -129,7 +150,10 @@ def mesh() -> str:
 
     def state(strategy):
         s = strategies[strategy]
-        return playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt)))
+        made = f"tv.MeshView(tv.Mesh(strategy.axes), ownership(strategy, {code(gpt)}))"
+        start = f"from tpviz.schemes.ownership import ownership\n\nstrategy = {code(s)}\n"
+        state = playing(tv.MeshView(Mesh(s.axes), ownership(s, gpt)))
+        return {**state, "cell": _cell(made, start)}
 
     return swept("mesh", {"strategy": strategies}, state)
 

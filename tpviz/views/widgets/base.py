@@ -21,6 +21,7 @@ import traitlets
 
 from tpviz.core.checks import one_of
 from tpviz.schemes.advice import unadvised
+from tpviz.verbs.written import cell
 from tpviz.views.figures.assets import module, stylesheet
 from tpviz.views.figures.page import place, swept, write_view
 from tpviz.views.figures.svg import check_step
@@ -317,6 +318,16 @@ class Framed(Still, ipywidgets.VBox):
 
         def _read(self) -> tuple[Any, ...]: ...
 
+    def _made_with(self) -> dict[str, Any]:
+        """The arguments with which the class makes the view as it stands. Raises ``ValueError``
+        where there are none."""
+        raise ValueError(f"{type(self).__name__} has no code of its own")
+
+    def cell(self) -> str:
+        """The code of a notebook's cell that makes the view as it stands. Raises ``ValueError``
+        where something in it is not said in code: a schedule or a machine of one's own."""
+        return cell(type(self).__name__, type(self), **self._made_with())
+
     @shown
     def _redraw(self):
         """A knob moved: the new picture, or the reason for none; the last valid one stays."""
@@ -390,7 +401,10 @@ class Framed(Still, ipywidgets.VBox):
         picture = type(self.picture)(self.picture.autoplay)  # not the one in the notebook
         try:
             picture.show(*self._read())
-            return picture.state()
+            state = picture.state()
+            with suppress(ValueError):
+                state["cell"] = self.cell()
+            return state
         except ValueError as error:
             return {"error": str(error)}
         finally:

@@ -151,6 +151,10 @@ class BlocksView(Framed):
         self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue]
         return drawn, rank
 
+    def _made_with(self):
+        rank = min(self._rank.value, self.strategy.world_size - 1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        return {"strategy": self.strategy, "workload": self.workload, "rank": rank}
+
     def _clicked(self, rank):
         """A rank was chosen in the picture."""
         if rank != self._rank.value and 0 <= rank <= self._rank.max:  # pyright: ignore[reportAttributeAccessIssue]

@@ -100,6 +100,11 @@ class ContextView(Framed):
         title = f"{seq:,} tokens over {strategy.cp} rank{'s' * (strategy.cp > 1)}"
         return films, title, f"{strategy.short}, {w.short}, {phase}, on {self.cluster.caption}"
 
+    def _made_with(self):
+        chosen = {name: self.controls[name].value for name in ("against", "phase")}
+        on = {"workload": self.workload, "cluster": self.cluster}
+        return {"strategy": self.strategy, **on, **chosen}
+
     def _film(self, strategy, w, phase):
         check(strategy, w, self.cluster)
         if self._measured and self._measured[1:] == (strategy, w):

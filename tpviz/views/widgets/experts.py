@@ -96,6 +96,9 @@ class ExpertsView(Framed):
         title = f"{w.experts} experts over {s.ep} rank{'s' * (s.ep > 1)}"
         return film, title, f"{s.short}, {w.short}"
 
+    def _made_with(self):
+        return {"strategy": self.strategy, "workload": self.workload}
+
     @property
     def film(self) -> ExpertFilm:
         """The `ExpertFilm` shown."""

@@ -7,6 +7,7 @@ model, simulation and measurement are compared.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from tpviz.core.workload import GPT
 from tpviz.ranks.most import check_world_size, max_ranks
 from tpviz.schemes.strategy import Strategy
 from tpviz.verbs.predict import predict
+from tpviz.verbs.written import cell
 from tpviz.views.figures.ledger import ledger_html, ledger_table
 from tpviz.views.figures.mesh import mesh_scene, mesh_svg
 from tpviz.views.figures.svg import scrolled, stacked
@@ -264,7 +266,11 @@ class Explore(Fitted, Panel):
             drawn += [*model_html(prediction, mesh), small_html(words)]
         drawn.append(scrolled(mesh_svg(mesh_scene(mesh, rows), theme="page")))
         drawn.append(ledger_html(strategy.ledger(workload)))
-        return {"scene": {"svg": "".join(drawn)}}
+        state: dict[str, Any] = {"scene": {"svg": "".join(drawn)}}
+        with suppress(ValueError):  # of one's own, without code
+            given = {"cluster": self.setting.cluster, "strategy": strategy}
+            state["cell"] = cell("explore", Explore, workload=workload, **given)
+        return state
 
     # -- the view in words, tables, pictures -----------------------------------------------------
     def to_table(self) -> list[list[str]]:

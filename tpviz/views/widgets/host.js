@@ -1,14 +1,19 @@
 /**
  * A stand-in for the widget model, so that the views run in a plain HTML page: get, set, on, off, save_changes; and
- * knobs, whose pictures are all in the page: sliders of numbers, menus of names. Views on one page share the chosen rank.
+ * knobs, whose pictures are all in the page: sliders of numbers, menus of names. Views on one page share the chosen rank;
+ * what each shows is in the page's address, and a button has the notebook's cell that makes it.
  */
+import { addressed, frame } from "./address.js";
 import { unpacked } from "./pack.js";
 import { make, roomy } from "./view.js";
 
 class Host {
-  constructor(states, first) {
+  constructor({ states, knobs, start, words }, el) {
+    let first = place(knobs, start);
     if (!states[first].scene) first = states.findIndex((state) => state.scene);
-    Object.assign(this, { states, state: { ...states[first] }, listeners: {}, changed: new Set() });
+    const opened = states[first];
+    Object.assign(this, { states, knobs, start, words, el, opened, state: { ...opened } });
+    Object.assign(this, { at: [...start], listeners: {}, changed: new Set(), said: [] });
   }
   get(name) { return this.state[name]; }
   set(name, value) {
@@ -39,8 +44,8 @@ class Host {
   }
 
   /** A control for each knob, in the view's rail; the states are all combinations, the last knob's values first. */
-  controls(knobs, at, el, words) {
-    const names = Object.keys(knobs);
+  controls() {
+    const { knobs, at, words, el } = this, names = Object.keys(knobs);
     if (!names.length) return;
     const row = make("div", { class: "tpv-knobs" }, el.querySelector(".tpv-rail"));
     names.forEach((name, i) => {
@@ -48,11 +53,11 @@ class Host {
       const named = values.some(isNaN), input = make(named ? "select" : "input", { "aria-label": name }, label);
       if (named) values.forEach((value, n) => make("option", { value: n }, input, value));
       else for (const [key, value] of Object.entries({ type: "range", min: 0, max: values.length - 1 })) input[key] = value;
-      input.value = at[i];
       const shown = named ? {} : make("b", {}, label), unit = words[name] ?? "";
       if (!named) roomy(shown, values);
       if (unit) make("span", { class: "tpv-title" }, label, unit);
       const say = () => {
+        input.value = at[i];
         shown.textContent = values[at[i]];
         if (!named) input.setAttribute("aria-valuetext", `${values[at[i]]} ${unit}`.trim());
       };
@@ -61,7 +66,38 @@ class Host {
         say();
         this.show(place(knobs, at));
       });
+      this.said.push(say);
       say();
+    });
+  }
+
+  /** All knobs at once. */
+  turn(at) {
+    if (at.every((place, i) => place === this.at[i])) return;
+    Object.assign(this.at, at);
+    for (const say of this.said) say();
+    this.show(place(this.knobs, at));
+  }
+
+  /** From here on it stands still. */
+  pause() {
+    for (const state of [this.state, ...this.states]) state.autoplay = false;
+    this.listeners["change:scene"]?.forEach((listener) => listener()); // it is loaded, and would play
+  }
+
+  /** A button for the cell of a notebook that makes the view as it stands: copied, and shown. */
+  cell() {
+    if (!this.states.some(({ cell }) => cell)) return;
+    const rail = this.el.querySelector(".tpv-rail"), place = rail.firstChild ? rail : this.el;
+    const tools = make("div", { class: "tpv-open" }, place);
+    const shown = make("div", { class: "tpv-cell", popover: "", role: "status" }, this.el);
+    const button = make("button", { type: "button", title: "the cell that makes this view" }, tools, "open in notebook");
+    button.addEventListener("click", () => {
+      const lines = Object.entries(frame(this)).map(([name, value]) => `view.${name} = ${JSON.stringify(value)}`);
+      const code = [this.get("cell"), ...lines, "view"].join("\n");
+      shown.textContent = code;
+      shown.showPopover();
+      navigator.clipboard?.writeText(code).then(() => { shown.dataset.copied = ""; }, () => {});
     });
   }
 }
@@ -71,14 +107,16 @@ const place = (knobs, at) => Object.values(knobs).reduce((number, values, i) => 
 
 const hosts = [];
 for (const el of document.querySelectorAll(".tpv-place")) {
-  const { knobs, start, states, words } = await unpacked(el.querySelector("script").textContent).json();
-  const host = new Host(states, place(knobs, start));
+  const host = new Host(await unpacked(el.querySelector("script").textContent).json(), el);
   const source = await unpacked(document.getElementById(`tpv-module-${el.dataset.view}`).textContent).text();
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const view = await import(url);
   URL.revokeObjectURL(url);
   view.default.render({ model: host, el });
-  host.controls(knobs, start, el, words);
+  host.controls();
+  host.cell();
+  const name = el.closest("section")?.id || el.dataset.view, alike = hosts.filter(({ own }) => own === name);
+  Object.assign(host, { own: name, name: name + (alike.length ? alike.length + 1 : "") });
   hosts.push(host);
 }
 for (const host of hosts) {
@@ -91,3 +129,4 @@ for (const host of hosts) {
     }
   });
 }
+addressed(hosts);

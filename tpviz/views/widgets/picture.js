@@ -11,7 +11,7 @@ export default {
     const tall = (svg) => Number(/viewBox='0 0 \S+ (\S+)'/.exec(svg)?.[1]) || 0; // px in the picture
     const size = () => {
       nameSliders(el);
-      const svg = place.querySelector("svg"), scale = svg.clientHeight / tall(sized.scene.svg) || 0;
+      const svg = place.querySelector("svg"), scale = svg.getBoundingClientRect().height / tall(sized.scene.svg) || 0;
       if (svg.getAttribute("width") > place.clientWidth) place.tabIndex = 0; // a click shows it in its own size
       else place.removeAttribute("tabindex");
       reserve(sized, (scene) => scale * tall(scene.svg));

@@ -7,6 +7,7 @@ be run here, as a scale model on a few ranks, in an `Explore`.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -27,6 +28,7 @@ from tpviz.verbs.room import USUAL, Training
 from tpviz.verbs.search import first_plan
 from tpviz.verbs.space import also
 from tpviz.verbs.why import foreign
+from tpviz.verbs.written import cell
 from tpviz.views.figures.svg import seconds, stacked
 from tpviz.views.plans.factors import offered, parts
 from tpviz.views.plans.fields import gave_words, small_html
@@ -346,7 +348,11 @@ class Planner(Fitted, ipywidgets.VBox):
         except ValueError as error:
             return {"error": str(error)}
         drawn = "".join(self._drawn(prediction))
-        return {"scene": {"svg": f"<h2>{escape(strategy.short)}</h2>{drawn}"}}
+        state: dict[str, Any] = {"scene": {"svg": f"<h2>{escape(strategy.short)}</h2>{drawn}"}}
+        with suppress(ValueError):  # of one's own, without code
+            on = {"gpus": gpus, "gpu": self.gpu.value, "framework": self.framework.value}
+            state["cell"] = cell("explore", explore, workload=workload, **on, strategy=strategy)
+        return state
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: the best plans, where a search has found some, else the

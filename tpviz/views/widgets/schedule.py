@@ -72,6 +72,9 @@ class ScheduleView(Framed):
             figure.check(panel.timeline.schedule)
         return (shown,)
 
+    def _made_with(self):
+        return self.source.given()
+
     def measured(self, trace: "Trace | None") -> None:
         """Draw a measured run under the simulated schedule; None takes it away.
 

@@ -241,6 +241,12 @@ class ByName:
         """What the knobs say."""
         return of_sizes(ScheduleSizes(**self.knobs.values()), self.own)
 
+    def given(self) -> dict[str, Any]:
+        """The arguments of a view with these knobs."""
+        usual, own = ScheduleSizes(), {} if self.own is None else {"schedule": self.own}
+        values = {**self.knobs.values(), **own}
+        return {name: value for name, value in values.items() if value != getattr(usual, name)}
+
     def check(self, trace: "Trace") -> None:
         """Refuse a run."""
         raise ValueError(
@@ -296,6 +302,12 @@ class ByStrategy:
         same = trace is not None and trace.meta["strategy"] == repr(self.strategy)
         on = self.workload, self.cluster
         return of_strategy(self.strategy, against, *on, trace if same else None)
+
+    def given(self) -> dict[str, Any]:
+        """The arguments of a view with these knobs."""
+        against = self.knobs.values()["against"]
+        on = {"workload": self.workload, "cluster": self.cluster, "against": against}
+        return {"schedule": self.strategy, **on}
 
     def check(self, trace: "Trace") -> None:
         """Refuse the run of another strategy, workload or cluster."""

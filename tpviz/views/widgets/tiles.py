@@ -217,6 +217,11 @@ class TileView(Framed):
         sizes = TileSizes(**self.knobs.values())  # pyright: ignore[reportAttributeAccessIssue]
         return sizes.panels(self.machine), sizes.title
 
+    def _made_with(self):
+        usual, own = TileSizes(), self.knobs.values()  # pyright: ignore[reportAttributeAccessIssue]
+        given = {name: value for name, value in own.items() if value != getattr(usual, name)}
+        return given if self.machine == SMALL_GPU else {"machine": self.machine, **given}
+
     @property
     def runs(self) -> tuple[SimResult, ...]:
         """The `SimResult` of each configuration shown."""
