@@ -9,7 +9,7 @@ JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit demo test sweep lab bench lint versions wheel picture gallery validate claims answers glossary pages docs site types binder-check clean
+.PHONY: help setup fit demo test sweep lab bench lint versions wheel picture gallery validate claims answers glossary pages docs site types binder-check hub-check lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -100,6 +100,13 @@ site: setup  ## add the planner as a page to out/site/planner; NUMPY=<its wheel 
 
 binder-check: setup  ## run notebooks as Binder would: its pins, one core, 2 GB; all, or ONLY=<path>
 	$(BIN)/python binder/check.py $(ONLY)
+
+hub-check: setup  ## nbgrader and a JupyterHub of two people, in environments of their own
+	$(BIN)/python .ci/grading.py
+	$(BIN)/python .ci/hub.py
+
+lock: setup  ## write the hashed locks of the images in hub/, after a change of constraints.txt
+	$(BIN)/python .ci/lock.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) .versions out build dist .pytest_cache .ruff_cache .hypothesis

@@ -5,16 +5,15 @@
     python .ci/wheel.py --tag v1.2.3   first compare a tag with version, changelog and CITATION.cff
 
 The wheel is built from the unpacked sdist, so both are whole. Each environment has the newest torch
-that pip finds there, and then ``pip install tpviz[lab]`` from the wheel, without our constraints.
-In an empty folder it runs the ten lines of the README, as they stand there, ``tpviz demo``,
-``tpviz run`` and ``tpviz lab``, whose server must have the first notebook; nothing may be left
-running. torch comes without its GPU packages (`versions.environment`). A Python that is not on this
-machine is a failure here.
+that pip finds there, and then ``tpviz[lab,mcp]`` of the wheel, without our constraints. In an empty
+folder it runs the ten lines of the README, as they stand there, ``tpviz demo``, ``tpviz run``,
+``tpviz lab``, whose server must have the first notebook, and ``tpviz mcp``, asked by a client;
+nothing may be left running. torch comes without its GPU packages (`versions.environment`). A Python
+that is not on this machine is a failure here.
 """
 
 import argparse
 import json
-import os
 import re
 import shutil
 import signal
@@ -27,14 +26,29 @@ import zipfile
 from pathlib import Path
 from time import monotonic, sleep
 
+from beside import ROOT, watched
 from versions import environment, find
 
-ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 PYTHONS = ["3.11", "3.12", "3.13"]
 LIMIT = 600  # s for any one command
-MARKER = "TPVIZ_WHEEL_CHECK"  # in the environment of what a check starts
 ADDRESS = re.compile(r"^The notebooks are at (\S+)/lab/tree/(\S+)\?token=(\w+)$", re.M)
+CLIENT = """
+import os, sys
+import anyio
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+
+async def ask():
+    server = StdioServerParameters(command=sys.argv[1], args=["mcp"], env=dict(os.environ))
+    async with Client(stdio_client(server)) as client:
+        asked = {"strategy": "Megatron(tp=2)", "cluster": "nvswitch(2)"}
+        print((await client.call_tool("predict", asked)).structured_content)
+
+
+anyio.run(ask)
+"""
 
 
 def main() -> None:
@@ -110,31 +124,19 @@ def unwanted(wheel: Path) -> list[str]:
 # -- try -------------------------------------------------------------------------------------------
 def tried(python: str, wheel: Path) -> list[str]:
     """What goes wrong with the wheel on a Python, such as "3.12"; steps' seconds are printed."""
-    interpreter, wrong = find(python), []
+    interpreter = find(python)
     if interpreter is None:
         return [f"there is no Python {python} on this machine"]
-    with tempfile.TemporaryDirectory(prefix="tpviz-wheel-") as folder:
-        own = Path(folder)
-        env = {n: value for n, value in os.environ.items() if not n.startswith(("PYTHON", "JUPY"))}
-        env |= {"HOME": folder, "OMP_WAIT_POLICY": "passive", MARKER: folder}
-        cache = subprocess.run(
-            [sys.executable, "-m", "pip", "cache", "dir"], capture_output=True, text=True
-        )
-        env |= {"PIP_CACHE_DIR": cache.stdout.strip()} if cache.returncode == 0 else {}
-        start = monotonic()
-        for name, step in STEPS.items():
-            try:
+    start, name = monotonic(), "the end"
+    try:
+        with watched("wheel") as (own, env):
+            for name, step in STEPS.items():
                 step(own, env, interpreter, wheel)
-            except (subprocess.SubprocessError, AssertionError, OSError) as error:
-                said = getattr(error, "stdout", None) or ""
-                wrong.append(f"Python {python}, {name}: {error}\n{said[-3000:]}")
-                break
-            print(f"wheel: Python {python}: {name}, {monotonic() - start:.0f} s", flush=True)
-        if left := running(folder):
-            wrong.append(f"Python {python}: processes left behind: {left}")
-            for pid in left:
-                os.kill(pid, signal.SIGKILL)
-    return wrong
+                print(f"wheel: Python {python}: {name}, {monotonic() - start:.0f} s", flush=True)
+    except (subprocess.SubprocessError, AssertionError, OSError) as error:
+        said = getattr(error, "stdout", None) or ""
+        return [f"Python {python}, after or in {name}: {error}\n{said[-3000:]}"]
+    return []
 
 
 def install(own: Path, env: dict[str, str], interpreter: str, wheel: Path) -> None:
@@ -146,7 +148,7 @@ def install(own: Path, env: dict[str, str], interpreter: str, wheel: Path) -> No
         )
 
     pip = environment(run, interpreter, own / "venv", "")
-    pip(f"tpviz[lab] @ {wheel.resolve().as_uri()}")
+    pip(f"tpviz[lab,mcp] @ {wheel.resolve().as_uri()}")
     _python(own, env, "-c", "import tpviz; assert 'site-packages' in tpviz.__file__")
     subprocess.run(
         [sys.executable, "-m", "pip", "--python", own / "venv/bin/python", "check"],
@@ -203,12 +205,19 @@ def lab(own: Path, env: dict[str, str], *_: object) -> None:
         server.wait()
 
 
+def mcp(own: Path, env: dict[str, str], *_: object) -> None:
+    """The server for agents answers a client of the mcp package."""
+    said = _python(own, env, "-c", CLIENT, own / "venv/bin/tpviz")
+    assert "'label': 'predicted'" in said, said
+
+
 STEPS = {
     "installed": install,
     "the README's ten lines": ten_lines,
     "tpviz demo": demo,
     "tpviz run": command_line,
     "tpviz lab": lab,
+    "tpviz mcp": mcp,
 }
 
 
@@ -238,25 +247,6 @@ def _answer(address, token):
     asked = urllib.request.Request(address, headers={"Authorization": f"token {token}"})
     with urllib.request.urlopen(asked, timeout=30) as reply:
         return reply.read().decode()
-
-
-def running(token: str, seconds: float = 10) -> list[int]:
-    """Process ids that our marker names, ``seconds`` after all should have ended."""
-    needle, deadline = f"{MARKER}={token}".encode(), monotonic() + seconds
-    while (left := _marked(needle)) and monotonic() < deadline:
-        sleep(0.2)
-    return left
-
-
-def _marked(needle):
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if needle in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 if __name__ == "__main__":

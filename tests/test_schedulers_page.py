@@ -36,7 +36,7 @@ def test_torchrun_takes_its_options(where):
 
 
 def test_pods_find_the_first_by_its_name():
-    service, job, _ = FILES
+    service, job = FILES
     spec = job["spec"]
     assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"] == 2
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
