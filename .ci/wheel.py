@@ -118,7 +118,11 @@ def missing(wheel: Path) -> list[str]:
 def unwanted(wheel: Path) -> list[str]:
     """Answers that the wheel would give away, and files that are nobody's."""
     names = zipfile.ZipFile(wheel).namelist()
-    return [n for n in names if re.search(r"answers|solutions|__pycache__|\.ipynb_checkpoints", n)]
+    return [
+        n
+        for n in names
+        if re.search(r"answers\.md|/solutions|/misconceptions|__pycache__|\.ipynb_checkpoints", n)
+    ]
 
 
 # -- try -------------------------------------------------------------------------------------------
