@@ -23,8 +23,9 @@ worker.onmessage = ({ data }) => {
     return;
   }
   busy = false;
-  if (data.failed) say(part("error"), data.failed);
-  else show(data.scene);
+  if (data.scene) show(data.scene);
+  else say(part("error"), data.failed);
+  if (!page.dataset.seconds) say(part("facts"), ""); // it did not start
   page.dataset.generation = data.number;
   const next = waiting;
   waiting = null;
@@ -101,7 +102,7 @@ function set(control) {
   }
   if (known.kind === "slider") input.value = control.at;
   else input.selectedIndex = control.at;
-  input.setAttribute("aria-valuetext", control.labels[control.at]);
+  if (known.kind === "slider") input.setAttribute("aria-valuetext", control.labels[control.at]);
   value.textContent = control.labels[control.at];
 }
 

@@ -6,6 +6,7 @@ const started = (async () => {
     indexURL: new URL("./pyodide/", import.meta.url).href,
     packages: ["tpviz"], // of our own lock file, which has their hashes
   });
+  if (!python.loadedPackages.numpy) throw new Error("NumPy could not be loaded: see the console");
   const { Planning } = python.pyimport("tpviz.views.plans.planning");
   return { planning: Planning(), dumps: python.pyimport("json").dumps };
 })();
@@ -21,16 +22,28 @@ function plain(shown, dumps) {
   }
 }
 
+const said = (error) => {
+  console.error(error);
+  return String(error.message).trim().split("\n").pop();
+};
+
 // First what formulas say, at once; what the knobs may now be takes longer, and can wait.
 self.onmessage = async ({ data: { asked, number } }) => {
   latest = number;
+  let python;
   try {
-    const { planning, dumps } = await started;
+    python = await started;
+  } catch (error) {
+    self.postMessage({ failed: said(error), number });
+    return;
+  }
+  const { planning, dumps } = python;
+  try {
     const scene = asked ? planning.turn(asked.name, asked.at) : planning.scene();
     self.postMessage({ scene: plain(scene, dumps), number });
-    if (asked) await new Promise((resolve) => setTimeout(resolve, QUIET));
-    if (number === latest) self.postMessage({ controls: plain(planning.controls(), dumps), number });
   } catch (error) {
-    self.postMessage({ failed: String(error), number });
+    self.postMessage({ failed: said(error), number }); // the controls go back
   }
+  if (asked) await new Promise((resolve) => setTimeout(resolve, QUIET));
+  if (number === latest) self.postMessage({ controls: plain(planning.controls(), dumps), number });
 };

@@ -60,7 +60,9 @@ def test_where_numpy_cannot_be_loaded_the_page_says_so(chromium, without_numpy):
         planner_page.opened(chromium, url) as (page, refused, _),
     ):
         assert [address.rpartition("/")[2][:6] for address in refused] == ["numpy-"]
-        assert "numpy" in page.locator("#planner .error").inner_text()
+        said = "NumPy could not be loaded: see the console"
+        assert page.locator("#planner .error").inner_text() == said
+        assert page.locator("#planner .facts").is_hidden()
 
 
 def test_numbers_in_the_page_are_those_here(chromium, whole):

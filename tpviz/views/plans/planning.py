@@ -131,7 +131,8 @@ class Planning:
         kept = "what training in 16 bits keeps"
         states = Choice("AdamW", [*told.values()], chosen["AdamW"], "model and GPUs", kept, [*told])
         inner = type(self._factors[0]).__name__
-        names = {inner, *(cls.__name__ for cls in tried(self._fitting.workload, None))}
+        whole = tried(self._fitting.workload, None)  # what splits all of its blocks
+        names = {inner, *(c.__name__ for c in whole if isinstance(c, type))}
         several = [name for name in offered() if name in names]
         menu = Choice("strategy", several, inner, "strategy", "what splits the model")
         found += [states, menu]
@@ -179,9 +180,11 @@ class Planning:
                 self._chosen[name] = value
                 self._take_first() if name == "model" else self._settle({})
             return self.scene()
-        except ValueError as error:
+        except Exception as error:
             self._chosen, self._factors, self._fill, self._fitting, self._fitting.values = before
             self._settle({})
+            if not isinstance(error, ValueError):
+                raise
             return {**self.scene(), "error": str(error)}
 
     def scene(self) -> dict[str, Any]:
