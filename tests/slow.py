@@ -36,6 +36,7 @@ test_search_published.py
 test_search_experts.py::test_the_best_plan_fits_and_equals_one_process
 test_search_context.py::test_llama_of_long_sequences_on_64
 test_search_context.py::test_no_published_plan_of_long_sequences_is_faster
+test_cells_on_ranks.py
 test_compiled.py test_doctor.py test_interrupts.py test_leftovers.py test_torchrun.py
 test_torchrun_hosts.py test_doctor_hosts.py test_use_hosts.py
 test_use.py::test_a_caller_that_is_silent_leaves_no_ranks

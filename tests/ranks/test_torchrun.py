@@ -87,7 +87,10 @@ def test_bad_sizes_nesting_and_a_group_of_the_script(write):
     import tpviz as tv
 
     dist.init_process_group("gloo")
+    from tpviz.ranks.backend import is_recorded
     assert tv.launch(dist.get_backend) == ["gloo"] * 2
+    assert tv.launch(is_recorded) == [True] * 2 and not is_recorded()
+    assert tv.launch(is_recorded, backend="gloo") == [False] * 2
     for arguments in [{"world_size": 3}, {"timeout": -1}]:
         try:
             tv.launch(dist.get_rank, **arguments)
@@ -144,8 +147,6 @@ def test_variables_alone_make_no_world(monkeypatch):
     assert world("2", kernel=False)
     assert not world("2", kernel=True)
     assert not world("1", kernel=False) and not world("many", kernel=False)
-    monkeypatch.setattr(launch, "_joined", lambda size: size == 4)
-    assert world("4", kernel=True) and not world("1", kernel=True)
     world("1", kernel=False)
     ranks = tv.launch(lambda: [os.environ[n] for n in ("RANK", "WORLD_SIZE")], world_size=2)
     assert ranks == [["0", "2"], ["1", "2"]]

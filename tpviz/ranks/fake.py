@@ -111,9 +111,10 @@ def fake_world(rank: int, world_size: int) -> Iterator[None]:
         gc.unfreeze()
         vars(c10d).update(originals)
         dist.new_group = plain
-        backend.silent, sys.excepthook = False, hook  # torch's own would name a rank for ever
+        sys.excepthook = hook  # torch's own would name a rank for ever
         if dist.is_initialized():
             dist.destroy_process_group()
+        backend.silent = False  # last: another thread must not take this for a world
         adapters.forget_meshes()
 
 

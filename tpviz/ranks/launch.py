@@ -8,7 +8,7 @@
     tpviz.launch(work, 3, world_size=4)      # [12.0, 12.0, 12.0, 12.0]
 
 Where ranks come from is decided here and nowhere else: from the pool of this machine, from a
-cluster's hosts (`use`), or, in a process that ``torchrun`` started (see `in_torchrun`), from that
+cluster's hosts (`use`), or, in a process that is a rank already (see `in_torchrun`), from its
 world. Everything above takes an initialised process group and starts nothing.
 """
 
@@ -355,25 +355,32 @@ def progress(done: int, total: int, text: str = "") -> None:
 
 
 def in_torchrun() -> bool:
-    """Whether this process is a rank of a world that torchrun (or its like) started.
+    """Whether this process is a rank of a world that others started, of two ranks or more.
 
-    torchrun's variables are set and speak of two ranks or more; and in a notebook's kernel, which
-    others start with these variables too, the world has been joined (``init_process_group``).
+    It has joined one (``init_process_group``), as kernels have whose cells run on every rank; or
+    torchrun's variables are set, and it is no notebook's kernel, which others start with these
+    variables too.
     """
+    if _joined():
+        return True
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
         return False
     size = os.environ["WORLD_SIZE"]
     if not size.isdecimal() or int(size) < 2:  # nobody is there to share work with
         return False
-    return not in_notebook() or _joined(int(size))
+    return not in_notebook()
 
 
-def _joined(world_size: int) -> bool:
-    """Whether this process has made the default group of a world that large."""
-    dist = sys.modules.get("torch.distributed")
+def _joined() -> bool:
+    """Whether this process has made the default group of a world with others in it."""
+    dist, backend = (
+        sys.modules.get(f"{at}") for at in ("torch.distributed", f"{__package__}.backend")
+    )
     if dist is None or not (dist.is_available() and dist.is_initialized()):
         return False
-    return dist.get_world_size() == world_size
+    if (backend and backend.silent) or dist.get_backend() == "fake":  # nobody else is there
+        return False
+    return dist.get_world_size() > 1
 
 
 def _check(fn: Any, timeout: float | None, device: str | None, backend: str | None):

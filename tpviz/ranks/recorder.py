@@ -312,7 +312,7 @@ def record(
 
         warnings.warn(
             f"the default group's backend is {dist.get_backend()!r}, so its collectives are not "
-            'recorded; initialise it with backend="tpviz"',
+            'recorded; record within tv.launch, or initialise it with backend="tpviz"',
             stacklevel=2,
         )
     return Recorder(memory, detail, cluster=cluster, faults=faults)
