@@ -35,7 +35,7 @@ def block() -> None:
 
 
 def formulas() -> dict:
-    """Predictions, ledgers, memory; searches; published rows."""
+    """Predictions, ledgers, memory; searches; published rows; claims."""
     import tpviz as tv
 
     llama = tv.models.llama3("8B", batch=64)
@@ -66,6 +66,9 @@ def formulas() -> dict:
     found["told"] = best.describe()
     rows = tv.published(model="llama-3B", gpus=64)
     found["published"] = [[row.predicted, row.measured] for row in tv.validate(rows).rows]
+    for key in ("atp", "axonn-peak"):  # one at a time: several are computed on ranks
+        (row,) = tv.claims(key, sensitivity=False, progress=False).rows
+        found[f"claim {key}"] = row.ours.figure
     found["matrix"] = tv.communication_matrix(box).to_table()
     return found
 

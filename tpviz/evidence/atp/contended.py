@@ -1,32 +1,22 @@
 """``contention``: how much longer a GEMM takes on this machine while a collective is in flight."""
 
-import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
 from tpviz.core.charts import axis, panel, points
 from tpviz.core.checks import one_of, whole_number
 from tpviz.core.tables import show_seconds
 from tpviz.evidence.facts import facts
 from tpviz.evidence.report import Report
-from tpviz.ranks.devices import badge
-from tpviz.ranks.launch import launch
 from tpviz.ranks.most import check_world_size
 
 A100 = facts(__file__).a100
 AUTHORS = "{} to {}".format(*A100["kappa"])
 """Range of kappa on the authors' GPUs."""
 DTYPES = ("float32", "float64", "bfloat16")
-SIZES = {"cpu": 1024, "cuda": 4096}
-"""On a CPU long enough to span several of the system's time slices: a shorter GEMM is often over
-before the thread that moves the bytes gets a core, and seems not to be slowed."""
-PAYLOADS = {"cpu": 2**24, "cuda": 2**26}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,85 +147,13 @@ def contention(
     size = size if size is None else whole_number("size", size)
     payload = payload if payload is None else whole_number("payload", payload, 4)
     repeats, dtype = whole_number("repeats", repeats), one_of("dtype", dtype, DTYPES)
+    from tpviz.ranks.launch import launch
+
+    from .contended_ranks import time_rank
+
     options = {"device": device, "timeout": timeout, "progress": progress}
     asked = size, dtype, payload, repeats
-    ranks = launch(_time_rank, *asked, world_size=world_size, **options)
+    ranks = launch(time_rank, *asked, world_size=world_size, **options)
     alone, under = (np.array([rank[name] for rank in ranks]) for name in ("alone", "under"))
     in_flight = float(np.mean([rank["in_flight"] for rank in ranks]))
     return Contention(**{**ranks[0], "alone": alone, "under": under, "in_flight": in_flight})
-
-
-def _time_rank(size, dtype, payload, repeats):
-    """One rank's pairs, and what it runs on."""
-    device = os.environ.get("TPVIZ_DEVICE", "cpu")
-    size, payload = size or SIZES[device], payload or PAYLOADS[device]
-    a = torch.randn(size, size, device=device).to(getattr(torch, dtype))
-    b, out = a.clone(), torch.empty_like(a)
-    data = torch.zeros(-(-payload // 4), device=device)
-    gemm = lambda: torch.mm(a, b, out=out)
-    count = _enough(gemm, data, device)
-    alone, under, in_flight = [], [], []
-    for number in range(2 + repeats):
-        _together(device)
-        single = _lasts(gemm, device)
-        _together(device)
-        works = [dist.all_reduce(data, async_op=True) for _ in range(count)]
-        beside = _lasts(gemm, device)
-        going = not works[-1].is_completed()  # pyright: ignore[reportOptionalMemberAccess]
-        for work in works:
-            work.wait()  # pyright: ignore[reportOptionalMemberAccess]
-        if number >= 2:
-            alone.append(single)
-            under.append(beside)
-            in_flight.append(going)
-    cores = len(os.sched_getaffinity(0))
-    what = torch.cuda.get_device_name() if device == "cuda" else f"{cores} cores"
-    return {
-        "alone": alone,
-        "under": under,
-        "in_flight": np.mean(in_flight),
-        "size": size,
-        "dtype": dtype,
-        "payload": 4 * data.numel(),
-        "collectives": count,
-        "badge": badge(device),
-        "machine": f"{what}, {dist.get_world_size()} ranks",
-    }
-
-
-def _enough(gemm, data, device):
-    """How many all-reduces outlast a GEMM three times over; the same on every rank."""
-    gemm()
-    dist.all_reduce(data)
-    _together(device)
-    longest = max(_lasts(gemm, device) for _ in range(3))
-    _together(device)
-    start = time.perf_counter()
-    for _ in range(3):
-        dist.all_reduce(data)
-    _together(device)
-    each = (time.perf_counter() - start) / 3
-    count = torch.tensor([3 * longest / each], device=data.device)
-    dist.all_reduce(count, op=dist.ReduceOp.MAX)
-    return max(1, int(np.ceil(count.item())))
-
-
-def _together(device):
-    """All ranks, with nothing of theirs in flight."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    dist.barrier()
-
-
-def _lasts(gemm, device):
-    """Seconds of one GEMM; on a GPU by its own stream's clock."""
-    if device == "cuda":
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        gemm()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3
-    start = time.perf_counter()
-    gemm()
-    return time.perf_counter() - start
