@@ -101,9 +101,10 @@ site: setup  ## add the planner as a page to out/site/planner; NUMPY=<its wheel 
 binder-check: setup  ## run notebooks as Binder would: its pins, one core, 2 GB; all, or ONLY=<path>
 	$(BIN)/python binder/check.py $(ONLY)
 
-hub-check: setup  ## nbgrader and a JupyterHub of two people, in environments of their own
+hub-check: setup  ## nbgrader, a JupyterHub of two people, and marimo, in environments of their own
 	$(BIN)/python .ci/grading.py
 	$(BIN)/python .ci/hub.py
+	$(BIN)/python .ci/in_marimo.py
 
 lock: setup  ## write the hashed locks of the images in hub/, after a change of constraints.txt
 	$(BIN)/python .ci/lock.py

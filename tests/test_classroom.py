@@ -91,6 +91,13 @@ def test_two_people_on_a_hub_are_served_limited_and_culled():
     assert "nothing is left" in said
 
 
+@pytest.mark.sweep
+@pytest.mark.browser
+@pytest.mark.timeout(300)
+def test_views_answer_in_marimo():
+    assert "views are drawn and answer" in passes("in_marimo.py")
+
+
 def configured(folder, monkeypatch, **told):
     """hub/jupyterhub_config.py as JupyterHub reads it."""
     for name in [name for name in os.environ if name.startswith("TPVIZ_HUB")]:
