@@ -50,8 +50,8 @@ FLOORS = {
     # 454 for rounds of workers
     # classes of parameters, 148 for groups of experts and biases of loads
     # 211 for two levels
-    # 390 for activations on the host
-    "schemes": 17_444,  # 14 for a file of heads, which latents and models import
+    # 390 for activations on the host, 19 for knobs that others leave without effect
+    "schemes": 17_463,  # 14 for a file of heads, which latents and models import
     # 121 for gradients in few bits, 166 for hot experts in the residual
     # 24 for rounds of workers
     # 34 for loads where halves go in turn, 28 for searches without a find

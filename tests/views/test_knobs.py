@@ -79,6 +79,20 @@ def test_texts_are_read_as_values_and_help_is_escaped():
     assert "a &lt;number&gt;" in knobs.children[0].children[1].value
 
 
+def test_knobs_without_an_effect_are_not_shown():
+    knobs = Knobs(tv.Merak, {"tp": 1, "dp": 2})
+    lines = dict(zip(knobs.controls, knobs.children))
+    seen = lambda: {name for name, line in lines.items() if line.layout.display != "none"}
+    assert seen() == {*lines} - {"sp", "subpipeline", "keep", "chunks"}
+    knobs.controls["tp"].value, knobs.controls["recompute"].value = 2, "stage_aware"
+    assert seen() == {*lines} - {"chunks"}
+    knobs.controls["recompute"].value, knobs.controls["dp"].value = "none", 1
+    assert seen() == {*lines} - {"chunks", "keep", "skip_last_allreduce", "zero"}
+    compact = Knobs(tv.Merak, {"tp": 1}, compact=True)  # where others keep their places
+    keep = compact.controls["keep"].layout
+    assert (keep.visibility, keep.display) == ("hidden", "")
+
+
 def test_moving_any_control_calls_back():
     knobs, calls = Knobs(Every), []
     knobs.on_change(lambda: calls.append(1))

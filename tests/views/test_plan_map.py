@@ -37,7 +37,7 @@ def test_up_is_faster_right_needs_more_and_what_does_not_fit_is_pale():
 def test_the_fastest_that_fits_is_named_with_its_time():
     scene = plan_map_scene(PLANS, 80e9, chosen=0)
     assert scene["best"] == 1
-    assert ">fastest that fits: 2 s<" in scene["common"]
+    assert ">fastest shown that fits: 2 s<" in scene["common"]
     assert ">this plan: 4 s<" in scene["common"]
     assert scene["captions"] == ["3 plans; 2 fit in 80 GB, 1 does not"]
     assert plan_map_scene(PLANS[2:], 80e9)["best"] == -1

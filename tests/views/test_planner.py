@@ -320,6 +320,8 @@ def test_the_best_plans_come_as_a_list_that_sets_the_knobs():
     assert rows[0].strategy == found.best and len(rows) == 8 == seen[-1]
     assert "strategies ranked" in small_view.plans.status.value
     assert found.best.short in small_view.plans.list.options[0]
+    assert {row.strategy for row in rows} <= {plan for plan, _ in small_view.map.plans}
+    assert f">fastest shown that fits: {rows[0].predicted * 1e6:.0f}" in small_view.map.to_svg()
     small_view.plans.list.index = 0
     assert small_view.strategy == rows[0].strategy and small_view.error == ""
     assert small_view.prediction.step_time == pytest.approx(rows[0].predicted)

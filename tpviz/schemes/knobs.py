@@ -24,21 +24,26 @@ def knob(
     high: float | None = None,
     choices: tuple[Any, ...] | None = None,
     own: Callable[..., Any] | None = None,
+    where: Callable[[Any], bool] | None = None,
 ) -> Any:
     """A field of a strategy that people turn: default, one line of help, and bounds or choices.
 
     ints with ``low``/``high`` become sliders, ``choices`` become menus, bools check boxes. Where
     the default is a tuple, any number of ``choices`` may be chosen. own : function (name, value,
-    choices) that checks values beside the choices, and gives them as plain ones.
+    choices) that checks values beside the choices, and gives them as plain ones. where : whether it
+    has an effect, of an object with the other knobs' values; controls of others are not shown.
     """
     bounds = {"help": help, "low": low, "high": high, "choices": choices, "own": own}
-    return field(default=default, metadata=bounds)
+    return field(default=default, metadata={**bounds, "where": where})
 
 
-def knob_of(cls: type, name: str, default: Any = None) -> Any:
-    """The knob that another strategy has, perhaps with another default."""
+def knob_of(
+    cls: type, name: str, default: Any = None, where: Callable[[Any], bool] | None = None
+) -> Any:
+    """The knob that another strategy has, perhaps with another default, or an effect elsewhere."""
     same = cls.__dataclass_fields__[name]  # pyright: ignore[reportAttributeAccessIssue]
-    return field(default=same.default if default is None else default, metadata=same.metadata)
+    metadata = {**same.metadata, "where": where or same.metadata["where"]}
+    return field(default=same.default if default is None else default, metadata=metadata)
 
 
 def accumulation_knob() -> Any:

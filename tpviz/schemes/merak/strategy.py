@@ -73,14 +73,17 @@ class Merak(Staged):
     recompute: str = knob_of(Pipeline, "recompute", "full")
     keep: float = knob_of(Pipeline, "keep")
     skip_last_allreduce: bool = knob_of(Pipeline, "skip_last_allreduce")
-    subpipeline: int = knob_of(Pipeline, "subpipeline")
+    subpipeline: int = knob_of(Pipeline, "subpipeline", where=lambda knobs: knobs.tp > 1)
     zero: int = knob(
         0,
         help="ZeRO stage over dp: 1 shards optimizer states, 2 gradients, 3 parameters",
         choices=(0, 1, 2, 3),
+        where=lambda knobs: knobs.dp > 1,
     )
     sp: bool = knob(
-        False, help="split activations between the matrices, and messages, over tp by sequence"
+        False,
+        help="split activations between the matrices, and messages, over tp by sequence",
+        where=lambda knobs: knobs.tp > 1,
     )
     layout: str | tuple[int, ...] = knob_of(Pipeline, "layout")
     placement: str = ""

@@ -65,7 +65,13 @@ class Pipeline(Staged):
         choices=tuple(SCHEDULES),
         own=as_text,
     )
-    chunks: int = knob(2, help="stages of a rank under interleaved_1f1b", low=2, high=16)
+    chunks: int = knob(
+        2,
+        help="stages of a rank under interleaved_1f1b",
+        low=2,
+        high=16,
+        where=lambda knobs: knobs.schedule == "interleaved_1f1b",
+    )
     recompute: str = knob(
         "none",
         help="which layers keep only their input until backward",
@@ -77,9 +83,12 @@ class Pipeline(Staged):
         "recomputation",
         low=0.0,
         high=1.0,
+        where=lambda knobs: knobs.recompute == "stage_aware",
     )
     skip_last_allreduce: bool = knob(
-        True, help="recomputation omits its last tp all-reduce, which no kernel needs"
+        True,
+        help="recomputation omits its last tp all-reduce, which no kernel needs",
+        where=lambda knobs: knobs.recompute in ("full", "stage_aware"),
     )
     subpipeline: int = knob(
         0,

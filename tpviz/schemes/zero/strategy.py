@@ -108,12 +108,14 @@ class DataParallel(Strategy):
         help="ranks that share states under ZeRO, copied over dp/shard groups (HSDP); 0: all dp",
         low=0,
         high=65536,
+        where=lambda knobs: knobs.zero > 0,
     )
     reshard_after_forward: bool | int = knob(
         True,
         help="a rank keeps its share of a block after forward, all of it (False), or 1/n (FSDP2)",
         choices=(True, False),
         own=bool_or_ranks,
+        where=lambda knobs: knobs.zero == 3,
     )
     gradients: str = knob(
         "full",

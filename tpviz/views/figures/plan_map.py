@@ -71,7 +71,7 @@ def plan_map_scene(
     order = sorted(range(len(plans)), key=lambda i: i in (chosen, best))
     parts += [_dot(plans[i], i, across, up, i in fit) for i in order if i != chosen]
     if best >= 0 and best != chosen:
-        parts.append(_named(plans[best], across, up, "fastest that fits"))
+        parts.append(_named(plans[best], across, up, "fastest shown that fits"))
     if chosen >= 0:
         parts.append(_chosen(plans[chosen], across, up, band, chosen == best))
     items = [(_mark(k), KINDS[k][2]) for k in KINDS if any(p.kind == k for p in plans)]
@@ -188,7 +188,7 @@ def _chosen(plan, across, up, band, best):
         out += "".join(f"<path d='M{x - 6:.1f},{end:.1f}h12' class='s-fg'/>" for end in ends)
     looks = f"class='f-{KINDS[plan.kind][0]} s-fg' stroke-width='2.5'"
     out += f"<path d='{_shape(plan.kind, CHOSEN)}' transform='translate({x:.1f} {y:.1f})' {looks}/>"
-    return out + _named(plan, across, up, "fastest that fits" if best else "this plan")
+    return out + _named(plan, across, up, "fastest shown that fits" if best else "this plan")
 
 
 def kind_of(axes: dict[str, int]) -> str:

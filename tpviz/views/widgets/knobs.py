@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import chain, combinations, islice, product
 from math import prod
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import ipywidgets
@@ -211,10 +211,10 @@ class Knobs(ipywidgets.VBox):
 
     defaults: {name: value} shown at first instead of the class's own; most: end of int sliders, and
     of the ranks of a mesh; compact: no lines of help (they are tooltips), as many in a row as fit.
-    Of compact knobs, sliders: {name: (low, high, step)} of numbers that are sliders, more: controls
-    besides, by name, hidden: names that are not shown. stops: {name: values} of knobs whose values
-    `offer` may change: whole numbers are sliders that stop there only. without: knobs that others
-    have.
+    Knobs that others leave without effect are not shown. Of compact knobs, sliders: {name: (low,
+    high, step)} of numbers that are sliders, more: controls besides, by name, hidden: names that
+    are not shown. stops: {name: values} of knobs whose values `offer` may change: whole numbers are
+    sliders that stop there only. without: knobs that others have.
     """
 
     def __init__(
@@ -255,6 +255,7 @@ class Knobs(ipywidgets.VBox):
                 self._literal.add(f.name)
         self.controls |= more or {}
         if compact:
+            self._lines: dict[str, ipywidgets.DOMWidget] = self.controls
             boxes = [box for name, box in self.controls.items() if name not in hidden]
             rows = [ipywidgets.Box(boxes, layout=WRAPPED)]
         else:
@@ -263,7 +264,22 @@ class Knobs(ipywidgets.VBox):
                 ipywidgets.HBox([box, small(f.metadata["help"])], layout=beside)
                 for f, box in zip(shown, self.controls.values())
             ]
+            self._lines = {f.name: row for f, row in zip(shown, rows)}
+        self._where = {f.name: where for f in shown if (where := f.metadata.get("where"))}
+        self._compact = compact
+        self.on_change(self._show)
+        self._show()
         super().__init__(rows)
+
+    def _show(self):
+        """Show the knobs that have an effect beside the others' values; others in a row keep their
+        place."""
+        usual = {f.name: f.default for f in knob_fields(self.cls)}
+        values = SimpleNamespace(**usual | {n: box.value for n, box in self.controls.items()})
+        for name, where in self._where.items():
+            there, layout = where(values), self._lines[name].layout
+            layout.visibility = "visible" if there else "hidden"
+            layout.display = "" if there or self._compact else "none"
 
     def values(self) -> dict[str, Any]:
         """{name: value} of the controls. Raises ValueError on a text that is no value."""

@@ -20,6 +20,7 @@ from .plans import PlansAsked
 if TYPE_CHECKING:
     from tpviz.schemes.strategy import Strategy
     from tpviz.verbs.predict import Prediction
+    from tpviz.verbs.ranking import Row
 
 MOST = 160
 """Dots: the plans that people run, then others of the space, evenly."""
@@ -29,7 +30,7 @@ class PlanMap(Working, View):
     """Time over memory of the plans around one, which its card has in figures.
 
     take : called with the strategy that was clicked. `show` gives it a `Prediction`; `look` lets a
-    worker thread predict others. ``plans`` : [(strategy, `PlanDot`)] of those predicted.
+    worker thread predict others, `add` what a search finds. ``plans`` : [(strategy, `PlanDot`)].
     """
 
     kind, _svg = "plan_map", staticmethod(figure.plan_map_svg)
@@ -60,10 +61,17 @@ class PlanMap(Working, View):
 
     @shown
     def _found(self, result, error, stopped):
+        if error is None and not stopped:
+            self._more(result)
+
+    def add(self, found: "Sequence[Row]") -> None:
+        """Show the plans of a search, for the same question, with the others."""
+        self._more([(row.strategy, dot_of(row.prediction)) for row in found])
+
+    def _more(self, plans):
         with self._lock:
-            if error is None and not stopped:
-                self.plans = result
-                self._publish()
+            self.plans = [*dict([*self.plans, *plans]).items()]
+            self._publish()
 
     def _publish(self):
         p = self._chosen

@@ -144,7 +144,8 @@ class Planner(Fitted, ipywidgets.VBox):
         )
         self.picture.add_class("tpviz-predicted")
         self.knobs_box, self.small_box = ipywidgets.VBox(), ipywidgets.VBox()
-        self.plans, self.map = PlansPane(self.take, self.show_error), PlanMap(self.take)
+        self.map = PlanMap(self.take)
+        self.plans = PlansPane(self.take, self.show_error, self.map.add)
         self.small_button = ipywidgets.Button(
             description="Run it here as a scale model",
             icon="play",

@@ -41,13 +41,19 @@ class PlansAsked(NamedTuple):
 class PlansPane(Working, ipywidgets.VBox):
     """A button that searches in a worker thread, and the plans found so far.
 
-    take : called with the strategy that was clicked. show_error : as of the view around it.
+    take : called with the strategy that was clicked. show_error : as of the view around it. add :
+    called with the rows that are listed.
     ``rows`` : the `Row`s listed, one for each plan; ``found`` : the `Search` that they are of, None
     before one.
     """
 
-    def __init__(self, take: "Callable[[Strategy], Any]", show_error: Callable[[Any], Any]):
-        self._take, self.show_error = take, show_error
+    def __init__(
+        self,
+        take: "Callable[[Strategy], Any]",
+        show_error: Callable[[Any], Any],
+        add: Callable[[list[Row]], Any],
+    ):
+        self._take, self.show_error, self._add = take, show_error, add
         self.rows: list[Row] = []
         self.found: Search | None = None
         self._for: PlansAsked | None = None
@@ -137,6 +143,7 @@ class PlansPane(Working, ipywidgets.VBox):
         finally:
             self._filling = False
         self.box.layout.display = "" if labels else "none"
+        self._add(self.rows)
 
     def to_table(self, found: "list[list[Row]] | None" = None) -> list[list[str]]:
         """Rows of strings, header first: of plans, or of those listed."""
