@@ -106,7 +106,7 @@ def test_a_dot_is_a_prediction_and_a_click_takes_its_plan(asked):
     assert "a step" in view.describe()
     view.show(chosen, (1.0, 2.0, 4.0))
     assert view.scene["numbers"][0] == ["9 of 10 runs (bar)", "1 s to 4 s"]
-    assert "9 of 10 runs of the plan shown" in view.to_svg(theme="light")
+    assert "where 9 of 10 runs of such a plan lie" in view.to_svg(theme="light")
 
 
 def test_the_planner_has_it_around_the_plan_of_its_knobs():

@@ -25,6 +25,7 @@ SIGN = 22  # px for a sign between two matrices
 FEW = 4  # ranks of a block that are named
 SHEET, SHEETS = 16, 3  # how far the sheets of a sum stand apart, and how many are drawn behind
 SHEER = "fill-opacity='.75' data-partial=''"  # of a partial sum
+PALE = "fill-opacity='.16'"  # of what others hold
 
 
 class Eyes:
@@ -123,7 +124,7 @@ def _mine(held, eyes):
 
 def _block(tensor, held, box: Box, eyes):
     mine = _mine(held, eyes)
-    return rect(*box, tensor.kind, SHEER * bool(tensor.partial) if mine else "fill-opacity='.16'")
+    return rect(*box, tensor.kind, SHEER * bool(tensor.partial) if mine else PALE)
 
 
 def _letters(words, box, ink):
@@ -168,7 +169,7 @@ def _sheets(tensor, blocks, front: Box, eyes, falls):
     for k in range(_lift(tensor, eyes) // SHEET, 0, -1):
         by = SHEET * k
         box = x + by, y - by, width, height
-        sheet = rect(*box, "bg") + rect(*box, tensor.kind, SHEER) + outline(*box, key, 1.4)
+        sheet = rect(*box, "bg") + rect(*box, tensor.kind, PALE) + outline(*box, key, 1.4)
         fellow = eyes.at([r for r in group if r != eyes.rank][k - 1])
         for held, (left, top, wide, high) in blocks:
             if top == y:

@@ -18,7 +18,6 @@ from .svg import (
     alone,
     bars_path,
     check_step,
-    lines,
     outline,
     pattern_defs,
     rect,
@@ -87,9 +86,12 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
 
 
 LEGEND = [
-    [{"key": RANK_INKS[0], "kind": "", "pattern": "solid"}, "now (faint: done; blank: to come)"],
+    [
+        {"key": RANK_INKS[0], "kind": "", "pattern": "solid"},
+        "a rank's own colour (faint: done; blank: to come)",
+    ],
     [{"key": MESSAGE, "kind": "", "pattern": INKS[MESSAGE].pattern}, "messages"],
-    [{"key": "exposed", "kind": "exposed", "pattern": "exposed"}, INKS["exposed"].label],
+    [{"key": "exposed", "kind": "exposed", "pattern": "exposed"}, "exposed: waits for keys"],
     [{"key": "idle", "kind": "idle", "pattern": "sparse"}, "idle in this attention"],
 ]
 
@@ -217,11 +219,15 @@ class _AttentionPanel:
                 out += self._owner(STRIP + at, self.y - STRIP, self.cell, STRIP - 2, rank)
                 out += self._owner(0, self.y + at, STRIP - 2, self.cell, rank)
         whole = self.cut.kind == "ulysses"
-        words = "rows: tokens, columns: heads" if whole else "rows: queries, columns: keys"
+        words = (
+            "rows: tokens, columns: heads"
+            if whole
+            else "rows: queries, columns: keys, numbers: steps"
+        )
         out += text(0, self.y + self.side + 16, words, "muted")
         if not whole:
             x, y = STRIP + self.side * 0.74, self.y + self.side * 0.26
-            out += lines(x, y, ["masked", "numbers: step"], 20, "muted", anchor="middle")
+            out += text(x, y + 10, "masked", "muted", anchor="middle")
             words = "with keys of" if self.cut.kind == "all_gather" else "has keys of"
             out += text(self.boxes + 13, self.y - 6, words, "muted", anchor="middle")
         return out + "".join(self._lane(rank) for rank in range(self.n))

@@ -50,7 +50,8 @@ def experts_scene(film: "ExpertFilm", title: str, about: str = "") -> dict[str, 
                 (
                     RANK_INKS[0],
                     "solid",
-                    "rows, in the ink of the rank that computes them (pale: stay; hollow: to come)",
+                    "rows, in the colour of the rank that computes them (pale: done or stay; "
+                    "hollow: to come)",
                 ),
                 ("idle", "sparse", "idle: the busiest still computes"),
             ]

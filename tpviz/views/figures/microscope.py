@@ -50,7 +50,10 @@ PETALS = (
     "sum. Point at one for its numbers."
 )
 LEGEND = [
-    [{"key": "frame", "kind": "predicted", "pattern": "solid"}, "framed: came in the step before"]
+    [
+        {"key": "frame", "kind": "predicted", "pattern": "solid"},
+        "framed: has just come, goes on next",
+    ]
 ]
 TERMS = 6  # letters that fit under the number of a cell
 

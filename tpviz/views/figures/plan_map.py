@@ -36,7 +36,7 @@ SHAPES = {
     "star": "M0,-{0}L{2},-{2}L{0},0L{2},{2}L0,{0}L-{2},{2}L-{0},0L-{2},-{2}z",
 }
 DOT, CHOSEN = 5.5, 11
-RUNS = "9 of 10 runs of the plan shown"
+RUNS = "where 9 of 10 runs of such a plan lie"
 
 
 class PlanDot(NamedTuple):
@@ -181,13 +181,14 @@ def _named(plan, across, up, words):
 def _chosen(plan, across, up, band, best):
     """The chosen plan, large, with the error of such predictions."""
     x, y = across.at(plan.memory), up.at(plan.step)
-    out = ""
-    if band:
-        ends = [max(TOP, min(FOOT, up.at(t))) for t in (band[0], band[-1]) if t > 0]
-        out += f"<path d='M{x:.1f},{ends[0]:.1f}V{ends[-1]:.1f}' class='s-fg' stroke-width='2'/>"
-        out += "".join(f"<path d='M{x - 6:.1f},{end:.1f}h12' class='s-fg'/>" for end in ends)
     looks = f"class='f-{KINDS[plan.kind][0]} s-fg' stroke-width='2.5'"
-    out += f"<path d='{_shape(plan.kind, CHOSEN)}' transform='translate({x:.1f} {y:.1f})' {looks}/>"
+    out = f"<path d='{_shape(plan.kind, CHOSEN)}' transform='translate({x:.1f} {y:.1f})' {looks}/>"
+    if band:  # above the mark, which would hide a short one
+        ends = [max(TOP, min(FOOT, up.at(t))) for t in (band[0], band[-1]) if t > 0]
+        bar = f"M{x:.1f},{ends[0]:.1f}V{ends[-1]:.1f}"
+        bar += "".join(f"M{x - 6:.1f},{end:.1f}h12" for end in ends)
+        out += f"<path d='{bar}' class='s-bg' stroke-width='5'/>"
+        out += f"<path d='{bar}' class='s-fg' stroke-width='2'/>"
     return out + _named(plan, across, up, "fastest shown that fits" if best else "this plan")
 
 
