@@ -426,7 +426,8 @@ def _words(scene, y, width, whole):
             for x, words in zip(ends[-len(texts) :], texts)
         ]
     verdict = wrap(scene["verdict"], max(int((width - 20) / 7.4), 20)) if whole else []
-    told = wrap(" ".join(meanings(scene["badges"])), int((width - 20) / 7))
+    known = ["A formula says how long an axis is busy, not when."] * scene["foreseen"]
+    told = wrap(" ".join([*meanings(scene["badges"]), *known]), int((width - 20) / 7))
     for rows, token, weight in ((verdict, "fg", 600), (told, "muted", "")):
         y += LINE / 2
         for line in rows:

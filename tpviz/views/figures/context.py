@@ -88,7 +88,7 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
 LEGEND = [
     [
         {"key": RANK_INKS[0], "kind": "", "pattern": "solid"},
-        "a rank's own colour (faint: done; blank: to come)",
+        "a rank's own colour, numbers: steps (faint: done; blank: to come)",
     ],
     [{"key": MESSAGE, "kind": "", "pattern": INKS[MESSAGE].pattern}, "messages"],
     [{"key": "exposed", "kind": "exposed", "pattern": "exposed"}, "exposed: waits for keys"],
@@ -219,11 +219,7 @@ class _AttentionPanel:
                 out += self._owner(STRIP + at, self.y - STRIP, self.cell, STRIP - 2, rank)
                 out += self._owner(0, self.y + at, STRIP - 2, self.cell, rank)
         whole = self.cut.kind == "ulysses"
-        words = (
-            "rows: tokens, columns: heads"
-            if whole
-            else "rows: queries, columns: keys, numbers: steps"
-        )
+        words = "rows: tokens, columns: heads" if whole else "rows: queries, columns: keys"
         out += text(0, self.y + self.side + 16, words, "muted")
         if not whole:
             x, y = STRIP + self.side * 0.74, self.y + self.side * 0.26

@@ -30,7 +30,7 @@ def loads_svg(loads: "ExpertLoads", theme: str = "auto") -> str:
     body += [
         text(LEFT + n * wide, HEAD - 14, f"rank {loads.ranks[at]}") for n, at in enumerate(shown)
     ]
-    body.append(text(VIEW - RIGHT + 4, HEAD - 14, "busiest, over the mean"))
+    body.append(text(VIEW - RIGHT + 4, HEAD - 14, "busiest / mean"))
     for line, step in enumerate(loads.steps[-STEPS:]):
         y, most = HEAD + line * PITCH, times[line].max()
         body.append(text(10, y + 20, f"step {step}"))

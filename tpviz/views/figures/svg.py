@@ -285,7 +285,7 @@ def width_of(words: str, size: float = SMALL) -> float:
 
 
 MEANS = {
-    "predicted": "by formulas, which know how long, not when; nothing ran",
+    "predicted": "by formulas, nothing ran",
     "simulated": "its operations on a virtual clock, nothing ran",
     "emulated": "real ranks ran it; kernels and links last as long as formulas say",
 }
