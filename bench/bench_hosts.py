@@ -109,7 +109,7 @@ def told(lines, **options):
         script = hosts[0].write("/tmp/script.py", BEGIN + lines)
         with hosts[0].popen([sys.executable, script, file], stdout=-1, stderr=-2) as process:
             rows = []
-            for line in process.stdout:
+            for line in process.stdout or ():
                 if line.startswith("ROW "):
                     rows.append(json.loads(line[4:]))
                 elif "The hostname of the client socket" not in line:

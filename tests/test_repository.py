@@ -146,6 +146,14 @@ def test_names_of_test_files_are_unique():
     assert [name for name, n in counts.items() if n > 1] == []
 
 
+def test_numbers_of_decisions_are_unique_and_their_headings_have_them():
+    pages = sorted((ROOT / "docs/adr").glob("0*.md"))
+    assert [(page.name, page.read_text()[:6]) for page in pages] == [
+        (page.name, f"# {page.name[:4]}") for page in pages
+    ]
+    assert len({page.name[:4] for page in pages}) == len(pages)
+
+
 def test_class_names_are_unique():
     """One name means one thing, private classes and those inside of functions included."""
     where: dict[str, list[str]] = {}

@@ -165,11 +165,13 @@ def _demo(options):
 
 
 def _doctor(options):
-    if options.hosts is not None or options.listen is not None:
+    if options.listen is not None:
+        from .ranks.doctor_hosts import listen
+
+        return 0 if listen(options.listen) else 1
+    if options.hosts is not None:
         from .ranks import doctor_hosts
 
-        if options.listen is not None:
-            return 0 if doctor_hosts.listen(options.listen) else 1
         found = doctor_hosts.doctor_hosts(options.hosts.split(","), options.master_port)
         return 1 if any(finding.blocks for finding in found) else 0
     from .ranks.doctor import doctor

@@ -25,7 +25,7 @@ from . import examine
 from .cluster import answers
 from .engine import leave, remove
 
-_ANSWER = 5.0  # seconds for a controller or an engine to answer
+_ANSWER = 5  # seconds for a controller or an engine to answer
 _END = 10.0  # seconds for engines to end by themselves
 _OWN_FOLDER = "--IPEngine.auto_create=True"  # where the homes of hosts are not one
 _SLURM = """#!/bin/sh
@@ -253,7 +253,7 @@ def _show(name, client):
     """Print a cluster's hosts; whether all engines answer."""
     asked = [client[number].apply_async(examine.facts) for number in client.ids]
     said = answers(asked, _ANSWER)
-    rows = [("engine", "host", "cores", "GPUs", "torch", "Python", "tpviz", "addresses")]
+    rows: list[Any] = [("engine", "host", "cores", "GPUs", "torch", "Python", "tpviz", "addresses")]
     for number, facts in zip(client.ids, said):
         if isinstance(facts, dict):
             own = [str(facts[what]) for what in ("cores", "gpus", "torch", "python", "tpviz")]

@@ -233,8 +233,8 @@ class SeesCompiled(TorchDispatchMode):
     Torch asks Dynamo to skip each call of a mode, which takes 3 µs; `leave_alone` does it for all.
     """
 
-    ignore_compile_internals = classmethod(lambda cls: True)
-    _should_skip_dynamo = classmethod(lambda cls: False)
+    ignore_compile_internals = classmethod(lambda cls: True)  # pyright: ignore[reportAssignmentType]
+    _should_skip_dynamo = classmethod(lambda cls: False)  # pyright: ignore[reportAssignmentType]
 
 
 class EveryOperator(SeesCompiled):

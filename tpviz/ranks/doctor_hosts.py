@@ -209,7 +209,7 @@ def tell(found: Sequence[HostFinding], show: Callable[[str], Any]) -> None:
 
 
 def _table(hosts):
-    rows = [("host", "address", "interface", "python", "torch", "tpviz", "GPUs")]
+    rows: list[Any] = [("host", "address", "interface", "python", "torch", "tpviz", "GPUs")]
     for host in hosts:
         facts = host.facts
         own = (facts[what] for what in ("python", "torch", "tpviz", "gpus"))

@@ -11,7 +11,7 @@ from datetime import date
 from functools import reduce
 from operator import getitem, itemgetter
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.cluster.clock.program import strides
@@ -178,7 +178,7 @@ def _on_one_clock(rank: dict[str, Any]) -> dict[str, Any]:
 
 def _of_host(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Medians over the ranks of one host."""
-    of = lambda *path: median(reduce(getitem, path, rank) for rank in ranks)
+    of = lambda *path: median(cast(float, reduce(getitem, path, rank)) for rank in ranks)
     steps = ranks[0].get("steps") or {}
     return {
         "ranks": len(ranks),

@@ -91,7 +91,10 @@ LEGEND = [
         "a rank's own colour, numbers: steps (faint: done; blank: to come)",
     ],
     [{"key": MESSAGE, "kind": "", "pattern": INKS[MESSAGE].pattern}, "messages"],
-    [{"key": "exposed", "kind": "exposed", "pattern": "exposed"}, "exposed: waits for keys"],
+    [
+        {"key": "exposed", "kind": "exposed", "pattern": "exposed"},
+        "exposed: waits for keys from a neighbour",
+    ],
     [{"key": "idle", "kind": "idle", "pattern": "sparse"}, "idle in this attention"],
 ]
 

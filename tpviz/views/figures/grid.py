@@ -92,7 +92,7 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         "height": round(bottom + 18),
         "frames": frames,
         "common": f"{pattern_defs()}{track}{cube(place, eyes)}{legend}",
-        "notes": [f"The same cut as {case.name}" for case in story.cases],
+        "notes": [f"The same cut as {case.name.removeprefix('like ')}" for case in story.cases],
         "help": [
             *_letters(story),
             *(f"{case.what} Known from: {', '.join(case.source)}." for case in story.cases),

@@ -92,9 +92,9 @@ class LayoutView(Framed):
         self.group, self.committed = measured(model, gpus, source), None
         middle = {name: stops[len(stops) // 2] for name, stops in self.group.knobs.items()}
         start = self.group.nearest(knobs or middle)
-        knobs, self._button = (made := LayoutKnobs(self.group, start)), made.button
         picture: Any = LayoutPicture()  # a view of one step, where others have films
-        super().__init__(knobs, picture)
+        super().__init__(made := LayoutKnobs(self.group, start), picture)
+        self._button = made.button
         self.picture.show(*self._read())
         self._button.on_click(lambda button: self.commit())
 
