@@ -100,8 +100,9 @@ def timeline() -> str:
     """A simulated step, in which some communication is hidden and some exposed."""
 
     def state(parallelism):
-        asked = PARALLELISM[parallelism], WORKLOAD, box()
-        trace = f"tv.simulate({code(asked[0])}, {code(WORKLOAD)}, {BOX})"
+        asked = PARALLELISM[parallelism], WORKLOAD, box(1)  # nothing runs: at its own speed
+        here = BOX.replace(", slow_motion=1000", "")
+        trace = f"tv.simulate({code(asked[0])}, {code(WORKLOAD)}, {here})"
         return {**playing(tv.Timeline(tv.simulate(*asked))), "cell": _cell(f"tv.Timeline({trace})")}
 
     return swept("timeline", {"parallelism": PARALLELISM}, state)
