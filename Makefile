@@ -9,7 +9,7 @@ JOBS ?= 2  # processes that test side by side: ranks and browsers often wait
 NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fit demo test sweep lab bench lint versions wheel picture gallery validate claims answers glossary pages docs site types binder-check hub-check lock clean
+.PHONY: help setup fit demo test sweep lab bench lint versions wheel picture gallery validate claims answers glossary leaderboard pages docs site types binder-check hub-check lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*##/make \1:/p' $(MAKEFILE_LIST)
@@ -86,7 +86,10 @@ slides: setup  ## the same notebooks as slides, one HTML file each, in out/slide
 assignments: setup  ## the exercises as nbgrader's source and release notebooks, in out/assignments
 	$(BIN)/python docs/teacher/export_assignments.py
 
-pages: gallery answers claims glossary validate picture  ## all that scripts write, anew: before a commit that changes looks
+leaderboard: setup  ## write docs/leaderboard.md, the scores of the entries in docs/leaderboard
+	$(BIN)/python docs/draw_leaderboard.py
+
+pages: gallery answers claims glossary validate leaderboard picture  ## all that scripts write, anew: before a commit that changes looks
 
 picture: setup  ## draw the README's pictures anew, from real runs
 	$(BIN)/python docs/draw_picture.py

@@ -72,7 +72,8 @@ FLOORS = {
     # 10,050 before notebook 14, and 10,690 before notebook 15: seven exercises on experts, a zoo
     # 143 for JupyterLab from an installed package, 25 of them from __main__
     # 46 for answers and files without ranks and locks
-    "course": 11_406,  # 5 for a fault in rows that travel under other products
+    # 512 for a public leaderboard
+    "course": 11_918,  # 5 for a fault in rows that travel under other products
 }
 TOP = {"__init__", "__main__"}
 JS_BYTES = 65_000  # of all views: 60,000 before rails, patterns, the map of plans, rooms

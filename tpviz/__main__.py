@@ -59,6 +59,11 @@ def _parser():
     own.add_argument("--steps", default="30", help="training steps of each run: %(default)s")
     own.add_argument("--out", default="out/demo", help="folder for pictures: %(default)s")
     own.set_defaults(run=_demo)
+    own = commands.add_parser("leaderboard", help="grade entries of the public leaderboard")
+    own.add_argument("files", nargs="*", type=Path, help="entries; by default all of --tasks")
+    own.add_argument("--tasks", type=Path, default=Path("docs/leaderboard"), help="%(default)s")
+    own.add_argument("--new", action="store_true", help="their dates must be of these days")
+    own.set_defaults(run=_leaderboard)
     own = commands.add_parser("doctor", help="check what this machine, or several, can do")
     own.add_argument("--hosts", help="of several: names or addresses of the others, A,B:PORT")
     own.add_argument("--listen", metavar="ADDRESS[:PORT]", help="let another host examine this one")
@@ -162,6 +167,12 @@ def _demo(options):
     from .views import demo
 
     return demo.main(["--steps", options.steps, "--out", options.out])
+
+
+def _leaderboard(options):
+    from .course.contest import grade_all
+
+    return grade_all(options.files, options.tasks, options.new)
 
 
 def _doctor(options):
