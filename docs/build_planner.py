@@ -53,6 +53,11 @@ def build(folder: Path, numpy: Path | None) -> Path:
         shutil.copy(numpy, runtime / known["file_name"])
     lock["packages"] = {"numpy": known, "tpviz": _entry(wheel)}
     (runtime / LOCK).write_text(json.dumps(lock, indent=1))
+    return write_page(folder)
+
+
+def write_page(folder: Path) -> Path:
+    """The page's own files; returns its index.html."""
     for script in ("page.js", "worker.js"):
         shutil.copy(FILES / script, folder)
     index = folder / "index.html"
@@ -122,6 +127,8 @@ def _page() -> str:
     )
     said = "<div class='said'><p class='facts'>Python is being loaded: some 10 MB, once.</p>"
     said += "<p class='gave' role='status' hidden></p><p class='error' role='alert' hidden></p>"
+    said += "<p class='open' hidden><button title='the cell that makes this'>open in notebook"
+    said += "</button></p><div class='tpv-cell' popover role='status'></div>"
     places = f"{said}</div><div class='controls'></div><div><div class='pictures'></div>"
     body = f"{needs}<div id='planner'>{places}<div class='axes'></div></div></div>"
     style = f"<style>{(FILES / 'planner.css').read_text()}</style>"

@@ -73,6 +73,15 @@ def formulas() -> dict:
     return found
 
 
+def linked() -> dict:
+    """What the planner's page shows of an address, and the cell that makes it."""
+    from tpviz.views.plans.planning import Planning
+
+    said = {"model": "mixtral 8x7B", "GPUs": "60", "ep": "4", "GPU": "none", "strategy": "Merak"}
+    scene = Planning().open(said)
+    return {name: scene[name] for name in ("seconds", "facts", "said", "cell", "gave", "error")}
+
+
 def views() -> dict:
     """Every view's picture, table and words."""
     import tpviz as tv
@@ -107,7 +116,7 @@ def notebook() -> dict:
     return {"said": said.getvalue(), "graded": graded, "regrets": names["regrets"]}
 
 
-PARTS = {part.__name__: part for part in (formulas, views, notebook)}
+PARTS = {part.__name__: part for part in (formulas, linked, views, notebook)}
 
 if __name__ == "__main__":
     block()

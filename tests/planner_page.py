@@ -1,5 +1,6 @@
 """The planner's page as its test and its benchmark open it: built, served, and turned."""
 
+import json
 import os
 import sys
 import threading
@@ -11,9 +12,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tpviz.views.plans.planning import Planning
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
-from build_planner import build
+from build_planner import build, write_page
 
 NUMPY = "TPVIZ_PYODIDE_NUMPY"
 """The variable with the path of NumPy's wheel for Pyodide, where it is at hand."""
@@ -36,10 +39,54 @@ class _Quiet(SimpleHTTPRequestHandler):
         """Nothing."""
 
 
+class _Asked(_Quiet):
+    """Answers the calls of a `Planning`, for a page whose Python is this one."""
+
+    planning: Planning
+
+    def do_POST(self) -> None:
+        """A method and its arguments; None is a new `Planning`."""
+        name, *given = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if name is None:
+            type(self).planning = Planning()
+        said = json.dumps(name and getattr(self.planning, name)(*given)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+
+PYODIDE = """// Stands in for Pyodide: calls go to the Python that serves the page.
+const ask = (...asked) => {
+  const request = new XMLHttpRequest();
+  request.open("POST", "/", false);
+  request.send(JSON.stringify(asked));
+  if (request.status !== 200) throw new Error(request.responseText);
+  return { text: request.responseText, destroy() {} };
+};
+const planning = { get: (_, name) => (...given) => ask(name, ...given) };
+const modules = {
+  json: { dumps: ({ text }) => text },
+  "tpviz.views.plans.planning": { Planning: () => ask(null) && new Proxy({}, planning) },
+};
+export const loadPyodide = async () => ({
+  loadedPackages: { numpy: "here" }, toPy: (told) => told, pyimport: (name) => modules[name],
+});
+"""
+
+
+def without_pyodide(folder: Path) -> Path:
+    """The page in a folder, to be `served` with its ``python`` here, as Pyodide is not there."""
+    (folder / "pyodide").mkdir(parents=True)
+    (folder / "pyodide/pyodide.mjs").write_text(PYODIDE)
+    return write_page(folder).parent
+
+
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(folder: Path, python: bool = False) -> Iterator[str]:
     """The address of a server of static files on this machine, until the end."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
+    handler = _Asked if python else _Quiet
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -93,4 +140,4 @@ def dragged(page: Any, name: str, by: int) -> float:
     return taken
 
 
-__all__ = ["NUMPY", "build", "dragged", "opened", "served", "wheel"]
+__all__ = ["NUMPY", "build", "dragged", "opened", "served", "wheel", "without_pyodide"]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
-    "part", ["formulas", "views", pytest.param("notebook", marks=pytest.mark.slow)]
+    "part", ["formulas", "linked", "views", pytest.param("notebook", marks=pytest.mark.slow)]
 )
 def test_the_same_without_torch_and_processes(part, tmp_path, monkeypatch):
     monkeypatch.setenv("TPVIZ_PROGRESS", str(tmp_path / "progress.json"))

@@ -1,4 +1,5 @@
-// The planner's page: controls that the worker says, and what it answers when one is turned.
+// The planner's page: controls that the worker says, and what it answers when one is turned. What is chosen is in the
+// page's address, in the gallery's words: `#planner&planner.model=llama2 7B&planner.tp=4`.
 const page = document.getElementById("planner");
 const part = (name) => page.querySelector(`.${name}`);
 const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
@@ -6,6 +7,10 @@ const controls = new Map();
 let number = 0; // of the question that was asked last
 let waiting = null; // what was turned while the worker was busy: the last alone is asked
 let busy = false;
+let moved = false; // by the reader, since the address was read
+let said = {}; // what the address says once something was moved: {control: value}
+let writing;
+let cell = "";
 
 function ask(asked) {
   if (busy) {
@@ -43,9 +48,53 @@ function show(scene) {
   say(part("gave"), scene.gave);
   say(part("error"), scene.error);
   page.dataset.seconds = scene.seconds;
+  cell = scene.cell;
+  part("open").hidden = false;
+  said = scene.said;
+  if (moved) later();
   part("pictures").innerHTML = scene.pictures;
   part("axes").innerHTML = scene.axes;
 }
+
+// In a frame of another page, such as JupyterLab's, addresses stay as they are.
+const framed = window.top !== window;
+const PREFIX = "planner.";
+
+function write() {
+  const all = new URLSearchParams(Object.entries(said).map(([name, text]) => [PREFIX + name, text]));
+  const words = ["planner", ...(all.size ? [all] : [])].join("&");
+  try {
+    history.replaceState(null, "", `#${words}`);
+  } catch {} // a page that may not change its address
+}
+
+function later() {
+  clearTimeout(writing);
+  if (!framed) writing = setTimeout(write, 200); // browsers take no more than a few a second
+}
+
+function read() {
+  const names = framed ? [] : [...new URLSearchParams(location.hash.slice(1))];
+  const told = names.filter(([name]) => name.startsWith(PREFIX));
+  return Object.fromEntries(told.map(([name, text]) => [name.slice(PREFIX.length), text]));
+}
+
+addEventListener("hashchange", () => {
+  const opened = read();
+  clearTimeout(writing);
+  if (Object.keys(opened).length) {
+    moved = false;
+    ask({ opened });
+  } else if (moved || Object.keys(said).length) write(); // a link within the page: what was moved stays so
+});
+
+part("open").querySelector("button").addEventListener("click", () => {
+  const shown = part("tpv-cell");
+  const code = `${cell}\nview`;
+  shown.textContent = code;
+  shown.showPopover();
+  navigator.clipboard?.writeText(code).then(() => { shown.dataset.copied = ""; }, () => {});
+});
 
 function layOut(all) {
   const names = all.map((control) => control.name).join("\n");
@@ -86,6 +135,7 @@ function line(control) {
   input.addEventListener("input", () => {
     const at = slider ? Number(input.value) : input.selectedIndex;
     value.textContent = controls.get(control.name).labels[at];
+    moved = true;
     ask({ name: control.name, at });
   });
   controls.set(control.name, { kind: control.kind, line: label, input, value, labels: [] });
@@ -106,4 +156,4 @@ function set(control) {
   value.textContent = control.labels[control.at];
 }
 
-ask(null);
+ask({ opened: read() });

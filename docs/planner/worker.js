@@ -8,7 +8,7 @@ const started = (async () => {
   });
   if (!python.loadedPackages.numpy) throw new Error("NumPy could not be loaded: see the console");
   const { Planning } = python.pyimport("tpviz.views.plans.planning");
-  return { planning: Planning(), dumps: python.pyimport("json").dumps };
+  return { planning: Planning(), dumps: python.pyimport("json").dumps, toPy: (told) => python.toPy(told) };
 })();
 
 const QUIET = 80; // ms without a question, after which there is time for the controls
@@ -37,13 +37,14 @@ self.onmessage = async ({ data: { asked, number } }) => {
     self.postMessage({ failed: said(error), number });
     return;
   }
-  const { planning, dumps } = python;
+  const { planning, dumps, toPy } = python;
   try {
-    const scene = asked ? planning.turn(asked.name, asked.at) : planning.scene();
+    const { opened, name, at } = asked;
+    const scene = opened ? planning.open(toPy(opened)) : planning.turn(name, at);
     self.postMessage({ scene: plain(scene, dumps), number });
   } catch (error) {
     self.postMessage({ failed: said(error), number }); // the controls go back
   }
-  if (asked) await new Promise((resolve) => setTimeout(resolve, QUIET));
+  if (!asked.opened) await new Promise((resolve) => setTimeout(resolve, QUIET));
   if (number === latest) self.postMessage({ controls: plain(planning.controls(), dumps), number });
 };

@@ -13,6 +13,8 @@ from tpviz.views.plans.planning import Planning
 pytestmark = pytest.mark.browser
 BYTES = 25e6
 """Of the page with all that it loads, compressed."""
+SETTLED = 300
+"""Milliseconds after which a page has written its address."""
 SAME = 1e-12
 """Of a number: another C library rounds its logarithms otherwise."""
 
@@ -85,3 +87,107 @@ def test_numbers_in_the_page_are_those_here(chromium, whole):
         assert page.locator(".error").inner_text() == ""
         assert refused == []
     assert sum(sizes(whole).values()) < BYTES
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """Of the page, whose Python is the one here."""
+    folder = planner_page.without_pyodide(tmp_path_factory.mktemp("here"))
+    with planner_page.served(folder, python=True) as url:
+        yield url
+
+
+@pytest.fixture
+def page(chromium):
+    """A tab that may ask this machine, with a clipboard of its own."""
+    context = chromium.new_context()
+    yield context.new_page()
+    context.close()
+
+
+def settled(page, address, again=True):
+    """What the page shows at an address, once all is drawn and its address is written."""
+    if again:
+        page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector(planner_page.STARTED)
+    return shown(page)
+
+
+def shown(page):
+    page.wait_for_timeout(SETTLED)
+    page.wait_for_function(planner_page.SETTLED)
+    return page.evaluate(
+        """() => ({
+          seconds: document.getElementById("planner").dataset.seconds,
+          facts: document.querySelector(".facts").textContent,
+          error: document.querySelector(".error").textContent,
+          ...Object.fromEntries([...document.querySelectorAll("fieldset label")].map((one) => {
+            const input = one.querySelector("input, select");
+            const words = input.ariaValueText ?? input.selectedOptions[0].text;
+            return [input.name, words];
+          })),
+        })"""
+    )
+
+
+def test_a_link_opens_its_plan(page, address):
+    first = settled(page, address)
+    assert first["model"] == "llama2 70B" and page.url == address
+    link = f"{address}#planner&planner.model=llama2 7B&planner.GPUs=100&planner.tp=4&planner.sp=yes"
+    link += "&planner.cat=1&other.pp=4&planner.schedule=&planner.run+by=nobody"
+    seen = settled(page, link)
+    assert {name: seen[name] for name in ("model", "GPUs", "tp")} == {
+        "model": "llama2 7B",
+        "GPUs": "96",
+        "tp": "4",
+    }
+    assert (seen["run by"], seen["error"]) == (first["run by"], "")
+    assert page.url.endswith("nobody"), "a page that was only opened writes nothing"
+    assert settled(page, f"{address}#%E0%A4%A=1&planner.model=%28&=&&planner") == first
+
+
+def test_what_a_reader_moves_is_in_the_address(page, address):
+    first = settled(page, address)
+    visited = page.evaluate("history.length")
+    page.locator("[name=strategy]").select_option("AxoNN")
+    shown(page)
+    planner_page.dragged(page, "GPUs", -2)
+    seen, link = shown(page), page.url
+    assert "#planner&planner.GPUs=" in link and "planner.strategy=AxoNN" in link
+    assert page.evaluate("history.length") == visited
+    assert settled(page, link) == seen
+    assert page.url == link
+    page.evaluate("location.hash = '#planner'")  # a link within the page
+    assert shown(page) == seen and page.url == link
+    page.evaluate("location.hash = '#planner&planner.GPUs=512'")  # a link that says a state
+    assert shown(page) == first
+    page.locator("[name=AdamW]").select_option(index=1)
+    assert shown(page) != first and "planner.AdamW" in page.url
+    page.locator("[name=AdamW]").select_option(index=0)  # as at first
+    assert shown(page) == first and page.url == f"{address}#planner"
+
+
+def test_in_a_frame_its_address_stays(page, address):
+    page.goto(address)
+    page.set_content(f"<iframe width=1200 height=800 src='{address}#planner&planner.tp=4'>")
+    inside = page.frame_locator("iframe")
+    inside.locator("[name=tp]").fill("0")
+    page.wait_for_timeout(SETTLED)
+    [_, of_frame] = page.frames
+    of_frame.wait_for_function(planner_page.SETTLED)
+    assert of_frame.url == f"{address}#planner&planner.tp=4"
+
+
+def test_open_in_notebook_has_the_cell_that_makes_the_plan(page, address):
+    seen = settled(
+        page, f"{address}#planner&planner.GPUs=64&planner.AdamW=all in 16 bits&planner.seq=2048"
+    )
+    page.get_by_role("button", name="open in notebook").click()
+    cell = page.locator(".tpv-cell")
+    assert cell.is_visible()
+    made = {}
+    exec(cell.text_content(), made)
+    assert made["view"].prediction.step_time == float(seen["seconds"])
+    assert made["view"].states.label == "all in 16 bits"
+    assert seen["facts"].partition(")")[2] in made["view"].facts.value

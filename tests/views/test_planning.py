@@ -1,5 +1,6 @@
 """The planner without widgets: the same numbers and pictures as the widget, and what it refuses."""
 
+import random
 import re
 
 import pytest
@@ -81,3 +82,76 @@ def test_unknown_controls_are_refused():
         Planning().turn("pipes", 1)
     with pytest.raises(ValueError, match="tp=99"):
         Planning().turn("tp", 99)
+
+
+def walked(planning, turns, seed):
+    """Controls turned at random; what does not fit changes nothing."""
+    draw = random.Random(seed)
+    for _ in range(turns):
+        control = draw.choice(planning.controls())
+        scene = planning.turn(control["name"], draw.randrange(len(control["labels"])))
+    return scene
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_said_opens_the_same_plan(seed):
+    planning, other = Planning(), Planning()
+    scene = walked(planning, 5, seed)
+    again = other.open(scene["said"])
+    assert again["said"] == scene["said"] and again["error"] == again["gave"] == ""
+    assert again["seconds"] == scene["seconds"] and again["facts"] == scene["facts"]
+    assert again["cell"] == scene["cell"]
+    of = [
+        {control["name"]: value(p, control["name"]) for control in p.controls()}
+        for p in (planning, other)
+    ]
+    assert of[0] == of[1]
+    assert all(isinstance(text, str) for text in scene["said"].values())
+
+
+@pytest.mark.parametrize("model", ["llama 33B", "gpt_oss 120B", "deepseek_v2 236B"])
+def test_a_link_holds_the_first_plan_of_a_model(model):
+    """Whose numbers may be such at which no slider stops otherwise."""
+    planning = Planning()
+    scene = turn(planning, "model", model)
+    said = scene["said"]
+    again = Planning().open(said)
+    assert (again["said"], again["seconds"]) == (said, scene["seconds"])
+
+
+def test_a_planner_that_stands_as_at_first_says_nothing():
+    planning = Planning()
+    assert planning.scene()["said"] == {}
+    assert "GPUs" in turn(planning, "GPUs", "1,024")["said"]
+    assert planning.open({})["said"] == {} and value(planning, "GPUs") == "512"
+
+
+@pytest.mark.parametrize(
+    "said, expected",
+    [
+        (
+            {"GPUs": "1000", "GPU": "H1000", "nobody": "1"},
+            {"GPUs": "1,024", "GPU": "H100-SXM-80GB"},
+        ),
+        ({"GPUs": "nan", "tp": "inf", "AdamW": ""}, {"GPUs": "512", "tp": "2"}),
+        ({"GPUs": "-5", "model": "llama2 7B"}, {"GPUs": "2", "model": "llama2 7B"}),
+        ({"tp": "1e99", "strategy": "Megatron"}, {"strategy": "Megatron", "tp": "8"}),
+        ({"strategy": "ATP", "mesh": "(4, 2)"}, {"mesh": "4 x 2, 8 ranks"}),
+        ({"hidden": "8193", "sp": "false"}, {"hidden": "8,192", "sp": "True"}),
+    ],
+)
+def test_what_does_not_fit_is_left_out_or_nearest(said, expected):
+    planning = Planning()
+    assert planning.open(said)["error"] == ""
+    assert {name: value(planning, name) for name in expected} == expected
+
+
+def test_the_cell_makes_the_plan():
+    planning = Planning()
+    turn(planning, "AdamW", "all in 16 bits")
+    scene, made = turn(planning, "layers", "40"), {}
+    exec(scene["cell"], made)
+    view = made["view"]
+    assert view.prediction.step_time == scene["seconds"]
+    assert scene["facts"].partition(")")[2] in view.facts.value
+    assert "tv.GPT(" in scene["cell"] and "tv.GPT(" not in Planning().scene()["cell"]

@@ -51,9 +51,9 @@ class Fitting:
     their least. Where knobs then bind each other, by the number of ranks say, the last one moved
     keeps its value and the others take the nearest one that fits.
 
-    ``values`` : {name: value}, which fit together; ``stops`` : of every knob that may give way.
-    ranks : at most; heeded at the next move. more : whole
-    numbers to choose from besides. placement : of products, as of `Strategy.with_order`.
+    ``values`` : {name: value}, which fit together; ``choices`` : {name: all that there are};
+    ``stops`` : of every knob that may give way. ranks : at most; heeded at the next move. more :
+    whole numbers to choose from besides. placement : of products, as of `Strategy.with_order`.
     """
 
     def __init__(
@@ -69,17 +69,21 @@ class Fitting:
         self._workload, self._inner, self.ranks = workload, inner, ranks
         self._placement = placement
         self._around = [factor for factor in (*between, outer) if factor]
-        sizes = {name: getattr(workload, name) for name in _names(ModelSizes)}
+        sizes = {name: getattr(workload, name) for name in size_names()}
         self.values = dict(sizes)
-        self._choices = {name: _multiples(size) for name, size in sizes.items()}
+        self.choices = {name: _multiples(size) for name, size in sizes.items()}
+        self._ranges = dict[str, range]()
         for strategy in (inner, *self._around):
             for f in own_fields(type(strategy)):
                 value = getattr(strategy, f.name)  # of a knob that two have, the one that was set
                 if f.name not in self.values or value != f.default:
                     self.values[f.name] = value
                 if values := _choices(f, self.values[f.name], more):
-                    self._choices[f.name] = values
-        knobs = {name: values for name, values in self._choices.items() if name not in sizes}
+                    self.choices[f.name] = values
+                low, high = f.metadata["low"], f.metadata["high"]
+                if type(f.default) is int and low is not None and high is not None:
+                    self._ranges[f.name] = range(low, high + 1)
+        knobs = {name: values for name, values in self.choices.items() if name not in sizes}
         menus = {name: values for name, values in knobs.items() if isinstance(values[0], str)}
         least = {n: v[0] is True or min(v, key=_size) for n, v in knobs.items() if n not in menus}
         usual = {name: self.values[name] for name in menus}
@@ -110,7 +114,14 @@ class Fitting:
     def stops(self) -> dict[str, list[Any]]:
         """{knob: the values to choose from}; until the next move. Most of a move's time is theirs,
         so they are found when somebody asks."""
-        return {n: self._stops(n, self.values[n]) for n in self._choices}
+        return {n: self._stops(n, self.values[n]) for n in self.choices}
+
+    def also(self, name: str, text: str) -> list[Any]:
+        """All that a knob may be, from here on with the whole number that a text says, where the
+        knob's range has it."""
+        if text.isdecimal() and (number := int(text)) in self._ranges.get(name, ()):
+            self.choices[name] = sorted({*self.choices[name], number})
+        return self.choices[name]
 
     def _settled(self, wanted):
         """Others at their least; then one by one, the last moved first, as near as they fit."""
@@ -126,7 +137,7 @@ class Fitting:
         return found
 
     def _restore(self, found, wanted, name):
-        nearest = _nearest(self._choices[name], wanted[name])
+        nearest = _nearest(self.choices[name], wanted[name])
         works = (v for v in nearest if self._works({**found, name: v}))
         found[name] = next(works, found[name])
 
@@ -134,14 +145,14 @@ class Fitting:
         """With the value itself, which a schedule of one's own needs: it fits no other sizes. Found
         once for each size of the model, number of ranks and value of knobs that never give
         way, on which alone they depend."""
-        fixed = (value for knob, value in self.values.items() if knob not in self._choices)
-        key = name, self.ranks, *(self.values[size] for size in _names(ModelSizes)), *fixed
+        fixed = (value for knob, value in self.values.items() if knob not in self.choices)
+        key = name, self.ranks, *(self.values[size] for size in size_names()), *fixed
         if key not in self._known:
             heads = {} if name == "hidden" else {"heads": self.values["heads"]}
             others = [{**self.values, **least, **heads} for least in self._least]
             self._known[key] = [
                 value
-                for value in self._choices[name]
+                for value in self.choices[name]
                 if any(self._works({**other, name: value}) for other in others)
             ]
         known = self._known[key]
@@ -157,7 +168,7 @@ class Fitting:
     def made(self, values: Mapping[str, Any]) -> tuple[Strategy, GPT]:
         """The strategy and the workload of values, whether they fit together or not. Raises
         ``ValueError`` on those that either refuses by itself."""
-        workload = _with(self._workload, *((name, values[name]) for name in _names(ModelSizes)))
+        workload = _with(self._workload, *((name, values[name]) for name in size_names()))
         strategy = _with(self._inner, *((n, values[n]) for n in _names(type(self._inner))))
         for factor in self._around:
             made = _with(factor, *((n, values[n]) for n in _names(type(factor))))
@@ -173,6 +184,11 @@ def own_fields(cls: type) -> list[Field[Any]]:
     """The knobs of a class; of `Context` and `Experts` those that factors inside do not have."""
     without = WholeBlocks.__dataclass_fields__ if issubclass(cls, Around) else ()
     return [f for f in knob_fields(cls) if f.name not in without]
+
+
+def size_names() -> list[str]:
+    """The names of the knobs of `ModelSizes`."""
+    return _names(ModelSizes)
 
 
 @lru_cache

@@ -2,6 +2,7 @@
 
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from tpviz import clusters, models
 from tpviz.cluster import Cluster
@@ -11,6 +12,10 @@ from tpviz.core.workload import GPT
 from tpviz.evidence.published.adapter import fabric_of
 from tpviz.evidence.published.bands import IDEAL
 from tpviz.verbs.room import USUAL, Training
+from tpviz.verbs.written import cell
+
+if TYPE_CHECKING:
+    from tpviz.schemes.strategy import Strategy
 
 BATCH = 1 << 22
 """Tokens of a step of a model chosen by name: Llama 2's 4M (Touvron et al. 2023, arXiv 2307.09288,
@@ -65,3 +70,26 @@ def cluster_for(gpu: str, gpus: int, framework: str) -> Cluster:
     one_of("framework", framework, (IDEAL, *frameworks()))
     cluster = clusters.dgx(gpu, gpus)
     return cluster if framework == IDEAL else as_run_by(cluster, framework, fabric_of(framework))
+
+
+def plan_cell(
+    model: str,
+    workload: GPT,
+    strategy: "Strategy",
+    training: Training,
+    *,
+    gpus: int,
+    gpu: str,
+    framework: str,
+) -> str:
+    """The code of a notebook's cell that makes the planner of a plan.
+
+    model : its name, of which the cell has the sizes only where they are not the published ones.
+    training : one of `STATES`. Raises ``ValueError`` for a strategy that has no code, such as a
+    schedule of one's own.
+    """
+    named = model if model in models.names() and workload == preset(model) else workload
+    on = {"gpus": gpus, "gpu": gpu, "framework": framework}
+    lines = cell("explore", lambda: None, workload=named, **on, strategy=strategy)
+    states = {value: words for words, value in STATES}[training]
+    return lines + f"\nview.states.label = {states!r}" * (training != USUAL)

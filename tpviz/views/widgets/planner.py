@@ -28,7 +28,6 @@ from tpviz.verbs.room import USUAL, Training
 from tpviz.verbs.search import first_plan
 from tpviz.verbs.space import also
 from tpviz.verbs.why import foreign
-from tpviz.verbs.written import cell
 from tpviz.views.figures.svg import seconds, stacked
 from tpviz.views.plans.factors import offered, parts
 from tpviz.views.plans.fields import gave_words, small_html
@@ -44,6 +43,7 @@ from tpviz.views.plans.presets import (
     USUAL_GPUS,
     cluster_for,
     given,
+    plan_cell,
     preset,
 )
 
@@ -125,6 +125,7 @@ class Planner(Fitted, ipywidgets.VBox):
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self._runner, self._quiet, self.error = runner, False, ""
         self.prediction: Prediction | None = None
+        self._given: int | None = gpus  # for which a strategy was given
         self.band: Band | None = None
         self.small: Explore | None = None
         own = [] if isinstance(named, str) else [("as given", named)]
@@ -155,7 +156,7 @@ class Planner(Fitted, ipywidgets.VBox):
         super().__init__(self._rows())
         self._choose_first(inner, *around)
         self.model.observe(lambda change: self._choose_first(), "value")
-        self.menu.observe(lambda change: self._quiet or self._choose(), "value")
+        self.menu.observe(lambda change: self._quiet or self._choose_menu(), "value")
         for box in (self.gpu, self.gpus, self.framework, self.states):
             box.observe(lambda change: self._moved(), "value")
         self.plans.search_button.on_click(lambda button: self.search())
@@ -202,8 +203,13 @@ class Planner(Fitted, ipywidgets.VBox):
         how = self._training_of(workload)
         if inner is None:
             inner, *around = parts(first_plan(workload, self.cluster, self.most_ranks(), how))
+            self._given = None
         self._set_menu(inner)
         self._choose(inner, *around, workload=workload)
+
+    def _choose_menu(self):
+        self._given = None
+        self._choose()
 
     def _set_menu(self, inner):
         self._quiet = True
@@ -224,7 +230,10 @@ class Planner(Fitted, ipywidgets.VBox):
         return Fitting(workload, inner, outer, self.most_ranks(), sorted(more), between, placement)
 
     def _settle(self, moved):
-        """Replicas take all GPUs that are left."""
+        """Replicas take all GPUs that are left, but for a strategy that was given, as it stands."""
+        if self._given == self.gpus.value and not moved:
+            return self._fitting.move(moved)
+        self._given = None
         return settle(self._fitting, moved, filling(self.menu.value, bool(self._outer)))  # pyright: ignore[reportArgumentType]
 
     @property
@@ -352,7 +361,7 @@ class Planner(Fitted, ipywidgets.VBox):
         state: dict[str, Any] = {"scene": {"svg": f"<h2>{escape(strategy.short)}</h2>{drawn}"}}
         with suppress(ValueError):  # of one's own, without code
             on = {"gpus": gpus, "gpu": self.gpu.value, "framework": self.framework.value}
-            state["cell"] = cell("explore", explore, workload=workload, **on, strategy=strategy)
+            state["cell"] = plan_cell(self._named(), workload, strategy, self.states.value, **on)  # pyright: ignore[reportArgumentType]
         return state
 
     def to_table(self) -> list[list[str]]:
