@@ -20,21 +20,23 @@ written from the entries by `make leaderboard`.
 
 def page(tasks: Path) -> str:
     """The page in Markdown, of the tasks in a folder."""
-    parts = [HEAD]
-    for folder in sorted(path.parent for path in tasks.glob("*/task.toml")):
-        of = task(folder)
-        rows = [["", "score", "entry", "by", "date", "how"]]
-        for place, (score, one) in enumerate(ranked(of, tasks), 1):
-            link = f"[{one.name}](leaderboard/{of.name}/{one.name}.toml)"
-            by = f"{one.author}, baseline" if one.baseline else one.author
-            rows.append([f"{place}", of.show(score), link, by, f"{one.date}", one.how])
-        parts += [
-            f"\n## {of.title}\n\n{of.question.strip()}\n\n",
-            f"Model: `{of.model}`. Cluster: `{of.cluster}`. Ranks compare `{of.small}`. ",
-            f"[The task](leaderboard/{of.name}/task.toml).\n\n",
-            markdown(rows),
-        ]
-    return "".join(parts)
+    return HEAD + "".join(part(path.parent) for path in sorted(tasks.glob("*/task.toml")))
+
+
+def part(folder: Path) -> str:
+    """A task and its entries, best first."""
+    of = task(folder)
+    rows = [["", "score", "entry", "what", "by", "date", "how"]]
+    for place, (score, one) in enumerate(ranked(of, folder.parent), 1):
+        link = f"[{one.name}](leaderboard/{of.name}/{one.name}.toml)"
+        by = f"{one.author}, baseline" if one.baseline else one.author
+        what = f"`{one.strategy.short}`"
+        rows.append([f"{place}", of.show(score), link, what, by, f"{one.date}", one.how])
+    return (
+        f"\n## {of.title}\n\n{of.question.strip()}\n\n"
+        f"Model: `{of.model}`. Cluster: `{of.cluster}`. Ranks compare `{of.small}`. "
+        f"[The task](leaderboard/{of.name}/task.toml).\n\n{markdown(rows)}"
+    )
 
 
 def main() -> None:

@@ -1,6 +1,12 @@
 """The public leaderboard: right and wrong entries, scores that are equal anywhere, its page."""
 
 import re
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -16,6 +22,7 @@ from tpviz.verbs import written
 
 DOCS = Path(__file__).parents[2] / "docs"
 TASKS = DOCS / "leaderboard"
+FOLDERS = sorted(path.parent for path in TASKS.glob("*/task.toml"))
 SUM = task(TASKS / "all-reduce")
 HEAD = 'author = "Ada"\ndate = 2026-11-30\nhow = "By hand."\n'
 TWO = ["0>1:1+ 1>0:0+", "0>1:0 1>0:1"]  # an all-reduce of two ranks in two chunks
@@ -51,7 +58,7 @@ def test_a_score_is_the_same_in_another_process_on_real_ranks():
     graded = grade(path, TASKS)
     assert graded.why == ""
     assert graded.score == scored(entry(path, SUM), SUM) < 0.0025
-    assert str(graded) == f"{path}: 2.42 ms"
+    assert str(graded) == f"{path}: 2.42 ms (0.00241819 s)"
 
 
 @pytest.mark.parametrize(
@@ -79,6 +86,103 @@ def test_a_wrong_entry_is_told_what_is_wrong(text, message, tmp_path):
     path = put(tmp_path, text)
     with pytest.raises(ValueError, match=re.escape(message)):
         scored(entry(path, SUM), SUM)
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "message"),
+    [
+        (
+            "fastest-step",
+            "Megatron(tp=4) * DataParallel(dp=4)",
+            "ranks of the plan=16 is too lar",
+        ),
+        ("fastest-step", "DataParallel(dp=8, zero=3)", "needs 146 GB on every rank and the device"),
+        (
+            "fastest-step",
+            "Megatron(tp=3)",
+            "kv_heads=8 does not split evenly over tp=3: use tp=2 or 4",
+        ),
+        ("fastest-step", "GPT(layers=1)", "'GPT' is no strategy; there are ATP"),
+        ("fastest-step", "Custom({'dp': 8}, print)", "'Custom' is no strategy; there are ATP"),
+        ("fastest-step", "__import__('os')", "'__import__' is no strategy; there are ATP"),
+        ("fastest-step", "DiLoCo(workers=2) * Megatron(tp=4)", "is another training"),
+        ("fastest-step", "Megatron(tp=4).__class__", "'Megatron(tp=4).__class__' is no strategy"),
+        ("least-memory", "Megatron(tp=8, sp=True, recompute='full')", "its step takes"),
+    ],
+)
+def test_a_plan_that_does_not_count_is_told_why(name, plan, message, tmp_path):
+    of = task(TASKS / name)
+    path = put(tmp_path, f"{HEAD}plan = {plan!r}\n")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        scored(entry(path, of), of)
+
+
+def test_numbers_in_few_bits_are_not_verified(tmp_path):
+    of = replace(task(TASKS / "fastest-step"), small="layers=1, hidden=32, heads=4, seq=8, batch=4")
+    one = entry(put(tmp_path, f"{HEAD}plan = \"DataParallel(dp=2, gradients='int8')\"\n"), of)
+    assert "NOT EQUAL" in verified(one, of)
+
+
+@pytest.mark.slow
+def test_a_grade_that_ends_early_leaves_no_ranks(tmp_path):
+    """Where real ranks have started: the time-out is tried at several times."""
+    path = TASKS / "fastest-step/search.toml"
+    before = {*processes()}
+    for seconds in (6.0, 9.0):
+        tasks = copied(tmp_path, "fastest-step", seconds=seconds)
+        assert grade(path, tasks).why == f"it was not graded within {seconds:g} s"
+        until = time.monotonic() + 20
+        while (left := {*processes()} - before) and time.monotonic() < until:
+            time.sleep(0.2)
+        assert not left
+
+
+def processes():
+    """Numbers of the processes whose command line names the leaderboard's grader or a rank."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes()
+            if b"contest" in words or b"tpviz.ranks" in words:
+                yield folder.name
+
+
+def test_a_pull_request_cannot_change_how_it_is_graded(tmp_path):
+    """Entries are taken from its commit, and nothing else."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(DOCS.parent / ".ci/leaderboard", tmp_path / ".ci/leaderboard")
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    shutil.copytree(TASKS / "all-reduce", tmp_path / "docs/leaderboard/all-reduce")
+    (tmp_path / ".gitignore").write_text(".venv\n")
+
+    def git(*words):
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    git("init", "-q", "-b", "main")
+    git("add", "-A")
+    git("commit", "-qm", "base")
+    base = git("rev-parse", "HEAD")
+    today = HEAD.replace("2026-11-30", f"{date.today()}")
+    folder = tmp_path / "docs/leaderboard/all-reduce"
+    put(folder, sum_of(TWO, 2, today))
+    put(folder, (folder / "task.toml").read_text().replace("ranks = 8", "ranks = 2"), "task")
+    put(tmp_path / "tpviz", "raise SystemExit('mine')", "grader")
+    git("add", "-A")
+    git("commit", "-qm", "an entry, and another task")
+    head = git("rev-parse", "HEAD")
+    git("checkout", "-q", base)
+    done = subprocess.run(
+        [tmp_path / ".ci/leaderboard", base, head], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1
+    first, second = done.stdout.splitlines()
+    assert first.endswith("all-reduce/task.toml is a task: it is reviewed, not graded")
+    assert "mine.toml: no score: at the end chunk 0 of rank 0 lacks the part of rank 2" in second
 
 
 def test_a_part_that_is_added_twice_is_named():
@@ -150,8 +254,12 @@ def test_a_folder_without_a_task_is_named(tmp_path):
     assert graded.why.startswith("'fastest' is no task; there are all-reduce")
 
 
-def test_the_page_is_of_the_files(monkeypatch):
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_page_is_of_the_files(folder, monkeypatch):
     monkeypatch.syspath_prepend(DOCS)
-    from draw_leaderboard import page
+    from draw_leaderboard import HEAD, part
 
-    assert (DOCS / "leaderboard.md").read_text() == page(TASKS)
+    text = (DOCS / "leaderboard.md").read_text()
+    assert part(folder) in text
+    assert text.startswith(HEAD)
+    assert text.count("\n## ") == len(FOLDERS)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from tpviz.core.workload import GPT
     from tpviz.schemes.strategy import Strategy
 
-KINDS = {"sum": show_seconds, "step": show_seconds, "memory": show_bytes}
-"""What a task asks for -> its score in words: seconds of a sum of gradients, seconds of a step, or
-bytes of the rank that needs most. The least is first."""
+KINDS = {"sum": (show_seconds, "s"), "step": (show_seconds, "s"), "memory": (show_bytes, "bytes")}
+"""What a task asks for -> its score in words, and its unit: seconds of a sum of gradients, seconds
+of a step, or bytes of the rank that needs most. The least is first."""
 DIGITS = 6
 """Significant digits of a score: what differs behind them is rounding, and no better entry."""
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -60,8 +60,9 @@ class Task:
         return written.workload(self.model), written.cluster(self.cluster)
 
     def show(self, score: float) -> str:
-        """A score in words."""
-        return KINDS[self.kind](score)
+        """A score in words, and all its digits."""
+        words, unit = KINDS[self.kind]
+        return f"{words(score)} ({score:.{DIGITS}g} {unit})"
 
 
 @dataclass(frozen=True)
@@ -155,15 +156,14 @@ def scored(one: Entrant, of: Task) -> float:
         raise ValueError(
             f"{one.strategy.short} is another training: it is compared with a reference of its own"
         )
+    memory = need(one.strategy, model, cluster).total  # without a formula nothing says that it fits
     seconds = simulate(one.strategy, model, cluster).step_time
     if of.slowest and seconds > of.slowest:
         raise ValueError(
             f"its step takes {show_seconds(seconds)}, simulated: at most "
             f"{show_seconds(of.slowest)} count"
         )
-    if of.kind == "step":
-        return _rounded(seconds)
-    return _rounded(need(one.strategy, model, cluster).total)
+    return _rounded(memory if of.kind == "memory" else seconds)
 
 
 def _rounded(score: float) -> float:
