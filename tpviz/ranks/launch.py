@@ -373,9 +373,7 @@ def in_torchrun() -> bool:
 
 def _joined() -> bool:
     """Whether this process has made the default group of a world with others in it."""
-    dist, backend = (
-        sys.modules.get(f"{at}") for at in ("torch.distributed", f"{__package__}.backend")
-    )
+    dist, backend = map(sys.modules.get, ("torch.distributed", f"{__package__}.backend"))
     if dist is None or not (dist.is_available() and dist.is_initialized()):
         return False
     if (backend and backend.silent) or dist.get_backend() == "fake":  # nobody else is there
