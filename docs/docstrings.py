@@ -1,7 +1,11 @@
 """Our docstrings as reStructuredText, for Sphinx: ``name : text`` is an entry of a list, and
 ``Parameters`` over dashes a small heading."""
 
+import ast
+import inspect
 import re
+from doctest import DocTestParser
+from types import ModuleType
 from typing import Any
 
 from sphinx.util.inspect import signature, stringify_signature
@@ -39,9 +43,31 @@ def restructured(lines: list[str]) -> list[str]:
     return made
 
 
+def imported(lines: list[str], module: ModuleType | None) -> list[str]:
+    """The lines of a docstring whose first example imports what it takes from its module, where a
+    test finds it without.
+
+    >>> import tpviz.core.mesh as module
+    >>> imported([">>> Mesh({'tp': 2}).size"], module)
+    ['>>> from tpviz.core.mesh import Mesh', ">>> Mesh({'tp': 2}).size"]
+    """
+    examples = DocTestParser().get_examples("\n".join(lines))
+    code = ast.parse("".join(example.source for example in examples))
+    names = [node for node in ast.walk(code) if isinstance(node, ast.Name)]
+    here = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    here |= {a.asname or a.name for n in ast.walk(code) for a in getattr(n, "names", ())}
+    taken = sorted({node.id for node in names} & {*vars(module or object)} - here)
+    if not taken or module is None:
+        return lines
+    first = next(i for i, line in enumerate(lines) if line.lstrip().startswith(">>>"))
+    indent = lines[first].partition(">>>")[0]
+    words = f"{indent}>>> from {module.__name__} import {', '.join(taken)}"
+    return [*lines[:first], words, *lines[first:]]
+
+
 def docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
     """Sphinx's event ``autodoc-process-docstring``."""
-    lines[:] = restructured(lines)
+    lines[:] = restructured(imported(lines, inspect.getmodule(thing)))
 
 
 def arguments(

@@ -131,7 +131,7 @@ def test_idle_spans_are_what_idle_counts():
 def test_a_breakdown_is_a_table_and_its_words_put_the_largest_part_first():
     found = straggler().breakdown()
     assert found.to_table() == [
-        ["rank", "step", "computing", "exposed communication", "of it waiting", "copying",
+        ["rank", "span", "computing", "exposed communication", "of it waiting", "copying",
          "idle", "idle, %"],
         ["0", "6 s", "2 s", "4 s", "3 s", "0 s", "0 s", "0.0"],
         ["1", "6 s", "4.5 s", "1 s", "0 s", "0 s", "500 ms", "8.3"],

@@ -85,7 +85,9 @@ def test_words_and_table():
     assert head == ["part", "time", "share"] and rows[4][0] == "step"
     assert {"exposed on tp", "hidden on dp", "activations memory"} <= {row[0] for row in rows}
     alone = tv.predict(tv.Megatron(tp=1), W, BOX).describe()
-    assert "Nothing is communicated." in alone
+    assert "Nothing is communicated." in alone and "nominal" not in alone
+    ideal = tv.predict(tv.Megatron(tp=2), W, tv.clusters.nvswitch(2)).describe()
+    assert "Its rates are nominal, and no run reaches them: clusters.as_run_by has" in ideal
 
 
 def test_memory_decides_whether_it_fits():

@@ -197,6 +197,7 @@ def test_one_step_is_shown_and_memory_is_below_all_of_it(tab, tmp_path):
     tab.goto(write_page(tmp_path / "run.html", trace).as_uri())
     tab.wait_for_selector(".tpv-timeline[data-ready='true']")
     tab.click(MEMORY)
+    tab.wait_for_selector(f"{PICTURE} [data-memory]")
     low, high = timeline_scene(trace)["first"]
     times = tab.locator(f"{PICTURE} > text.f-muted").all_text_contents()
     shown = [float(words[:-3]) / 1e3 for words in times if words.endswith(" ms")]

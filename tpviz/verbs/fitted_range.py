@@ -19,6 +19,17 @@ Range = list[Any]
 """[least, most] of a number; of a name all of them."""
 
 
+def nominal(cluster: "Cluster") -> str:
+    """A sentence for a cluster of a vendor's numbers, which no run reaches; else "".
+
+    >>> from tpviz import clusters
+    >>> nominal(clusters.as_run_by(clusters.dgx("H100-SXM-80GB", 8), "FSDP"))
+    ''
+    """
+    said = "Its rates are nominal, and no run reaches them: clusters.as_run_by has fitted ones. "
+    return said * ("nominal" in cluster.source and not cluster.device.losses)
+
+
 def traits(strategy: "Strategy", workload: "GPT", cluster: "Cluster") -> dict[str, float | str]:
     """{quantity: its value}: what decides how far a prediction is from the runs fitted on.
 

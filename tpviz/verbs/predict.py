@@ -20,7 +20,7 @@ from tpviz.schemes.experts.cut import each_group
 from tpviz.schemes.strategy import Strategy
 
 from .checks import check_cluster, check_fit
-from .fitted_range import outside
+from .fitted_range import nominal, outside
 from .room import Training, check_training, need, room, words
 from .utilization import utilization
 
@@ -150,7 +150,7 @@ class Prediction:
         n, each = self.strategy.updates, show_seconds(self.update_time)
         return (
             f"Predicted: one step of {self.strategy.short} on {self.cluster.caption} takes "
-            f"{show_seconds(self.step_time)}: {shares}. "
+            f"{show_seconds(self.step_time)}: {shares}. {nominal(self.cluster)}"
             + f"It is a round of {n} updates, {each} each on average. " * (n > 1)
             + (f"Kernels wait {axes}. " if axes else "Nothing is communicated. ")
             + self.fit_in_words()

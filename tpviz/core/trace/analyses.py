@@ -216,7 +216,7 @@ class Breakdowns(Tabular, dict[int, Breakdown]):
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: seconds of each rank, and of the average one."""
-        head = ["rank", "step", "computing", "exposed communication", "of it waiting", "copying"]
+        head = ["rank", "span", "computing", "exposed communication", "of it waiting", "copying"]
         rows = [(str(rank), one) for rank, one in self.items()]
         rows += [("mean", self.mean)] if len(self) > 1 else []
         return [[*head, "idle", "idle, %"]] + [
