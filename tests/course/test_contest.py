@@ -1,10 +1,12 @@
 """The public leaderboard: right and wrong entries, scores that are equal anywhere, its page."""
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -171,6 +173,7 @@ def test_a_pull_request_cannot_change_how_it_is_graded(tmp_path):
     folder = tmp_path / "docs/leaderboard/all-reduce"
     put(folder, sum_of(TWO, 2, today))
     put(folder, (folder / "task.toml").read_text().replace("ranks = 8", "ranks = 2"), "task")
+    put(folder, sum_of(TWO, 2, today), "two\n::error::lines")
     put(tmp_path / "tpviz", "raise SystemExit('mine')", "grader")
     git("add", "-A")
     git("commit", "-qm", "an entry, and another task")
@@ -180,7 +183,10 @@ def test_a_pull_request_cannot_change_how_it_is_graded(tmp_path):
         [tmp_path / ".ci/leaderboard", base, head], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 1
-    first, second = done.stdout.splitlines()
+    first, odd, second = done.stdout.splitlines()
+    assert odd.startswith(
+        "no score: name $'docs/leaderboard/all-reduce/two\\n::error::lines.toml' with"
+    )
     assert first.endswith("all-reduce/task.toml is a task: it is reviewed, not graded")
     assert "mine.toml: no score: at the end chunk 0 of rank 0 lacks the part of rank 2" in second
 
@@ -263,3 +269,17 @@ def test_the_page_is_of_the_files(folder, monkeypatch):
     assert part(folder) in text
     assert text.startswith(HEAD)
     assert text.count("\n## ") == len(FOLDERS)
+
+
+def test_the_guide_shows_entries_that_work(capsys, tmp_path):
+    text = (DOCS / "how-to/enter-the-leaderboard.md").read_text()
+    two, plan = re.findall(r"```toml\n(.*?)```", text, re.S)
+    one = entry(put(tmp_path, two), replace(SUM, ranks=2))
+    assert messages.wrong(one.strategy.steps, 2, 2) == ""
+    of = task(TASKS / "least-memory")
+    assert scored(entry(put(tmp_path, plan), of), of) < 30e9
+    [ring] = re.findall(r"```python\n(.*?)```", text, re.S)
+    exec(ring, {})
+    printed = f"[{capsys.readouterr().out}]"
+    written_out = (TASKS / "all-reduce/ring.toml").read_text()
+    assert ast.literal_eval(printed) == tomllib.loads(written_out)["steps"]
