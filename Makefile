@@ -98,8 +98,9 @@ picture: setup  ## draw the README's pictures anew, from real runs
 docs: setup  ## write the documentation to out/site; notebooks are executed where out/executed lacks them
 	$(BIN)/sphinx-build -W --keep-going -q -j $(JOBS) -c docs -d out/doctrees . out/site
 
-site: setup  ## add the planner as a page to out/site/planner; NUMPY=<its wheel for Pyodide>
+site: setup  ## add the planner to out/site/planner, and JupyterLite to out/site/lab; NUMPY=<its wheel for Pyodide>
 	$(BIN)/python docs/build_planner.py $(if $(NUMPY),--numpy $(NUMPY))
+	$(BIN)/python docs/build_lab.py $(if $(NUMPY),--numpy $(NUMPY))
 
 binder-check: setup  ## run notebooks as Binder would: its pins, one core, 2 GB; all, or ONLY=<path>
 	$(BIN)/python binder/check.py $(ONLY)

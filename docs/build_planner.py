@@ -40,20 +40,26 @@ def build(folder: Path, numpy: Path | None) -> Path:
     is not there.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    runtime = folder / "pyodide"
-    runtime.mkdir(parents=True)
+    lock = runtime(folder / "pyodide", numpy)
+    (folder / "pyodide" / LOCK).write_text(json.dumps(lock, indent=1))
+    return write_page(folder)
+
+
+def runtime(folder: Path, numpy: Path | None) -> dict[str, Any]:
+    """Write Pyodide, our wheel and NumPy's, where it is given, into a folder; returns their lock.
+    Raises as `build`."""
+    folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
-        lock = _pyodide(Path(scratch), runtime)
-        wheel = _wheel(Path(scratch), runtime)
+        lock = _pyodide(Path(scratch), folder)
+        wheel = _wheel(Path(scratch), folder)
     known = lock["packages"]["numpy"]
     if numpy is None:
         known["file_name"] = PINNED["distribution"] + known["file_name"]
     else:
         _check("sha256", known["sha256"], numpy)
-        shutil.copy(numpy, runtime / known["file_name"])
-    lock["packages"] = {"numpy": known, "tpviz": _entry(wheel)}
-    (runtime / LOCK).write_text(json.dumps(lock, indent=1))
-    return write_page(folder)
+        shutil.copy(numpy, folder / known["file_name"])
+    lock["packages"] = {"numpy": known, "tpviz": entry(wheel, ["numpy"])}
+    return lock
 
 
 def write_page(folder: Path) -> Path:
@@ -65,7 +71,7 @@ def write_page(folder: Path) -> Path:
     return index
 
 
-def _pyodide(scratch: Path, runtime: Path) -> dict[str, Any]:
+def _pyodide(scratch: Path, folder: Path) -> dict[str, Any]:
     """Pyodide's lock; what it needs to run is unpacked into a folder. Raises ``OSError`` where npm
     has no such package, or is not there."""
     command = ["npm", "pack", f"pyodide@{PINNED['version']}", "--silent"]
@@ -79,16 +85,16 @@ def _pyodide(scratch: Path, runtime: Path) -> dict[str, Any]:
         for name in (*NEEDED, LOCK):
             member = archive.extractfile(f"package/{name}")
             assert member is not None
-            (runtime / name).write_bytes(member.read())
-    return json.loads((runtime / LOCK).read_text())
+            (folder / name).write_bytes(member.read())
+    return json.loads((folder / LOCK).read_text())
 
 
-def _wheel(scratch: Path, runtime: Path) -> Path:
+def _wheel(scratch: Path, folder: Path) -> Path:
     """Our wheel in a folder, without what the page cannot use."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(scratch)]
     subprocess.run(command, cwd=HERE.parent, check=True, capture_output=True)
     (whole,) = scratch.glob("tpviz-*.whl")
-    to = runtime / whole.name
+    to = folder / whole.name
     with zipfile.ZipFile(whole) as old, zipfile.ZipFile(to, "w", zipfile.ZIP_DEFLATED) as new:
         for item in old.infolist():
             if not item.filename.startswith(LEFT_OUT):
@@ -96,18 +102,18 @@ def _wheel(scratch: Path, runtime: Path) -> Path:
     return to
 
 
-def _entry(wheel: Path) -> dict[str, Any]:
-    """Our wheel in the lock file."""
-    _, version, *_ = wheel.name.split("-")
+def entry(wheel: Path, depends: list[str]) -> dict[str, Any]:
+    """A wheel in the lock file, and the names there of what it needs."""
+    name, version, *_ = wheel.name.split("-")
     return {
-        "name": "tpviz",
+        "name": name.replace("_", "-"),
         "version": version,
         "file_name": wheel.name,
         "install_dir": "site",
         "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
         "package_type": "package",
-        "imports": ["tpviz"],
-        "depends": ["numpy"],
+        "imports": [name],
+        "depends": depends,
         "unvendored_tests": False,
     }
 

@@ -98,9 +98,9 @@ def served(folder: Path, python: bool = False) -> Iterator[str]:
 
 
 @contextmanager
-def opened(browser: Any, url: str) -> Iterator[tuple[Any, list[str], float]]:
-    """(page, addresses of requests to elsewhere, seconds until Python answered): the page in a
-    context of its own, without a cache, in which all requests to elsewhere are refused."""
+def refusing(browser: Any, url: str) -> Iterator[tuple[Any, list[str]]]:
+    """(page, addresses of requests to elsewhere): a tab in a context of its own, without cache, in
+    which all requests but to this address are refused."""
     refused, context = [], browser.new_context()
 
     def route(request):
@@ -112,12 +112,20 @@ def opened(browser: Any, url: str) -> Iterator[tuple[Any, list[str], float]]:
 
     context.route("**/*", route)
     try:
-        page, begun = context.new_page(), time.perf_counter()
+        yield context.new_page(), refused
+    finally:
+        context.close()
+
+
+@contextmanager
+def opened(browser: Any, url: str) -> Iterator[tuple[Any, list[str], float]]:
+    """(page, addresses of requests to elsewhere, seconds until Python answered): the page,
+    `refusing` all requests to elsewhere."""
+    with refusing(browser, url) as (page, refused):
+        begun = time.perf_counter()
         page.goto(url)
         page.wait_for_selector(STARTED, timeout=PATIENCE)
         yield page, refused, time.perf_counter() - begun
-    finally:
-        context.close()
 
 
 def dragged(page: Any, name: str, by: int) -> float:
@@ -140,4 +148,4 @@ def dragged(page: Any, name: str, by: int) -> float:
     return taken
 
 
-__all__ = ["NUMPY", "build", "dragged", "opened", "served", "wheel", "without_pyodide"]
+__all__ = ["NUMPY", "build", "dragged", "opened", "refusing", "served", "wheel", "without_pyodide"]
