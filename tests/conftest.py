@@ -65,10 +65,11 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """CI sets TPVIZ_REQUIRE_BROWSER=1: there a skipped browser test is a failed one."""
+    """CI sets TPVIZ_REQUIRE_BROWSER=1: there a skipped browser test is a failed one, but for those
+    that need NumPy's wheel for Pyodide, which no machine has by itself."""
     report = yield
     required = os.environ.get("TPVIZ_REQUIRE_BROWSER") == "1" and item.get_closest_marker("browser")
-    if required and report.skipped:
+    if required and report.skipped and "TPVIZ_PYODIDE_NUMPY" not in str(report.longrepr):
         report.outcome = "failed"
         report.longrepr = f"skipped, but browser tests are required here: {report.longrepr}"
     return report

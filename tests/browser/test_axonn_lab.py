@@ -46,7 +46,7 @@ def keys_step(page, view):
     assert svg.locator("[data-group='z']").count() == 4
     assert "all-gather of W over z" in view.locator(".tpv-live").text_content()
     assert "Prefetched: the weights of out." in view.root.text_content()
-    names(view, "like Colossal-AI 3D")
+    names(view, "Colossal-AI 3D")
     page.screenshot("cube-gather.png", view)
 
 

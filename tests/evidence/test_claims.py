@@ -192,7 +192,9 @@ def test_claims_in_a_rank_are_computed_there(two_claims, monkeypatch):
     """No rank can start ranks, and torchrun's are a world already."""
     monkeypatch.setattr(table.os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(LAUNCH, lambda *args, **options: pytest.fail("ranks in a rank"))
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    world = {"is_initialized": True, "get_backend": "gloo", "get_world_size": 2}
+    for name, value in world.items():
+        monkeypatch.setattr(f"torch.distributed.{name}", lambda *group, value=value: value)
     assert len(tv.claims(sensitivity=False, progress=False).rows) == 2
 
 

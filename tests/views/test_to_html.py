@@ -104,6 +104,7 @@ def test_a_part_is_described_without_python(tab, tmp_path):
     tab.goto(view.to_html(tmp_path / "tiles.html").as_uri())
     svg, scene = tab.locator("svg[role=application]"), view.picture.scene
     x, y, *_ = scene["tiles"][9]
+    svg.wait_for()
     grown = svg.bounding_box()["width"] / scene["width"]
     svg.click(position={"x": (x + 4) * grown, "y": (y + 4) * grown})
     view.part = 9
