@@ -160,7 +160,7 @@ class Frontier:
         for bound, _, cell, some in (*self._cells, *self._leaves):
             if self._worth(bound, cell):
                 self.found.untried += len(some)
-                self.found.least = min(self.found.least, bound)
+                self.found.least = min(self.found.least, float(bound))
             else:
                 self.found.excluded += len(some)
         self._cells, self._leaves = [], []
