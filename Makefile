@@ -101,7 +101,7 @@ docs: setup  ## write the documentation to out/site; notebooks are executed wher
 site: setup  ## add the planner to out/site/planner, and JupyterLite to out/site/lab; NUMPY=<its wheel for Pyodide>
 	$(BIN)/python docs/build_planner.py $(if $(NUMPY),--numpy $(NUMPY))
 	$(BIN)/python -m venv out/lite  # apart: an extension of its kernel fails in a plain JupyterLab
-	out/lite/bin/python -m pip install -q -c constraints.txt jupyterlite-core jupyterlite-pyodide-kernel jupyterlab ipywidgets anywidget numpy packaging
+	out/lite/bin/python -m pip install -q -c constraints.txt jupyterlite-core jupyterlite-pyodide-kernel jupyterlab ipywidgets anywidget numpy packaging hatchling
 	PYTHONPATH=. out/lite/bin/python docs/build_lab.py $(if $(NUMPY),--numpy $(NUMPY))
 
 binder-check: setup  ## run notebooks as Binder would: its pins, one core, 2 GB; all, or ONLY=<path>
