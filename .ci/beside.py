@@ -52,6 +52,22 @@ def watched(name: str) -> Iterator[tuple[Path, dict[str, str]]]:
         assert not left, f"processes left behind: {left}"
 
 
+def run(cwd: Path, env: dict[str, str], limit: float, *command: object) -> str:
+    """What a command says, errors too. Raises as ``subprocess.run`` where it fails, or takes more
+    than ``limit`` seconds."""
+    return subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env=env,
+        check=True,
+        timeout=limit,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ).stdout
+
+
 def running(token: str, seconds: float = 10) -> dict[int, str]:
     """{process id: command} of what our marker names, ``seconds`` after all should have ended."""
     needle, deadline = f"{MARKER}={token}".encode(), monotonic() + seconds

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 import nbformat
-from beside import ROOT, environment, watched
+from beside import ROOT, environment, run, watched
 
 NBGRADER = "nbgrader==0.9.6"
 ASSIGNMENT = "00_start"
@@ -45,15 +45,15 @@ def main() -> None:
             done(f"{NBGRADER} installed")
             course, handed = folder / "course", submissions()
             script = ROOT / "docs/teacher/export_assignments.py"
-            _run(env, ROOT, sys.executable, script, ASSIGNMENT, "--out", course)
+            run(ROOT, env, LIMIT, sys.executable, script, ASSIGNMENT, "--out", course)
             nbgrader = [python, "-m", "nbgrader"]
-            _run(env, course, *nbgrader, "generate_assignment", ASSIGNMENT)
+            run(course, env, LIMIT, *nbgrader, "generate_assignment", ASSIGNMENT)
             hand_in(course, handed)
             done(f"released, and handed in by {len(handed)}")
-            _run(env, course, *nbgrader, "autograde", ASSIGNMENT)
+            run(course, env, LIMIT, *nbgrader, "autograde", ASSIGNMENT)
             done("graded")
-            _run(env, course, *nbgrader, "generate_feedback", ASSIGNMENT)
-            _run(env, course, *nbgrader, "export")
+            run(course, env, LIMIT, *nbgrader, "generate_feedback", ASSIGNMENT)
+            run(course, env, LIMIT, *nbgrader, "export")
             judge(course, handed)
             done("feedback and points are right")
     except (subprocess.SubprocessError, AssertionError, OSError) as error:
@@ -116,20 +116,6 @@ def feedback(course: Path, student: str) -> str:
     html = (course / "feedback" / student / ASSIGNMENT / f"{ASSIGNMENT}.html").read_text()
     body = html[html.index("<body") :]
     return unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", body)))
-
-
-def _run(env, cwd, *command):
-    subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env=env,
-        check=True,
-        timeout=LIMIT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 if __name__ == "__main__":

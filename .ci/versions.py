@@ -16,10 +16,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE
 from time import monotonic
+from typing import Any
 
 import no_gpu
 
@@ -42,6 +44,8 @@ tests/ranks/test_recorder.py tests/ranks/test_launch_arguments.py
 tests/verbs/test_verify.py tests/verbs/test_capture.py tests/verbs/test_simulate.py
 tests/verbs/test_run.py
 """.split()
+Run = Callable[..., Any]
+"""As ``subprocess.run``, of a command's words."""
 LIMIT = 1300  # s for a leg, its installation included
 
 
@@ -90,7 +94,7 @@ def _leg(name, python, torch, options):
     return passed
 
 
-def find(version):
+def find(version: str) -> str | None:
     """An interpreter of this version: on the path or among pyenv's; None where there is none."""
     pyenv = (Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python")
     for candidate in [sys.executable, f"python{version}", *pyenv]:
@@ -104,7 +108,7 @@ def find(version):
     return None
 
 
-def environment(run, interpreter, folder, torch):
+def environment(run: Run, interpreter: str, folder: Path, torch: str) -> Callable[..., None]:
     """A new environment in ``folder`` with this torch and no GPU packages; its ``pip install``."""
     shutil.rmtree(folder, ignore_errors=True)
     run(interpreter, "-m", "venv", "--without-pip", folder, check=True)

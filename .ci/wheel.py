@@ -26,7 +26,7 @@ import zipfile
 from pathlib import Path
 from time import monotonic, sleep
 
-from beside import ROOT, watched
+from beside import ROOT, run, watched
 from versions import environment, find
 
 DIST = ROOT / "dist"
@@ -146,12 +146,12 @@ def tried(python: str, wheel: Path) -> list[str]:
 def install(own: Path, env: dict[str, str], interpreter: str, wheel: Path) -> None:
     """The newest torch, and the wheel with its lab, without constraints; pip finds no conflict."""
 
-    def run(*command, check):
+    def quietly(*command, check):
         subprocess.run(
             list(map(str, command)), env=env, stdin=subprocess.DEVNULL, timeout=LIMIT, check=check
         )
 
-    pip = environment(run, interpreter, own / "venv", "")
+    pip = environment(quietly, interpreter, own / "venv", "")
     pip(f"tpviz[lab,mcp] @ {wheel.resolve().as_uri()}")
     _python(own, env, "-c", "import tpviz; assert 'site-packages' in tpviz.__file__")
     subprocess.run(
@@ -226,25 +226,11 @@ STEPS = {
 
 
 def _python(own, env, *arguments):
-    return _run(own, env, own / "venv/bin/python", *arguments)
+    return run(own, env, LIMIT, own / "venv/bin/python", *arguments)
 
 
 def _tpviz(own, env, *arguments):
-    return _run(own, env, own / "venv/bin/tpviz", *arguments)
-
-
-def _run(own, env, *command):
-    return subprocess.run(
-        command,
-        cwd=own,
-        env=env,
-        check=True,
-        timeout=LIMIT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ).stdout
+    return run(own, env, LIMIT, own / "venv/bin/tpviz", *arguments)
 
 
 def _answer(address, token):

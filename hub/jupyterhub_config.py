@@ -60,7 +60,7 @@ c.JupyterHub.load_roles = [{"name": "culler", "scopes": scopes, "services": ["cu
 
 
 # -- what people find ------------------------------------------------------------------------------
-def copy_notebooks(spawner):
+def copy_notebooks(spawner) -> None:
     """The notebooks into a new home; those that are there, and may be worked on, are kept."""
     from tpviz.course import lab
 

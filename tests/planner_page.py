@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 from build_planner import build, write_page
 
 NUMPY = "TPVIZ_PYODIDE_NUMPY"
-"""The variable with the path of NumPy's wheel for Pyodide, where it is at hand."""
+"""The variable with the path of NumPy's wheel for Pyodide, where it is given."""
 PATIENCE = 90_000
 """Milliseconds for Python to start in the page, on a busy machine."""
 SETTLED = """() => {
@@ -30,7 +30,7 @@ STARTED = "#planner[data-generation]"
 
 
 def wheel() -> Path | None:
-    """NumPy's wheel, or None where it is not at hand."""
+    """NumPy's wheel, or None where it is not given."""
     return Path(named) if (named := os.environ.get(NUMPY)) else None
 
 

@@ -12,6 +12,20 @@ from pathlib import Path
 PATIENCE = 10  # seconds for processes that were told to end
 
 
+def alive(mark):
+    """Processes whose environment has this mark, as pid -> command line (zombies are gone)."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            if mark.encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+        except OSError:  # it has just ended, or is another user's
+            continue
+    return found
+
+
 class Script:
     """A Python process, every process that descends from it, and its temporary directory.
 
@@ -50,17 +64,8 @@ class Script:
         return output
 
     def alive(self):
-        """Marked processes that are still there, as pid -> command line (zombies are gone)."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal():
-                continue
-            try:
-                if self.mark.encode() in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
-            except OSError:
-                continue
-        return found
+        """Marked processes that are still there."""
+        return alive(self.mark)
 
     def left(self):
         """Processes and files left, once all have had time to go."""

@@ -8,12 +8,12 @@ import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import pytest
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from process_watch import alive
 
 import tpviz as tv
 from tpviz.verbs import written
@@ -58,14 +58,9 @@ def asked(*calls, **of_server):
 def marked(mark):
     """Commands of processes whose environment has the mark, but for the one in which Python itself
     keeps track of resources while a program runs."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text())
-        except OSError:
-            pass  # it has just ended, or is another user's
-    return [command for command in found if "multiprocessing.resource_tracker" not in command]
+    return [
+        line for line in alive(mark).values() if b"multiprocessing.resource_tracker" not in line
+    ]
 
 
 def gone(mark, seconds=10.0):

@@ -231,6 +231,7 @@ class Knobs(ipywidgets.VBox):
     ):
         self.cls = cls
         self.controls, self._literal = {}, set()
+        self._usual = {f.name: f.default for f in knob_fields(cls)}
         shown = [f for f in knob_fields(cls) if f.name not in without]
         for f in shown:
             bounds: dict[str, Any] = {
@@ -266,24 +267,23 @@ class Knobs(ipywidgets.VBox):
             ]
             self._lines = {f.name: row for f, row in zip(shown, rows)}
         self._where = {f.name: where for f in shown if (where := f.metadata.get("where"))}
-        self._compact = compact
-        self.on_change(self._show)
-        self._show()
+        if self._where:
+            self.on_change(self._show)
+            self._show()
         super().__init__(rows)
 
     def _show(self):
         """Show the knobs that have an effect beside the others' values; others in a row keep their
         place."""
-        usual = {f.name: f.default for f in knob_fields(self.cls)}
-        values = SimpleNamespace(**usual | {n: box.value for n, box in self.controls.items()})
+        values = SimpleNamespace(**self._usual | {n: box.value for n, box in self.controls.items()})
         for name, where in self._where.items():
             there, layout = where(values), self._lines[name].layout
             layout.visibility = "visible" if there else "hidden"
-            layout.display = "" if there or self._compact else "none"
+            layout.display = "" if there or self._lines is self.controls else "none"
 
     def values(self) -> dict[str, Any]:
         """{name: value} of the controls. Raises ValueError on a text that is no value."""
-        usual = {f.name: f.default for f in knob_fields(self.cls)}
+        usual = self._usual
         return {
             name: _parsed(name, box.value, usual[name]) if name in self._literal else box.value
             for name, box in self.controls.items()
