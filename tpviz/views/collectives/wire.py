@@ -7,15 +7,12 @@ until the step is over, so a chunk may be sent and added to in one step.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from tpviz.core.labels import label
-
-if TYPE_CHECKING:
-    from tpviz.ranks.recorder import Recorder
+from tpviz.ranks.recorder import Recorder
 
 REDUCE, COPY = "reduce", "copy"
 
@@ -28,7 +25,7 @@ class Wire:
     first step and after each.
     """
 
-    def __init__(self, buffer: torch.Tensor, recorder: "Recorder | None" = None):
+    def __init__(self, buffer: torch.Tensor, recorder: Recorder | None = None):
         self.buffer, self.recorder = buffer, recorder
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.chunks = buffer.shape[0]

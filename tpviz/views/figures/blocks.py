@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tpviz.core.inks import axis_keys
 from tpviz.core.mesh import Mesh
 from tpviz.core.trace.ledger import wire_bytes
+from tpviz.core.workload import GPT
+from tpviz.views.films.captions import Frame, Tensor
 
 from .blocks_matrix import CellGrid, Eyes, matrices, plain, ranks
 from .legend import Look, Mark, legend
@@ -31,9 +33,7 @@ from .svg import (
 from .tokens import INKS
 
 if TYPE_CHECKING:
-    from tpviz.core.workload import GPT
     from tpviz.schemes.axonn.strategy import AxoNN
-    from tpviz.views.films.captions import Frame, Tensor
     from tpviz.views.films.grid_cases import GridCase
 
 
@@ -49,8 +49,8 @@ class Story(NamedTuple):
 
     title: str
     mesh: Mesh
-    workload: "GPT"
-    frames: "tuple[Frame, ...]"
+    workload: GPT
+    frames: tuple[Frame, ...]
     strategy: "AxoNN | None" = None
     cases: "tuple[GridCase, ...]" = ()
 
@@ -128,19 +128,19 @@ def running(story: Story) -> list[dict[str, float]]:
     return series
 
 
-def work(frame: "Frame") -> tuple[int, int]:
+def work(frame: Frame) -> tuple[int, int]:
     """(FLOPs, bytes) of a rank's kernels in a frame."""
     kernels = frame.kernels
     return sum(kernel.flops for kernel in kernels), sum(kernel.bytes for kernel in kernels)
 
 
-def payload_of(frame: "Frame") -> "Tensor":
+def payload_of(frame: Frame) -> Tensor:
     """The tensor whose size is a collective's payload: an all-gather's result, else its input."""
     assert frame.move is not None
     return frame.moving[frame.move.collective == "all_gather"]
 
 
-def symbols(frame: "Frame") -> str:
+def symbols(frame: Frame) -> str:
     """ "3bsh/d1", "4h²/(x y)": the payload of the frame's collective, in sizes of the workload."""
     tensor = payload_of(frame)
     letters = [dim.letters for dim in (tensor.rows, tensor.cols)]
@@ -153,7 +153,7 @@ def symbols(frame: "Frame") -> str:
 
 
 # -- words -----------------------------------------------------------------------------------------
-def does(frame: "Frame") -> str:
+def does(frame: Frame) -> str:
     """A frame in a few words."""
     done = []
     if frame.product:
@@ -179,17 +179,17 @@ def caption(story: Story, number: int) -> str:
     return f"step {number + 1} of {len(story.frames)}, {frame.phase}, {frame.layer}: {does(frame)}"
 
 
-def sentence(frame: "Frame") -> str:
+def sentence(frame: Frame) -> str:
     """The layer's whole line as text."""
     return " ".join(part if isinstance(part, str) else plain(part) for part in frame.line)
 
 
-def words(frame: "Frame") -> str:
+def words(frame: Frame) -> str:
     """The line of a frame, its explanation, and the collectives in flight meanwhile."""
     return " ".join([f"{sentence(frame)}.", frame.words, *in_flight(frame)])
 
 
-def in_flight(frame: "Frame") -> list[str]:
+def in_flight(frame: Frame) -> list[str]:
     """Collectives in flight over z during a frame, a line for each kind."""
     ahead = [f for f in frame.in_flight if f.collective == "all_gather"]
     leaving = [f.layer for f in frame.in_flight if f.collective == "reduce_scatter"]
@@ -325,7 +325,7 @@ def scrubber(story: Story) -> tuple[str, list[tuple[float | str, ...]]]:
     return out, places
 
 
-def here(frame: "Frame", place: tuple[Any, ...]) -> str:
+def here(frame: Frame, place: tuple[Any, ...]) -> str:
     """A frame around the segment of the one shown, in the colour of its phase, with its name, and a
     line under its part. place : as of `scrubber`."""
     left, width, name, start, part = place
@@ -340,7 +340,7 @@ def here(frame: "Frame", place: tuple[Any, ...]) -> str:
 
 
 # -- numbers ---------------------------------------------------------------------------------------
-def numbers(story: Story, frame: "Frame") -> list[list[str]]:
+def numbers(story: Story, frame: Frame) -> list[list[str]]:
     """(label, text) pairs of a frame, of every rank: its FLOPs, or the bytes that its kernels read
     and write where it has no collective; its payload; what it sends of that on a ring."""
     rows = []

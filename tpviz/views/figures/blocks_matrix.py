@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from itertools import pairwise, product
 from math import prod
-from typing import TYPE_CHECKING
+
+from tpviz.core.mesh import Mesh
+from tpviz.views.films.captions import Dim, Frame, Tensor
 
 from .svg import FILM, SMALL, clickable, lines, outline, rect, text
-
-if TYPE_CHECKING:
-    from tpviz.core.mesh import Mesh
-    from tpviz.views.films.captions import Dim, Frame, Tensor
 
 Box = tuple[float, float, float, float]
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 160.0}
@@ -31,7 +29,7 @@ PALE = "fill-opacity='.16'"  # of what others hold
 class Eyes:
     """From where the blocks are seen: the mesh, the chosen rank, the ink of each axis."""
 
-    def __init__(self, mesh: "Mesh", rank: int, keys: dict[str, str]):
+    def __init__(self, mesh: Mesh, rank: int, keys: dict[str, str]):
         self.mesh, self.rank, self.keys = mesh, rank, keys
         self.coords = mesh.coords(rank)
 
@@ -40,26 +38,26 @@ class Eyes:
         return Eyes(self.mesh, rank, self.keys)
 
 
-def side(dim: "Dim") -> float:
+def side(dim: Dim) -> float:
     """Pixels of a dim; widths grow with the root of the multiple of the hidden size."""
     if dim.letters in PIXELS:
         return PIXELS[dim.letters]
     return HIDDEN * float(dim.letters.rstrip("H") or 1) ** 0.5
 
 
-def size(tensor: "Tensor", scale: float = 1.0) -> tuple[float, float]:
+def size(tensor: Tensor, scale: float = 1.0) -> tuple[float, float]:
     """(width, height) in px, without sheets and words."""
     return scale * side(tensor.cols), scale * side(tensor.rows)
 
 
-def parts(dim: "Dim", mesh: "Mesh") -> list[dict[str, int]]:
+def parts(dim: Dim, mesh: Mesh) -> list[dict[str, int]]:
     """[{axis: index}] of the parts along a dim, in order."""
     return [
         dict(zip(dim.axes, where)) for where in product(*(range(mesh.axes[a]) for a in dim.axes))
     ]
 
 
-def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
+def owner(tensor: Tensor, held: dict[str, int], eyes: Eyes) -> str:
     """ "3", "0,2", "8 ranks": those that hold a block; of a partial sum, of the front sheet."""
     front = {axis: eyes.coords[axis] for axis in (tensor.partial, *tensor.later) if axis}
     where, ranks = {**held, **front}, [0]
@@ -70,7 +68,7 @@ def owner(tensor: "Tensor", held: dict[str, int], eyes: Eyes) -> str:
 
 
 def matrix(
-    tensor: "Tensor",
+    tensor: Tensor,
     x: float,
     y: float,
     eyes: Eyes,
@@ -198,7 +196,7 @@ def _bands(x, y, width, height, chunk, future):
     return "".join(out)
 
 
-def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str:
+def small(tensor: Tensor, x: float, y: float, eyes: Eyes, scale: float) -> str:
     """A rank's own block in a small outline of the matrix."""
     width, height = size(tensor, scale)
     out = outline(x, y, width, height, "muted", 0.8)
@@ -206,7 +204,7 @@ def small(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> str
     return out + rect(*box, tensor.kind, SHEER * bool(tensor.partial))
 
 
-def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
+def own(tensor: Tensor, x: float, y: float, eyes: Eyes, scale: float) -> Box:
     """(x, y, width, height) of a rank's own block of a matrix whose top left corner is (x, y)."""
     box = [x, y, *size(tensor, scale)]
     for index, dim in ((0, tensor.cols), (1, tensor.rows)):
@@ -221,7 +219,7 @@ def own(tensor: "Tensor", x: float, y: float, eyes: Eyes, scale: float) -> Box:
 
 
 # -- the matrices of a frame -----------------------------------------------------------------------
-def matrices(frame: "Frame", eyes: Eyes) -> str:
+def matrices(frame: Frame, eyes: Eyes) -> str:
     """The product, and beside it the collective in flight meanwhile; or the collective alone; as
     large as there is room."""
     tensors = frame.product + frame.moving
@@ -312,7 +310,7 @@ LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
 class CellGrid:
     """Where the cells stand: the first of two axes runs down, the last one across."""
 
-    def __init__(self, mesh: "Mesh", x: float, y: float):
+    def __init__(self, mesh: Mesh, x: float, y: float):
         self.mesh, self.x, self.y = mesh, x, y
         *down, across = mesh.shape
         self.rows, self.columns = (down or [1])[0], across
@@ -336,7 +334,7 @@ class CellGrid:
         return x + self.width / 2, y + self.height / 2
 
 
-def ranks(frame: "Frame", grid: CellGrid, eyes: Eyes) -> str:
+def ranks(frame: Frame, grid: CellGrid, eyes: Eyes) -> str:
     """All cells, the rings of the groups behind them, the names of the axes."""
     out = [_names(grid, eyes)]
     if frame.move:
@@ -426,8 +424,8 @@ def _cell(rank, frame, grid, eyes):
 
 
 def spread(
-    tensors: "Sequence[Tensor]", x: float, y: float, width: float, height: float
-) -> "list[tuple[Tensor, float, float, float]]":
+    tensors: Sequence[Tensor], x: float, y: float, width: float, height: float
+) -> list[tuple[Tensor, float, float, float]]:
     """[(tensor, x, y, scale)] side by side, or one below the other, in a field of a cell; nothing
     where there is no room."""
     along = 1 if width < 40 < height else 0
@@ -446,13 +444,13 @@ def spread(
 
 
 # -- notation --------------------------------------------------------------------------------------
-def notation(tensor: "Tensor", keys: dict[str, str]) -> str:
+def notation(tensor: Tensor, keys: dict[str, str]) -> str:
     """X[T, H_d2] as SVG tspans, axes small and in their ink."""
     dims = ", ".join(_dim(dim, keys) for dim in (tensor.rows, tensor.cols))
     return f"{escape(tensor.name)}[{dims}]"
 
 
-def plain(tensor: "Tensor") -> str:
+def plain(tensor: Tensor) -> str:
     """X[T, H_d2] as text."""
     dims = ", ".join(
         d.letters + (f"_{joined(d.axes, d.axes)}" if d.axes else "")

@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tpviz.cluster import Cluster
 from tpviz.core import charts
 
 from .chart_svg import LEGIBLE, chart_svg
@@ -17,8 +18,6 @@ from .svg import amount, image, seconds
 
 __all__ = ["LEGIBLE", "calibration_scene", "calibration_svg", "describe", "image", "to_table"]
 
-if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
 
 MARKERS = {
     "all_reduce": "circle",
@@ -39,7 +38,7 @@ FITS = {
 def calibration_scene(
     points: Sequence[dict[str, Any]],
     fits: Mapping[Any, tuple[float, float]],
-    cluster: "Cluster",
+    cluster: Cluster,
     badge: str,
     hosts: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from html import escape
 from itertools import groupby
 from operator import itemgetter
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tpviz.core.checks import one_of
 from tpviz.core.inks import axis_keys, phase_key
+from tpviz.core.trace import Trace
 from tpviz.core.trace.steps import median_step
 
 from .lanes import Axis, bars, inset, mark, outlines, spans
@@ -39,9 +40,6 @@ from .svg import image as image  # of what shows it
 from .timeline import lane_svg, marks, placed, scopes, timeline_scene
 from .tokens import INKS
 
-if TYPE_CHECKING:
-    from tpviz.core.trace import Trace
-
 INK_OF_PART = {
     "compute": ("other", "solid"),
     "bandwidth wait": ("exposed", "hatch"),
@@ -57,8 +55,8 @@ INK_OF_PART = {
 
 def comparison_scene(
     prediction: Any,
-    simulated: "Trace",
-    measured: "Trace | None",
+    simulated: Trace,
+    measured: Trace | None,
     residual: Any,
     ranks: Iterable[int] | None = None,
     title: str = "",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpviz.core.inks import axis_keys
 from tpviz.core.mesh import Mesh
+from tpviz.views.films.captions import Frame
 
 from . import blocks
 from .blocks import (
@@ -35,7 +36,6 @@ from .svg import FILM, clickable, outline, pattern_defs, rect, text
 
 if TYPE_CHECKING:
     from tpviz.schemes.axonn.strategy import AxoNN
-    from tpviz.views.films.captions import Frame
 
 
 def grid_scene(story: Story, rank: int = 0) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def cube(place: Cube, eyes: Eyes) -> str:
     return "".join(out + [_cell(rank, place, eyes) for rank in range(eyes.mesh.size)])
 
 
-def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
+def moment(frame: Frame, place: Cube, eyes: Eyes) -> str:
     """The parts that differ by frame: communicating groups, all-gathers and reduce-scatters."""
     out, moved = "", frame.move.axis if frame.move else ""
     if frame.in_flight and moved != "z":
@@ -204,7 +204,7 @@ def moment(frame: "Frame", place: Cube, eyes: Eyes) -> str:
     return f"<g pointer-events='none'>{out}</g>"
 
 
-def holdings(frame: "Frame", place: Cube) -> str:
+def holdings(frame: Frame, place: Cube) -> str:
     """Every rank's own block of the result in the picture, in a small outline; one path a kind,
     for there are many."""
     outlines, filled = "", {}

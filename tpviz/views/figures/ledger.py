@@ -1,19 +1,16 @@
 """The ledger of a formula beside the measured one, with a tick where they are equal."""
 
 from html import escape
-from typing import TYPE_CHECKING
 
 from tpviz.core.tables import grouped, html_table
+from tpviz.core.trace.ledger import Ledger
 
 from .svg import scrolled
-
-if TYPE_CHECKING:
-    from tpviz.core.trace.ledger import Ledger
 
 KEY, NUMBERS = ("axis", "collective", "phase"), ("count", "payload bytes", "wire bytes")
 
 
-def ledger_table(expected: "Ledger", measured: "Ledger | None" = None) -> list[list[str]]:
+def ledger_table(expected: Ledger, measured: Ledger | None = None) -> list[list[str]]:
     """Rows of strings, header first. measured None: not measured yet, and without columns."""
     formula, seen = ({row[:3]: row[3:] for row in led or ()} for led in (expected, measured))
     if measured is None:
@@ -31,7 +28,7 @@ def _number(values, i):
     return f"{values[i]:.10g}" if values else "0"
 
 
-def ledger_html(expected: "Ledger", measured: "Ledger | None" = None, hint: str = "") -> str:
+def ledger_html(expected: Ledger, measured: Ledger | None = None, hint: str = "") -> str:
     """The table as HTML under a line that says whether formula and measurement agree. hint : what
     to do for a measurement where there is none."""
     head, *rows = ledger_table(expected, measured)

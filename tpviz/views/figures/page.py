@@ -14,17 +14,15 @@ from itertools import product
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tpviz.core.mesh import Mesh
+from tpviz.core.trace import Trace
 
 from .assets import module, stylesheet
 from .mesh import MAX_RANKS, check_ownership, find_parameter, mesh_scene, mesh_svg
 from .svg import clean, scrolled
 from .timeline import describe, timeline_scene, timeline_svg
-
-if TYPE_CHECKING:
-    from tpviz.core.trace import Trace
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -52,7 +50,7 @@ pre, .tpv-picture { overflow-x: auto; } .tpv-place { margin-top: 14px; }
 
 def write_page(
     path: str | Path,
-    trace: "Trace",
+    trace: Trace,
     mesh: Mesh | None = None,
     title: str = "tpviz",
     sections: Iterable[tuple[str, str]] = (),
@@ -66,7 +64,7 @@ def write_page(
 
 
 def page(
-    trace: "Trace",
+    trace: Trace,
     mesh: Mesh | None = None,
     title: str = "tpviz",
     sections: Iterable[tuple[str, str]] = (),

@@ -5,7 +5,9 @@ Panels and their description in words: `schedule_words`; their lanes: `schedule_
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tpviz.core.schedules import Schedule
 
 from .lanes import play_head, window, zoomable
 from .legend import keyed, legend
@@ -24,9 +26,6 @@ from .svg import (
     wrapped,
 )
 from .tokens import INKS
-
-if TYPE_CHECKING:
-    from tpviz.core.schedules import Schedule
 
 __all__ = ["check", "schedule_detail", "schedule_scene", "schedule_svg", "to_table"]
 
@@ -95,7 +94,7 @@ def opening(panels: Sequence[SchedulePanel], times: Sequence[float]) -> int:
     return next(i for i, time in enumerate(times) if time > begun)
 
 
-def check(schedule: "Schedule") -> None:
+def check(schedule: Schedule) -> None:
     """Raise ``ValueError`` if the picture would not be legible."""
     if schedule.ranks > MAX_RANKS:
         raise ValueError(
@@ -211,7 +210,7 @@ def gathered(common: str) -> str:
 
 
 # -- a schedule that cannot run --------------------------------------------------------------------
-def faults_scene(schedule: "Schedule", faults: Sequence[str]) -> dict[str, Any]:
+def faults_scene(schedule: Schedule, faults: Sequence[str]) -> dict[str, Any]:
     """A scene as `schedule_scene` gives, without lanes: ``summary`` lists the errors.
 
     faults : sentences; the picture is the schedule as it was written.

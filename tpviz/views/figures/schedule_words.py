@@ -9,16 +9,14 @@ times are simulated, in the unit of the durations given; the closed form stands 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+from tpviz.cluster.clock.cost import Memory
+from tpviz.core.schedules import ScheduleTimes
+from tpviz.core.schedules.order import Step
+from tpviz.core.trace.pipeline import Measured
 
 from .svg import amount, seconds
 from .tokens import INKS
-
-if TYPE_CHECKING:
-    from tpviz.cluster.clock.cost import Memory
-    from tpviz.core.schedules import ScheduleTimes
-    from tpviz.core.schedules.order import Step
-    from tpviz.core.trace.pipeline import Measured
 
 DOES = {
     "F": "forward",
@@ -46,11 +44,11 @@ class SchedulePanel:
     or () where bytes are not known.
     """
 
-    timeline: "ScheduleTimes"
+    timeline: ScheduleTimes
     recompute: tuple[float, ...]
     formula: tuple[float, Sequence[float]] | None = None
-    memory: "tuple[Memory, ...]" = ()
-    measured: "Measured | None" = None
+    memory: tuple[Memory, ...] = ()
+    measured: Measured | None = None
     sizes: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -114,7 +112,7 @@ class SchedulePanel:
 
 
 def weighed(
-    timeline: "ScheduleTimes", rank: int, sizes: Sequence[tuple[int, int]]
+    timeline: ScheduleTimes, rank: int, sizes: Sequence[tuple[int, int]]
 ) -> list[tuple[float, int, int]]:
     """`ScheduleTimes.held` in bytes; sizes : as those of a `SchedulePanel`."""
     changes = {}
@@ -143,7 +141,7 @@ def peak(strip: Iterable[tuple[float, int, int]]) -> int:
     return max((whole + kept for _, whole, kept in strip), default=0)
 
 
-def halves(timeline: "ScheduleTimes", rank: int) -> dict[int, int]:
+def halves(timeline: ScheduleTimes, rank: int) -> dict[int, int]:
     """{index: 1 or 2} of actions drawn as the upper or lower half of a lane."""
     pairs = sorted(timeline.schedule.pairs) if timeline.overlapped else ()
     return {index + i: i + 1 for r, index in pairs if r == rank for i in (0, 1)}
@@ -160,7 +158,7 @@ def share(idle: Sequence[float], makespan: float) -> str:
 
 
 # -- what a rank does, and what it waits for -------------------------------------------------------
-def spans(timeline: "ScheduleTimes", rank: int) -> Iterator[tuple[float, float, int, bool]]:
+def spans(timeline: ScheduleTimes, rank: int) -> Iterator[tuple[float, float, int, bool]]:
     """(start, end, index, busy) of a rank's actions and idle times, in order; index is the
     action's, while idle that of the next. What takes no time is left out; an overlapped pair is
     one."""
@@ -213,7 +211,7 @@ def words(panel: SchedulePanel, rank: int, unit: str) -> list[str]:
     return sentences
 
 
-def together(timeline: "ScheduleTimes", rank: int, index: int) -> range:
+def together(timeline: ScheduleTimes, rank: int, index: int) -> range:
     """The indices of an action and, if it is the first of an overlapped pair, of the other."""
     paired = timeline.overlapped and (rank, index) in timeline.schedule.pairs
     return range(index, index + 1 + paired)
@@ -237,7 +235,7 @@ def _reason(timeline, rank, index, before, unit):
     return f"{after}; {what} arrived at {say(there, unit)}", what
 
 
-def awaited(timeline: "ScheduleTimes", rank: int, index: int) -> "tuple[float, Step | None, float]":
+def awaited(timeline: ScheduleTimes, rank: int, index: int) -> tuple[float, Step | None, float]:
     """(when the last input of an action, or a pair, arrives, the `Step` that made it, when it was
     made); the step is None where it waits for nothing."""
     return max(_arrival(timeline, rank, i) for i in together(timeline, rank, index))

@@ -8,16 +8,14 @@ Nothing here loops over events, so that a million take a second.
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tpviz.core.trace import Trace
 from tpviz.core.trace.analyses import idle_spans, merge, subtract
 
 from .svg import seconds
-
-if TYPE_CHECKING:
-    from tpviz.core.trace import Trace
 
 BARS = 20_000
 TEXT_COLUMNS = ("name", "phase", "layer", "members")
@@ -34,7 +32,7 @@ class Bars:
 
     def __init__(
         self,
-        trace: "Trace",
+        trace: Trace,
         rows: np.ndarray,
         lane: np.ndarray,
         key: np.ndarray,

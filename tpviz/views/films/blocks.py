@@ -6,23 +6,20 @@ hand. No torch.
 """
 
 from math import prod
-from typing import TYPE_CHECKING
 
 from tpviz.core.step import Chunks, Collective, Overlapped, PairInChunks
+from tpviz.core.workload import GPT
+from tpviz.schemes.grid.layout import Layout
 from tpviz.schemes.grid.step import pieces
 
 from . import captions as say
 from .captions import Dim, Frame, Tensor, exchanged, multiplied, verb, words_of
 
-if TYPE_CHECKING:
-    from tpviz.core.workload import GPT
-    from tpviz.schemes.grid.layout import Layout
-
 LIKE = 4
 """From one chunk more than this on, those in the middle share a frame."""
 
 
-def block_frames(at: "Layout", w: "GPT") -> list[Frame]:
+def block_frames(at: Layout, w: GPT) -> list[Frame]:
     """The `Frame` list of one block, forward and backward, for a `layout.Layout`."""
     film = _BlocksFilm(at, w)
     film.forward()

@@ -9,10 +9,9 @@ feature by output feature, so that a shard over z is a run of output features: `
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from tpviz.core.step import Collective, Kernel
+from tpviz.core.step import Collective, Kernel
 
 
 class Dim(NamedTuple):
@@ -110,8 +109,8 @@ class Frame(NamedTuple):
     layer: str
     product: tuple[Tensor, ...] = ()
     moving: tuple[Tensor, ...] = ()
-    kernels: "tuple[Kernel, ...]" = ()
-    moves: "tuple[Collective, ...]" = ()
+    kernels: tuple[Kernel, ...] = ()
+    moves: tuple[Collective, ...] = ()
     chunk: tuple[int, ...] = ()
     moved_chunk: tuple[int, ...] = ()
     line: tuple[Tensor | str, ...] = ()
@@ -134,12 +133,12 @@ class Frame(NamedTuple):
         return self.product, self.moving
 
     @property
-    def move(self) -> "Collective | None":
+    def move(self) -> Collective | None:
         """The collective shown, or None."""
         return self.moves[0] if self.moves else None
 
 
-def multiplied(left: Tensor, right: Tensor, result: Tensor, *kernels: "Kernel") -> dict[str, Any]:
+def multiplied(left: Tensor, right: Tensor, result: Tensor, *kernels: Kernel) -> dict[str, Any]:
     """The fields of a `Frame` that shows only a GEMM."""
     return {
         "product": (left, right, result),
@@ -149,7 +148,7 @@ def multiplied(left: Tensor, right: Tensor, result: Tensor, *kernels: "Kernel") 
     }
 
 
-def exchanged(before: Tensor, move: "Collective", after: Tensor) -> dict[str, Any]:
+def exchanged(before: Tensor, move: Collective, after: Tensor) -> dict[str, Any]:
     """The fields of a `Frame` that shows only a collective."""
     return {
         "moving": (before, after),
@@ -159,12 +158,12 @@ def exchanged(before: Tensor, move: "Collective", after: Tensor) -> dict[str, An
     }
 
 
-def verb(move: "Collective") -> str:
+def verb(move: Collective) -> str:
     """ "→ all-reduce over d2"."""
     return f"→ {move.collective.replace('_', '-')} over {move.axis}"
 
 
-def words_of(move: "Collective") -> str:
+def words_of(move: Collective) -> str:
     """One or two sentences about a collective."""
     return SAID[move.collective].format(move.axis)
 

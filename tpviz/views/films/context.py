@@ -4,22 +4,20 @@ simulator's clock (`tpviz.cluster.clock.replay`), on which ranks do the operatio
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from tpviz.cluster import Cluster
 from tpviz.cluster.clock.program import Capture
 from tpviz.cluster.clock.replay import replay
 from tpviz.core.mesh import Mesh
 from tpviz.core.step import RING_SHIFT, Collective, Issue, Kernel, Simple, Wait, expanded
 from tpviz.core.trace import Event, Trace
 from tpviz.core.trace.members import members_text
+from tpviz.core.workload import GPT
 from tpviz.schemes.context.sequence import SequenceCut
-
-if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.core.workload import GPT
-    from tpviz.schemes.context.strategy import Context
+from tpviz.schemes.context.strategy import Context
 
 PHASES = ("forward", "backward")
 INSIDE = 1  # the step of Ulysses' film in which it computes
@@ -74,7 +72,7 @@ class AttentionFilm(NamedTuple):
         return 3 if self.cut.kind == "ulysses" else self.cut.cp
 
 
-def simulated(s: "Context", w: "GPT", cluster: "Cluster", phase: str = "forward") -> AttentionFilm:
+def simulated(s: Context, w: GPT, cluster: Cluster, phase: str = "forward") -> AttentionFilm:
     """The attention of one layer and microbatch, in a phase of `PHASES`, on a cluster: what
     `tpviz.simulate` gives for it. Ranks of a "ring" come to the first layer's backward one after
     another, as the other layers leave them."""
@@ -107,7 +105,7 @@ def positions_of(cut: SequenceCut, lengths: tuple[int, ...], rank: int) -> list[
 class _Rows(list[Event]):
     """The program of the rank at a place of the ring, in order, as a `Capture` has it."""
 
-    def __init__(self, cut: SequenceCut, ring: Sequence[int], place: int, w: "GPT"):
+    def __init__(self, cut: SequenceCut, ring: Sequence[int], place: int, w: GPT):
         super().__init__()
         self.cut, self.ring, self.place, self.w = cut, ring, place, w
         self.here: dict[str, Any] = {}

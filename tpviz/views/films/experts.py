@@ -10,15 +10,13 @@ Under a `tpviz.Routing` all ranks of ep choose alike, so one rank's numbers are 
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from tpviz.core.workload import GPT
 from tpviz.schemes.experts.cut import ExpertCut
-
-if TYPE_CHECKING:
-    from tpviz.core.workload import GPT
-    from tpviz.schemes.experts.strategy import Experts
+from tpviz.schemes.experts.strategy import Experts
 
 
 class ExpertFilm(NamedTuple):
@@ -26,7 +24,7 @@ class ExpertFilm(NamedTuple):
     sent : rows that it sends for them, under a capacity whole buffers, (E,)."""
 
     cut: ExpertCut
-    w: "GPT"
+    w: GPT
     chosen: np.ndarray
     sent: np.ndarray
 
@@ -71,7 +69,7 @@ class ExpertFilm(NamedTuple):
         return float(self.loads.max() / self.loads.mean())
 
 
-def routed(s: "Experts", w: "GPT") -> ExpertFilm:
+def routed(s: Experts, w: GPT) -> ExpertFilm:
     """The film of a strategy and a workload. Raises ``ValueError`` where they clash."""
     s.check(w)
     part = s.local(w)

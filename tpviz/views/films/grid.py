@@ -8,10 +8,11 @@ cut over data and z. No torch.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from tpviz.core.step import Collective, Overlapped, Part
+from tpviz.core.workload import GPT
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, num_local_parameters, parts
+from tpviz.schemes.axonn.strategy import AxoNN
 
 from .blocks import block_frames, in_hidden
 from .captions import (
@@ -28,12 +29,8 @@ from .captions import (
     exchanged,
 )
 
-if TYPE_CHECKING:
-    from tpviz.core.workload import GPT
-    from tpviz.schemes.axonn.strategy import AxoNN
 
-
-def grid_frames(s: "AxoNN", w: "GPT") -> list[Frame]:
+def grid_frames(s: AxoNN, w: GPT) -> list[Frame]:
     """The `Frame` list of one block in the middle of the model, for an `AxoNN`.
 
     Forward, backward, then the block's share of the gradient all-reduces at the end of a step. Of
@@ -271,7 +268,7 @@ def sharded(tensor: Tensor) -> Tensor:
     return tensor.cut("z", "cols")
 
 
-def all_four(tensor: Tensor, w: "GPT") -> Tensor:
+def all_four(tensor: Tensor, w: GPT) -> Tensor:
     """qkv's weight, or its gradient -> those of all four layers, side by side as one matrix.
 
     Each is cut over both axes of the plane, this one over qkv's.

@@ -10,10 +10,9 @@ A case sends as many bytes as the scheme. Group names and fused messages differ,
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from tpviz.schemes.axonn.strategy import AxoNN
+from tpviz.schemes.axonn.strategy import AxoNN
 
 
 class GridCase(NamedTuple):
@@ -25,23 +24,23 @@ class GridCase(NamedTuple):
     """
 
     name: str
-    is_reached: Callable[["AxoNN"], bool]
+    is_reached: Callable[[AxoNN], bool]
     what: str
     source: tuple[str, ...]
 
 
-def cases(strategy: "AxoNN") -> tuple[GridCase, ...]:
+def cases(strategy: AxoNN) -> tuple[GridCase, ...]:
     """The `GridCase`s that an `AxoNN` equals; none on most grids."""
     return tuple(case for case in KNOWN if case.is_reached(strategy))
 
 
-def larger(strategy: "AxoNN") -> str:
+def larger(strategy: AxoNN) -> str:
     """The axes of more than one rank, as a string in the order x, y, z, d (data)."""
     s = strategy
     return "".join(a for a, n in zip("xyzd", (s.x, s.y, s.z, s.data)) if n > 1)
 
 
-def kept(strategy: "AxoNN") -> bool:
+def kept(strategy: AxoNN) -> bool:
     """Whether gathered weights of the blocks stay from forward to backward."""
     return strategy.keep and strategy.recompute != "full"
 

@@ -1,11 +1,12 @@
 """The pictures of the planner: step time within its band, throughput, communication by axis."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tpviz.core.inks import axis_keys
 from tpviz.core.mesh import Mesh
-from tpviz.evidence.published.bands import IDEAL
+from tpviz.core.workload import GPT
+from tpviz.evidence.published.bands import IDEAL, Band
+from tpviz.schemes.strategy import Strategy
 from tpviz.verbs.predict import Prediction
 from tpviz.verbs.room import room
 from tpviz.verbs.why import foreign
@@ -36,11 +37,6 @@ from .pictures import (
     short_of_memory,
 )
 
-if TYPE_CHECKING:
-    from tpviz.core.workload import GPT
-    from tpviz.evidence.published.bands import Band
-    from tpviz.schemes.strategy import Strategy
-
 LETTERS = 64
 """Of a line."""
 UNKNOWN = (
@@ -49,7 +45,7 @@ UNKNOWN = (
 )
 
 
-def plan_svgs(p: Prediction, band: "Band | None", theme: str) -> list[str]:
+def plan_svgs(p: Prediction, band: Band | None, theme: str) -> list[str]:
     """The pictures of a plan: `numbers_svg`, its step in parts, `axes_svg`, and a rank's
     memory against the device's."""
     device, size = p.cluster.device, room(p.cluster, p.training)
@@ -60,7 +56,7 @@ def plan_svgs(p: Prediction, band: "Band | None", theme: str) -> list[str]:
     return [*drawn, memory_svg(p.memory(), size, device.name, theme)]
 
 
-def plan_html(p: Prediction, band: "Band | None", ranks: int) -> tuple[str, str]:
+def plan_html(p: Prediction, band: Band | None, ranks: int) -> tuple[str, str]:
     """(`plan_svgs` with what is wrong or odd about the plan, the table of its axes), as HTML.
     ranks : how many there are to use."""
     idle = ranks - p.strategy.world_size
@@ -70,7 +66,7 @@ def plan_html(p: Prediction, band: "Band | None", ranks: int) -> tuple[str, str]
     return short_of_memory(p) + drawn, axes_html(p, Mesh(p.strategy.axes))
 
 
-def plan_words(name: str, w: "GPT", on: str, framework: str, strategy: "Strategy") -> str:
+def plan_words(name: str, w: GPT, on: str, framework: str, strategy: Strategy) -> str:
     """A plan in a sentence. name : of the model; on : the number of GPUs, and which."""
     by = "ideal" if framework == IDEAL else f"as run by {framework}"
     return (
@@ -89,7 +85,7 @@ def figures(p: Prediction) -> list[str]:
     ]
 
 
-def numbers_svg(p: Prediction, band: "Band | None", theme: str = "page") -> str:
+def numbers_svg(p: Prediction, band: Band | None, theme: str = "page") -> str:
     """The step in large figures, throughput, and on a time axis the `Band` around the step."""
     step, words = p.step_time, " \N{MIDDLE DOT} ".join(figures(p))
     frame, width = badge(LEFT, 6, short_badge(p))

@@ -7,11 +7,12 @@ True
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from tpviz.cluster.scale import stands_for
 from tpviz.core.inks import MEMORY_KINDS
+from tpviz.core.mesh import Mesh
 from tpviz.core.tables import html_table, quiet
+from tpviz.verbs.predict import Prediction
 from tpviz.verbs.room import room
 from tpviz.views.figures.comparison import INK_OF_PART
 from tpviz.views.figures.svg import (
@@ -26,19 +27,13 @@ from tpviz.views.figures.svg import (
     ticks,
 )
 
-if TYPE_CHECKING:
-    from tpviz.core.mesh import Mesh
-    from tpviz.verbs.predict import Prediction
-
 COVERED = (
     "<p class='tpv-covered' style='margin:6px 0'><i>The prediction is covered until you guess "
     "(or skip the guess).</i></p>"
 )
 
 
-def model_html(
-    prediction: "Prediction", mesh: "Mesh", covered: bool = False
-) -> tuple[str, str, str]:
+def model_html(prediction: Prediction, mesh: Mesh, covered: bool = False) -> tuple[str, str, str]:
     """What `ModelPane` shows, as HTML: pictures of time and memory, a warning, `axes_html`."""
     drawn = COVERED * covered + "".join(map(scrolled, model_svgs(prediction, covered)))
     warning = short_of_memory(prediction)
@@ -47,7 +42,7 @@ def model_html(
     return drawn, warning, axes_html(prediction, mesh, covered)
 
 
-def model_svgs(prediction: "Prediction", covered: bool = False, theme: str = "page") -> list[str]:
+def model_svgs(prediction: Prediction, covered: bool = False, theme: str = "page") -> list[str]:
     """The pictures of its step, unless it is ``covered``, and of a rank's memory."""
     cluster, device = prediction.cluster, prediction.cluster.device
     step = parts_svg(prediction.parts, short_badge(prediction), cluster.slow_motion, theme)
@@ -55,12 +50,12 @@ def model_svgs(prediction: "Prediction", covered: bool = False, theme: str = "pa
     return [step] * (not covered) + [memory_svg(memory, device.memory, device.name, theme, scale)]
 
 
-def short_badge(prediction: "Prediction") -> str:
+def short_badge(prediction: Prediction) -> str:
     """Its badge where room is short: without what is out of the fitted range."""
     return "predicted, out of range" if prediction.outside else prediction.badge
 
 
-def short_of_memory(p: "Prediction") -> str:
+def short_of_memory(p: Prediction) -> str:
     """`memory_warning` of a prediction."""
     name = p.cluster.device.name
     return memory_warning(p.memory().total, room(p.cluster, p.training), name)
@@ -86,7 +81,7 @@ def message(words: str, colour: str = "#D55E00") -> str:
     )
 
 
-def axes_table(prediction: "Prediction", mesh: "Mesh") -> list[list[str]]:
+def axes_table(prediction: Prediction, mesh: Mesh) -> list[list[str]]:
     """Rows of strings, header first: per mesh axis its link and the bytes of a step, full speed."""
     slow = prediction.cluster.slow_motion
     rows = [["axis", "ranks", "link", "hop", "sent", "exposed", "hidden"]]
@@ -105,7 +100,7 @@ def axes_table(prediction: "Prediction", mesh: "Mesh") -> list[list[str]]:
     return rows
 
 
-def axes_html(prediction: "Prediction", mesh: "Mesh", covered: bool = False) -> str:
+def axes_html(prediction: Prediction, mesh: Mesh, covered: bool = False) -> str:
     """`axes_table` as HTML; ``covered`` leaves the times out."""
     rows = axes_table(prediction, mesh)
     return table_html([row[: len(row) - 2 * covered] for row in rows])

@@ -2,7 +2,6 @@
 
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from tpviz import clusters, models
 from tpviz.cluster import Cluster
@@ -11,11 +10,9 @@ from tpviz.core.checks import one_of
 from tpviz.core.workload import GPT
 from tpviz.evidence.published.adapter import fabric_of
 from tpviz.evidence.published.bands import IDEAL
+from tpviz.schemes.strategy import Strategy
 from tpviz.verbs.room import USUAL, Training
 from tpviz.verbs.written import cell
-
-if TYPE_CHECKING:
-    from tpviz.schemes.strategy import Strategy
 
 BATCH = 1 << 22
 """Tokens of a step of a model chosen by name: Llama 2's 4M (Touvron et al. 2023, arXiv 2307.09288,
@@ -75,7 +72,7 @@ def cluster_for(gpu: str, gpus: int, framework: str) -> Cluster:
 def plan_cell(
     model: str,
     workload: GPT,
-    strategy: "Strategy",
+    strategy: Strategy,
     training: Training,
     *,
     gpus: int,

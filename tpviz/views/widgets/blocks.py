@@ -5,20 +5,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.schemes.atp.strategy import ATP
 from tpviz.schemes.megatron.strategy import Megatron
+from tpviz.schemes.strategy import Strategy
 from tpviz.views.figures import blocks as figure
 from tpviz.views.films.blocks import block_frames
 
 from .base import Film, Framed, named
 from .knobs import Knobs, slider
-
-if TYPE_CHECKING:
-    from tpviz.schemes.strategy import Strategy
 
 MOST = 8
 """Ranks in the menu of meshes; a strategy passed in may have up to 16."""
@@ -61,7 +59,7 @@ class BlockSteps(Film):
         return f"{self.scene['about']}, rank {self.rank}, {self.scene['captions'][self.step]}"
 
 
-def story(strategy: "Strategy", workload: GPT) -> figure.Story:
+def story(strategy: Strategy, workload: GPT) -> figure.Story:
     """The `tpviz.views.figures.blocks.Story` of a strategy.
 
     Raises ValueError on another strategy than ATP and Megatron, and on sizes that clash.
@@ -118,7 +116,7 @@ class BlocksView(Framed):
     @named()
     def __init__(
         self,
-        strategy: "Strategy | None" = None,
+        strategy: Strategy | None = None,
         workload: GPT | None = None,
         rank: int = 0,
         *,

@@ -4,9 +4,10 @@
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tpviz import clusters
+from tpviz.cluster import Cluster
+from tpviz.core.trace import Trace
 from tpviz.core.workload import GPT
 from tpviz.schemes.context.sequence import KINDS
 from tpviz.schemes.context.strategy import Context
@@ -16,10 +17,6 @@ from tpviz.views.films.context import PHASES, AttentionFilm, simulated, traced
 
 from .base import Film, Framed, named
 from .knobs import Knobs, control
-
-if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.core.trace import Trace
 
 NONE = "none"
 WORKLOAD = GPT(
@@ -56,7 +53,7 @@ class ContextView(Framed):
         self,
         strategy: Context | None = None,
         workload: GPT | None = None,
-        cluster: "Cluster | None" = None,
+        cluster: Cluster | None = None,
         *,
         against: str = "ring",
         phase: str = "forward",
@@ -111,7 +108,7 @@ class ContextView(Framed):
             return traced(self._measured[0], strategy.sequence, phase, strategy.axes)
         return simulated(strategy, w, self.cluster, phase)
 
-    def measured(self, trace: "Trace | None") -> None:
+    def measured(self, trace: Trace | None) -> None:
         """Draw the times of a trace where knobs stand as they do now: of a run, of a simulation, or
         of a program that `tpviz.record` saw, on as many ranks; None takes them away.
 

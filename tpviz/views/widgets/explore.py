@@ -9,9 +9,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tpviz.cluster import Cluster
 from tpviz.core.mesh import Mesh
+from tpviz.core.trace import Trace
 from tpviz.core.workload import GPT
 from tpviz.ranks.most import check_world_size, max_ranks
 from tpviz.schemes.strategy import Strategy
@@ -31,10 +33,6 @@ from .panel import Panel
 from .pins import PinnedPlan
 from .results import RunOutcome, run
 from .setting import HERE, Configuration, check_cluster, read
-
-if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.core.trace import Trace
 
 
 class Explore(Fitted, Panel):
@@ -58,10 +56,10 @@ class Explore(Fitted, Panel):
     def __init__(
         self,
         workload: GPT | None = None,
-        cluster: "Cluster | None" = None,
+        cluster: Cluster | None = None,
         *,
         strategy: Strategy | None = None,
-        runner: "Callable[..., Trace | RunOutcome] | None" = None,
+        runner: Callable[..., Trace | RunOutcome] | None = None,
         **unknown: Any,
     ):
         check_names("explore", unknown, ["workload", "cluster", "strategy", "runner"])
@@ -94,7 +92,7 @@ class Explore(Fitted, Panel):
         return self.choice and self.choice.strategy
 
     @property
-    def trace(self) -> "Trace | None":
+    def trace(self) -> Trace | None:
         """The trace of the last successful run, or None."""
         return self.outcome and self.outcome.trace
 
@@ -314,7 +312,7 @@ def _place(choice: Configuration) -> str:
     return choice.cluster.name if choice.cluster else HERE
 
 
-def check_ranks(strategy: Strategy, cluster: "Cluster | None") -> None:
+def check_ranks(strategy: Strategy, cluster: Cluster | None) -> None:
     """Raise ``ValueError`` where a strategy has more ranks than there may be."""
     if cluster is None:
         check_world_size(strategy.world_size)

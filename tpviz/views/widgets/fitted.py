@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets
 
 from tpviz.core.here import thread_time
+from tpviz.core.workload import GPT
 from tpviz.ranks.bar import viewer
 from tpviz.schemes import strategies
 from tpviz.schemes.grid.tensor import WholeBlocks
@@ -24,9 +25,6 @@ from .base import check_sweep, shown
 from .job import Latest
 from .knobs import Knobs
 from .still import Still
-
-if TYPE_CHECKING:
-    from tpviz.core.workload import GPT
 
 
 class Fitted(Still):
@@ -57,7 +55,7 @@ class Fitted(Still):
         def _state_at(self, values: dict[str, Any]) -> dict[str, Any]: ...
         def _heading(self) -> str: ...
 
-    def usual_between(self, workload: "GPT") -> tuple[Strategy, ...]:
+    def usual_between(self, workload: GPT) -> tuple[Strategy, ...]:
         """Factors between a strategy and data parallelism that have knobs though none was given."""
         return ()
 
@@ -89,9 +87,7 @@ class Fitted(Still):
                     box.observe(lambda change, name=name: self._turn(name), "value")
         self._moved()
 
-    def _fitting_of(
-        self, workload: "GPT", inner: Strategy, outer: Any, between: Any, placement: str
-    ):
+    def _fitting_of(self, workload: GPT, inner: Strategy, outer: Any, between: Any, placement: str):
         return Fitting(workload, inner, outer, self.most_ranks(), (), between, placement)
 
     @property

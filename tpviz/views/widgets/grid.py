@@ -3,8 +3,7 @@
 >>> view = GridView(tv.AxoNN(x=2, y=2, z=2), tv.GPT(), rank=5)      # doctest: +SKIP
 """
 
-from typing import TYPE_CHECKING
-
+from tpviz.core.workload import GPT
 from tpviz.schemes.axonn.strategy import AxoNN
 from tpviz.views.figures import grid as figure
 from tpviz.views.figures.blocks import Story
@@ -12,9 +11,6 @@ from tpviz.views.films.grid import grid_frames
 from tpviz.views.films.grid_cases import cases
 
 from .blocks import BlockSteps, BlocksView
-
-if TYPE_CHECKING:
-    from tpviz.core.workload import GPT
 
 UNSEEN = ("tune", "clip")
 """Knobs that change nothing in a block: not shown, they stay as the strategy has them."""
@@ -26,7 +22,7 @@ class GridSteps(BlockSteps):
     _figure, _scene_of = figure, staticmethod(figure.grid_scene)
 
 
-def story(strategy: AxoNN, workload: "GPT") -> Story:
+def story(strategy: AxoNN, workload: GPT) -> Story:
     """The `Story` of an `AxoNN`.
 
     Raises ValueError on another strategy, and on sizes that clash.

@@ -6,16 +6,14 @@
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import traitlets
 
+from tpviz.core.mesh import Mesh
 from tpviz.views.figures import mesh as figure
 
 from .base import View, named
-
-if TYPE_CHECKING:
-    from tpviz.core.mesh import Mesh
 
 
 class MeshView(View):
@@ -39,7 +37,7 @@ class MeshView(View):
     @named()
     def __init__(
         self,
-        mesh: "Mesh | None" = None,
+        mesh: Mesh | None = None,
         ownership: Sequence[dict[str, Any]] = (),
         title: str = "",
         badge: str = "",
@@ -50,7 +48,7 @@ class MeshView(View):
 
     def show(
         self,
-        mesh: "Mesh",
+        mesh: Mesh,
         ownership: Sequence[dict[str, Any]] = (),
         title: str = "",
         badge: str = "",

@@ -1,14 +1,10 @@
 """The model's pane of ``explore``: formulas for the current knobs. Runs nothing."""
 
-from typing import TYPE_CHECKING
-
 import ipywidgets
 
+from tpviz.core.mesh import Mesh
+from tpviz.verbs.predict import Prediction
 from tpviz.views.plans.pictures import model_html
-
-if TYPE_CHECKING:
-    from tpviz.core.mesh import Mesh
-    from tpviz.verbs.predict import Prediction
 
 
 class ModelPane(ipywidgets.VBox):
@@ -25,7 +21,7 @@ class ModelPane(ipywidgets.VBox):
         self.picture.value = self.warning.value = self.axes.value = ""
         self.layout.display = "none"
 
-    def show(self, prediction: "Prediction", mesh: "Mesh", covered: bool = False) -> None:
+    def show(self, prediction: Prediction, mesh: Mesh, covered: bool = False) -> None:
         """Draw a `Prediction` of a strategy whose mesh this is; ``covered`` hides times."""
         pictures, warning, axes = model_html(prediction, mesh, covered)
         self.picture.value, self.warning.value, self.axes.value = pictures, warning, axes

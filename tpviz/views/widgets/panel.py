@@ -3,10 +3,11 @@
 import threading
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets
 
+from tpviz.cluster import Cluster
 from tpviz.core.mesh import Mesh
 from tpviz.views.figures.cluster import cluster_scene, cluster_svg
 from tpviz.views.figures.svg import scrolled
@@ -21,9 +22,6 @@ from .results import ResultsPane
 from .setting import Setting
 from .still import Still
 
-if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-
 STEPS = 3
 
 
@@ -34,7 +32,7 @@ class Panel(Still, ipywidgets.VBox):
     ``error`` is the message shown, or "".
     """
 
-    def __init__(self, names: Sequence[str], cluster: "Cluster | None", lock: threading.RLock):
+    def __init__(self, names: Sequence[str], cluster: Cluster | None, lock: threading.RLock):
         self.menu = ipywidgets.Dropdown(options=names, description="strategy", style=WIDE)
         self.knobs_box, self.gave = ipywidgets.VBox(), ipywidgets.HTML()
         self.setting, self.guesses = Setting(cluster), GuessPane(lock)
@@ -82,12 +80,12 @@ class Panel(Still, ipywidgets.VBox):
             boxes += [ipywidgets.HTML(f"<b>{words}</b>"), outer]
         self.knobs_box.children = [*boxes, ipywidgets.HTML("<b>the model and its batch</b>"), sizes]
 
-    def show_gave(self, gave: "Mapping[str, tuple[Any, Any]]") -> None:
+    def show_gave(self, gave: Mapping[str, tuple[Any, Any]]) -> None:
         """Say which knobs gave way to the one moved, {name: (before, after)}."""
         words = gave_words(gave)
         self.gave.value = f"<div aria-live='polite' style='line-height:1.4'>{escape(words)}</div>"
 
-    def show_cluster(self, cluster: "Cluster | None", mesh: Mesh) -> None:
+    def show_cluster(self, cluster: Cluster | None, mesh: Mesh) -> None:
         """The cluster with the mesh laid on it, and the traffic of the axis chosen; None hides."""
         self.cluster_box.layout.display = "none" if cluster is None else ""
         if cluster is None:

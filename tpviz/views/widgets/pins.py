@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import ipywidgets
 
 from tpviz.core.tables import html_table, show_bytes, show_seconds
+from tpviz.verbs.predict import Prediction
 from tpviz.views.figures.svg import scrolled
 from tpviz.views.plans.fitting import ModelSizes
 
-if TYPE_CHECKING:
-    from tpviz.verbs.predict import Prediction
-
-    from .setting import Configuration
+from .setting import Configuration
 
 MOST = 2
 BYTES = "bytes sent by a rank", "memory of a rank"
@@ -22,8 +20,8 @@ BYTES = "bytes sent by a rank", "memory of a rank"
 class PinnedPlan(NamedTuple):
     """A `Configuration`, and its `Prediction` where it is on a cluster."""
 
-    choice: "Configuration"
-    prediction: "Prediction | None" = None
+    choice: Configuration
+    prediction: Prediction | None = None
 
     def numbers(self, measured: float | None = None) -> dict[str, tuple[float, str]]:
         """{quantity: (number, its words)} at full speed. measured : seconds of its step."""
@@ -49,7 +47,7 @@ class PinnedPlan(NamedTuple):
 def side_by_side(
     first: PinnedPlan,
     second: PinnedPlan,
-    step_of: Callable[["Configuration"], float | None],
+    step_of: Callable[[Configuration], float | None],
     names: tuple[str, str],
 ) -> list[list[str]]:
     """Rows of strings, header first: what two plans are, their numbers, and the second's difference
@@ -84,7 +82,7 @@ class PinsPane(ipywidgets.VBox):
     step_of : `Configuration` -> seconds of its measured step, None where it was not run.
     """
 
-    def __init__(self, step_of: "Callable[[Configuration], float | None]"):
+    def __init__(self, step_of: Callable[[Configuration], float | None]):
         self.button = ipywidgets.Button(
             description="Pin this plan", icon="thumb-tack", tooltip="keep it, to compare others"
         )

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import traitlets
 
 from tpviz.schemes.merak.strategy import Merak
-from tpviz.verbs.predict import predict
+from tpviz.schemes.strategy import Strategy
+from tpviz.verbs.predict import Prediction, predict
+from tpviz.verbs.ranking import Row
 from tpviz.verbs.room import room
 from tpviz.verbs.space import cells, usual
 from tpviz.views.figures import plan_map as figure
@@ -16,11 +18,6 @@ from tpviz.views.figures.svg import amount, seconds
 from .base import View, named, shown
 from .job import Job, Working
 from .plans import PlansAsked
-
-if TYPE_CHECKING:
-    from tpviz.schemes.strategy import Strategy
-    from tpviz.verbs.predict import Prediction
-    from tpviz.verbs.ranking import Row
 
 MOST = 160
 """Dots: the plans that people run, then others of the space, evenly."""
@@ -37,14 +34,14 @@ class PlanMap(Working, View):
     picked = traitlets.Int(-1).tag(sync=True)
 
     @named()
-    def __init__(self, take: "Callable[[Strategy], Any]"):
+    def __init__(self, take: Callable[[Strategy], Any]):
         super().__init__()
         self._take, self._chosen, self._around = take, None, None
         self._for: PlansAsked | None = None
         self.plans: list[tuple[Strategy, figure.PlanDot]] = []
         self.observe(self._clicked, "picked")
 
-    def show(self, prediction: "Prediction", around: Sequence[float] | None = None) -> None:
+    def show(self, prediction: Prediction, around: Sequence[float] | None = None) -> None:
         """Choose a plan. around : seconds from which to which runs like it took."""
         with self._lock:
             self._chosen, self._around = prediction, around
@@ -64,7 +61,7 @@ class PlanMap(Working, View):
         if error is None and not stopped:
             self._more(result)
 
-    def add(self, found: "Sequence[Row]") -> None:
+    def add(self, found: Sequence[Row]) -> None:
         """Show the plans of a search, for the same question, with the others."""
         self._more([(row.strategy, dot_of(row.prediction)) for row in found])
 
@@ -125,7 +122,7 @@ class PlanMap(Working, View):
         return f"{len(self.plans)} plans" if self.plans else "no other plans"
 
 
-def dot_of(prediction: "Prediction") -> figure.PlanDot:
+def dot_of(prediction: Prediction) -> figure.PlanDot:
     """The dot of a predicted plan."""
     strategy = prediction.strategy
     kind = figure.kind_of(strategy.axes)
@@ -133,7 +130,7 @@ def dot_of(prediction: "Prediction") -> figure.PlanDot:
     return figure.PlanDot(strategy.short, kind, prediction.step_time, memory)
 
 
-def _predicted(asked: PlansAsked) -> "Iterator[tuple[Strategy, figure.PlanDot]]":
+def _predicted(asked: PlansAsked) -> Iterator[tuple[Strategy, figure.PlanDot]]:
     """Plans that people run, then others, each with its dot; those without a formula are left
     out."""
     w, cluster, ranks, training = asked

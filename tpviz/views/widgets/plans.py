@@ -2,25 +2,23 @@
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import ipywidgets
 
+from tpviz.cluster import Cluster
 from tpviz.core.tables import show_apart, show_bytes
+from tpviz.core.workload import GPT
 from tpviz.ranks.bar import ProgressView
+from tpviz.schemes.strategy import Strategy
 from tpviz.verbs.ranking import Row, Search, plans, same_words
+from tpviz.verbs.room import Training
 from tpviz.verbs.search import search
 from tpviz.verbs.why import left_out
 from tpviz.views.plans.fields import small_html
 
 from .base import shown
 from .job import Job, Working
-
-if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.core.workload import GPT
-    from tpviz.schemes.strategy import Strategy
-    from tpviz.verbs.room import Training
 
 MOST = 8
 HELP = (
@@ -32,10 +30,10 @@ HELP = (
 class PlansAsked(NamedTuple):
     """What plans are searched for."""
 
-    workload: "GPT"
-    cluster: "Cluster"
+    workload: GPT
+    cluster: Cluster
     world_size: int
-    training: "Training | None" = None
+    training: Training | None = None
 
 
 class PlansPane(Working, ipywidgets.VBox):
@@ -49,7 +47,7 @@ class PlansPane(Working, ipywidgets.VBox):
 
     def __init__(
         self,
-        take: "Callable[[Strategy], Any]",
+        take: Callable[[Strategy], Any],
         show_error: Callable[[Any], Any],
         add: Callable[[list[Row]], Any],
     ):
@@ -145,7 +143,7 @@ class PlansPane(Working, ipywidgets.VBox):
         self.box.layout.display = "" if labels else "none"
         self._add(self.rows)
 
-    def to_table(self, found: "list[list[Row]] | None" = None) -> list[list[str]]:
+    def to_table(self, found: list[list[Row]] | None = None) -> list[list[str]]:
         """Rows of strings, header first: of plans, or of those listed."""
         found = [[row] for row in self.rows] if found is None else found
         times = show_apart(plan[0].step_time for plan in found)

@@ -9,25 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
+from tpviz.cluster import Cluster
+from tpviz.cluster.clock.program import Capture
 from tpviz.core.trace import Trace, faithful
 from tpviz.core.trace.steps import median_step
+from tpviz.core.workload import GPT
 from tpviz.ranks.most import max_ranks
+from tpviz.schemes.strategy import Strategy
+from tpviz.verbs.predict import Prediction
 from tpviz.views.figures.losses import losses_svg
 from tpviz.views.figures.svg import fitted, scrolled
 from tpviz.views.plans.pictures import message, table_html
 
-from .guess import Reveal
+from .guess import Guess, Reveal
 from .timeline import Timeline
 
 if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.cluster.clock.program import Capture
-    from tpviz.core.workload import GPT
-    from tpviz.schemes.strategy import Strategy
     from tpviz.verbs.compare import Comparison
-    from tpviz.verbs.predict import Prediction
-
-    from .guess import Guess
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,9 @@ class RunOutcome:
 
 
 def run(
-    strategy: "Strategy",
-    workload: "GPT",
-    cluster: "Cluster | None",
+    strategy: Strategy,
+    workload: GPT,
+    cluster: Cluster | None,
     *,
     steps: int,
     progress: Callable[..., Any],
@@ -94,10 +92,10 @@ def run(
 
 
 def compared(
-    prediction: "Prediction",
+    prediction: Prediction,
     simulated: Trace | None,
     measured: Trace | None,
-    capture: "Capture | None" = None,
+    capture: Capture | None = None,
 ) -> "tuple[Comparison | None, str]":
     """(`Comparison`, "") with its residual worked out, or (None, why there is none)."""
     from tpviz.verbs.compare import Comparison
@@ -111,7 +109,7 @@ def compared(
 
 
 def reveals(
-    guesses: "Mapping[str, Guess]", prediction: "Prediction | None", outcome: RunOutcome
+    guesses: Mapping[str, Guess], prediction: Prediction | None, outcome: RunOutcome
 ) -> dict[str, Reveal]:
     """{quantity: `Reveal`}: guess (where there is one), formula (None: not on a cluster),
     simulation and measurement."""
@@ -178,7 +176,7 @@ class ResultsPane(ipywidgets.VBox):
         super().__init__([*above, self.which, self.timeline, self.losses])
 
     def show(
-        self, outcome: RunOutcome, prediction: "Prediction | None", guesses: "Mapping[str, Guess]"
+        self, outcome: RunOutcome, prediction: Prediction | None, guesses: Mapping[str, Guess]
     ) -> None:
         """Show an `RunOutcome`. prediction: None where it was not on a cluster."""
         self._outcome, self.timeline.layout.display = outcome, ""

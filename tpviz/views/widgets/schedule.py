@@ -6,23 +6,20 @@
 
 from bisect import bisect_left
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import traitlets
 
-from tpviz.core.schedules import schedule_errors
+from tpviz.cluster import Cluster
+from tpviz.core.schedules import Schedule, schedule_errors
+from tpviz.core.trace import Trace
+from tpviz.core.workload import GPT
+from tpviz.schemes.merak.strategy import Merak
 from tpviz.views.figures import schedule as figure
 from tpviz.views.figures.schedule_words import compared
 
 from .base import Detailed, Framed, named
 from .schedule_sources import NONE, ScheduleScene, ScheduleSizes, source_of
-
-if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.core.schedules import Schedule
-    from tpviz.core.trace import Trace
-    from tpviz.core.workload import GPT
-    from tpviz.schemes.merak.strategy import Merak
 
 
 class ScheduleView(Framed):
@@ -53,9 +50,9 @@ class ScheduleView(Framed):
     @named(*(f.name for f in fields(ScheduleSizes)))
     def __init__(
         self,
-        schedule: "str | Schedule | Merak" = "shifted_critical_path",
-        workload: "GPT | None" = None,
-        cluster: "Cluster | None" = None,
+        schedule: str | Schedule | Merak = "shifted_critical_path",
+        workload: GPT | None = None,
+        cluster: Cluster | None = None,
         *,
         against: str = NONE,
         autoplay: bool = False,
@@ -75,7 +72,7 @@ class ScheduleView(Framed):
     def _made_with(self):
         return self.source.given()
 
-    def measured(self, trace: "Trace | None") -> None:
+    def measured(self, trace: Trace | None) -> None:
         """Draw a measured run under the simulated schedule; None takes it away.
 
         trace : the result of ``tv.run`` of this strategy. Where a knob makes it another strategy,
@@ -103,9 +100,9 @@ class ScheduleSteps(Detailed):
 
     kind, _svg, _part = "schedule", staticmethod(figure.schedule_svg), "row"
     row = traitlets.Int(-1).tag(sync=True)
-    shown: "ScheduleScene | Schedule"
+    shown: ScheduleScene | Schedule
 
-    def show(self, shown: "ScheduleScene | Schedule") -> None:
+    def show(self, shown: ScheduleScene | Schedule) -> None:
         """Draw it; the play-head stays."""
         if isinstance(shown, ScheduleScene):
             scene = figure.schedule_scene(*shown)

@@ -3,12 +3,14 @@ knobs."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tpviz import clusters
+from tpviz.cluster import Cluster
 from tpviz.core.mesh import Mesh
 from tpviz.core.schedules import SCHEDULES, Schedule, formulas, schedule, schedule_errors, timeline
 from tpviz.core.schedules.measured import in_flight
+from tpviz.core.trace import Trace
 from tpviz.core.trace.pipeline import measured
 from tpviz.core.workload import GPT
 from tpviz.schemes.knobs import knob, settle_knobs
@@ -19,10 +21,6 @@ from tpviz.verbs.predict import check
 from tpviz.views.figures.schedule_words import SchedulePanel
 
 from .knobs import Knobs, control
-
-if TYPE_CHECKING:
-    from tpviz.cluster import Cluster
-    from tpviz.core.trace import Trace
 
 NONE, USUAL = "none", "usual"
 LONGEST = 1e6
@@ -135,7 +133,7 @@ def of_sizes(sizes: ScheduleSizes, own: Schedule | None = None) -> ScheduleScene
 
 
 def of_strategy(
-    strategy: Merak, against: str, workload: GPT, cluster: "Cluster", trace: "Trace | None" = None
+    strategy: Merak, against: str, workload: GPT, cluster: Cluster, trace: Trace | None = None
 ) -> ScheduleScene:
     """The `ScheduleScene` of a `Merak`, with each stage's own times on a cluster.
 
@@ -194,7 +192,7 @@ TIMES = {
 def source_of(
     schedule: str | Schedule | Merak,
     workload: GPT | None,
-    cluster: "Cluster | None",
+    cluster: Cluster | None,
     against: str,
     sizes: dict[str, Any],
 ) -> "ByName | ByStrategy":
@@ -221,7 +219,7 @@ class ByName:
         self,
         schedule: str | Schedule,
         workload: GPT | None,
-        cluster: "Cluster | None",
+        cluster: Cluster | None,
         against: str,
         sizes: dict[str, Any],
     ):
@@ -237,7 +235,7 @@ class ByName:
     def _sizes(self, schedule, against, sizes):
         return ScheduleSizes(schedule=schedule, against=against, **sizes)
 
-    def shown(self, trace: "Trace | None") -> ScheduleScene | Schedule:
+    def shown(self, trace: Trace | None) -> ScheduleScene | Schedule:
         """What the knobs say."""
         return of_sizes(ScheduleSizes(**self.knobs.values()), self.own)
 
@@ -247,7 +245,7 @@ class ByName:
         values = {**self.knobs.values(), **own}
         return {name: value for name, value in values.items() if value != getattr(usual, name)}
 
-    def check(self, trace: "Trace") -> None:
+    def check(self, trace: Trace) -> None:
         """Refuse a run."""
         raise ValueError(
             "this view has no strategy, its times have no unit: to draw a run, give "
@@ -266,7 +264,7 @@ class Own(ByName):
             raise ValueError(f"{given[0]} is the schedule's own: leave it out")
         return ScheduleSizes(against=against, recompute=any(schedule.recomputes), **sizes)
 
-    def shown(self, trace: "Trace | None") -> ScheduleScene | Schedule:
+    def shown(self, trace: Trace | None) -> ScheduleScene | Schedule:
         """What the knobs say; the schedule itself where it has faults."""
         return self.own if schedule_errors(self.own) else super().shown(trace)  # pyright: ignore[reportArgumentType, reportReturnType]
 
@@ -278,7 +276,7 @@ class ByStrategy:
         self,
         strategy: Merak,
         workload: GPT | None,
-        cluster: "Cluster | None",
+        cluster: Cluster | None,
         against: str,
         sizes: dict[str, Any],
     ):
@@ -294,7 +292,7 @@ class ByStrategy:
         self.knobs = Knobs(Merak, vars(strategy), 8, True, more={"against": second})
         self.knobs.controls["microbatches"].max = max(32, strategy.microbatches)
 
-    def shown(self, trace: "Trace | None") -> ScheduleScene:
+    def shown(self, trace: Trace | None) -> ScheduleScene:
         """What the knobs say."""
         values = self.knobs.values()
         against = values.pop("against")
@@ -309,7 +307,7 @@ class ByStrategy:
         on = {"workload": self.workload, "cluster": self.cluster, "against": against}
         return {"schedule": self.strategy, **on}
 
-    def check(self, trace: "Trace") -> None:
+    def check(self, trace: Trace) -> None:
         """Refuse the run of another strategy, workload or cluster."""
         shown = {"strategy": repr(self.strategy), "workload": repr(self.workload)}
         for name, mine in (shown | {"cluster": self.cluster.caption}).items():
