@@ -172,7 +172,7 @@ def test_the_cell_of_a_view_makes_it_again(view):
 
 
 def test_a_view_of_what_has_no_code_has_no_cell():
-    own = tv.ScheduleView("gpipe", p=2, m=2).picture.shown.panels[0].timeline.schedule
+    own = tv.ScheduleView("gpipe", p=2, m=2).picture.subject.panels[0].timeline.schedule
     with pytest.raises(ValueError, match="has no code of its own"):
         tv.ScheduleView(own).cell()
     assert '"cell"' not in json.dumps(tv.ScheduleView(own)._state_at())

@@ -13,8 +13,8 @@ from tpviz.core.step import Kernel
 from tpviz.schemes.gpt.step import BLOCK
 from tpviz.schemes.grid.step import pieces
 from tpviz.views.figures import blocks as figure
-from tpviz.views.figures.blocks import blocks_svg
 from tpviz.views.figures.blocks_matrix import plain
+from tpviz.views.figures.film import film_svg
 from tpviz.views.widgets.blocks import story
 
 W = tv.GPT(layers=1, hidden=64, heads=16, seq=32, batch=8)
@@ -194,12 +194,12 @@ def test_every_frame_is_well_formed_and_inside(strategy):
     scene = figure.blocks_scene(story(strategy, W), strategy.world_size - 1)
     assert json.loads(json.dumps(scene)) == scene
     for step in range(len(scene["frames"])):
-        root = ElementTree.fromstring(blocks_svg(scene, step, "light"))
+        root = ElementTree.fromstring(film_svg(scene, step, "light"))
         for node in root.iter(f"{SVG}rect"):
             x, width = float(node.get("x")), float(node.get("width"))
             assert -3 <= x <= x + width <= scene["width"] + 3
     for theme in ("dark", "auto", "page"):
-        ElementTree.fromstring(blocks_svg(scene, 0, theme))
+        ElementTree.fromstring(film_svg(scene, 0, theme))
 
 
 def test_groups_are_ringed_partial_sums_are_sheets_and_ranks_of_blocks_named():
@@ -229,9 +229,7 @@ def test_table_and_words():
     assert (len(rows), head[-2:]) == (len(found.frames), ["sent over d1", "sent over d2"])
     sums = [sum(float(row[i].replace(",", "")) for row in rows) for i in (-2, -1)]
     assert sums == pytest.approx(list(one_block(tv.ATP()).values()), rel=1e-5)
-    assert "Rank 1 is at d1 0, d2 1. Shown: step 2 of 24, forward, qkv: multiply for QKV." in (
-        figure.describe(found, 1, 1)
-    )
+    assert "Rank 1 is at d1 0, d2 1." in (figure.describe(found, 1))
 
 
 def test_what_cannot_be_shown():
@@ -241,7 +239,7 @@ def test_what_cannot_be_shown():
         figure.blocks_scene(story(tv.ATP(), W), 4)
     scene = figure.blocks_scene(story(tv.ATP(), W))
     with pytest.raises(ValueError, match=r"step=24 is not in this view: use 0 to 23"):
-        blocks_svg(scene, 24)
+        film_svg(scene, 24)
 
 
 def test_the_scrubber_leads_to_each_layer_and_names_all():

@@ -102,9 +102,9 @@ def test_the_rank_follows_the_slider_the_click_and_the_mesh(view):
 
 def test_a_knob_keeps_the_place_in_the_block(view):
     view.step = 9  # up, its sum
-    frame = view.picture.story.frames[9]
+    frame = view.picture.subject.frames[9]
     view.knobs.controls["chunks"].value = 2
-    now = view.picture.story.frames[view.step]
+    now = view.picture.subject.frames[view.step]
     assert view.step != 9
     assert now[:2] == frame[:2] == ("mlp", "up")
 

@@ -123,6 +123,7 @@ def test_ulysses_exchanges_tokens_for_heads():
         assert all(owner == (c if column else r) for r, c, owner in owners[step])
         assert len(owners[step]) == 4
     assert ">0→1</text>" in view.to_svg(step=0)
+    assert [row[2] for row in view.to_table()[1:]] == ["-", "-"]  # tokens and heads, no blocks
 
 
 def test_knobs_move_it_and_what_does_not_work_is_said():

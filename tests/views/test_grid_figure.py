@@ -14,7 +14,7 @@ import tpviz as tv
 from tpviz.core.step import Collective, Overlapped
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
 from tpviz.views.figures import blocks, grid
-from tpviz.views.figures.blocks import blocks_svg
+from tpviz.views.figures.film import film_svg
 from tpviz.views.films.captions import LAYERS
 from tpviz.views.widgets.grid import story
 
@@ -246,12 +246,12 @@ def test_every_frame_is_well_formed_and_inside_and_no_rank_hides_another(sizes, 
     scene = grid.grid_scene(story(strategy, W), strategy.world_size - 1)
     assert json.loads(json.dumps(scene)) == scene
     for step in range(0, len(scene["frames"]), 5):
-        root = ElementTree.fromstring(blocks_svg(scene, step, "light"))
+        root = ElementTree.fromstring(film_svg(scene, step, "light"))
         for node in root.iter(f"{SVG}rect"):
             x, width = float(node.get("x")), float(node.get("width"))
             assert -50 <= x <= x + width <= scene["width"]
     for theme in ("dark", "auto", "page"):
-        ElementTree.fromstring(blocks_svg(scene, 0, theme))
+        ElementTree.fromstring(film_svg(scene, 0, theme))
     boxes = [
         [float(v) for v in found]
         for found in re.findall(
@@ -331,10 +331,10 @@ def test_table_and_words():
         len(found.frames),
         ["sent over data", "sent over z", "in flight"],
     )
-    words = blocks.describe(found, 1, 0)
+    words = blocks.describe(found, 1)
     assert "64 x 8 tokens, in microbatches of 16" in words
     assert "As a known scheme: HSDP. On rings a rank sends" in words
-    assert "Rank 1 is at data 0, z 1. Shown: step 1 of" in words
+    assert "Rank 1 is at data 0, z 1." in words
 
 
 def test_pieces_that_end_within_a_feature_are_counted_not_measured():

@@ -147,10 +147,10 @@ def test_the_rank_follows_the_slider_the_click_and_the_grid(view):
 
 
 def test_a_knob_keeps_the_place_in_the_block(view):
-    frames = view.picture.story.frames
+    frames = view.picture.subject.frames
     view.step = next(i for i, f in enumerate(frames) if f[:2] == ("backward", "up"))
     view.knobs.controls["keep"].value = False
-    assert view.picture.story.frames[view.step][:2] == ("backward", "up")
+    assert view.picture.subject.frames[view.step][:2] == ("backward", "up")
 
 
 def test_an_unexpected_error_in_a_callback_is_shown(view, monkeypatch):

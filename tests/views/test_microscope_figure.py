@@ -6,7 +6,8 @@ import pytest
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.core.trace import Event, Trace
 from tpviz.views.collectives import ArrivedMessage, Microscope
-from tpviz.views.figures.microscope import frames, microscope_scene, microscope_svg
+from tpviz.views.figures.film import film_svg
+from tpviz.views.figures.microscope import frames, microscope_scene
 from tpviz.views.figures.microscope_layout import arrange, path
 from tpviz.views.figures.svg import image, wrapped
 
@@ -62,7 +63,7 @@ def test_long_sums_say_how_many_ranks_are_in_them():
 
 def test_svg_before_and_after_the_step():
     scene = microscope_scene(swap())
-    before, after = (texts(microscope_svg(scene, step, theme="light")) for step in (0, 1))
+    before, after = (texts(film_svg(scene, step, theme="light")) for step in (0, 1))
     assert {"+3", "+5", "rank 0", "rank 1", "made up"} <= set(before)
     assert "step 1 of 1: 2 messages of 4 bytes (2 added), 500 ms" in before
     assert "the end, after 1 steps" in after
@@ -72,7 +73,7 @@ def test_svg_before_and_after_the_step():
 
 @pytest.mark.parametrize("theme", ["light", "dark", "auto", "page"])
 def test_svg_is_well_formed_in_every_theme(theme):
-    ElementTree.fromstring(microscope_svg(microscope_scene(swap()), 0, theme))
+    ElementTree.fromstring(film_svg(microscope_scene(swap()), 0, theme))
 
 
 def test_arithmetic_with_the_numbers_of_the_run():

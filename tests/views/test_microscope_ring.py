@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 import tpviz as tv
-from tpviz.views.figures.microscope import frames, microscope_scene, microscope_svg
+from tpviz.views.figures.film import film_svg
+from tpviz.views.figures.microscope import frames, microscope_scene
 from tpviz.views.figures.microscope_ring import (
     EDGE,
     INNER,
@@ -79,7 +80,7 @@ def test_the_curve_ends_at_what_each_rank_has_sent(ring):
 def test_svg_is_well_formed(ring, theme):
     scene = microscope_scene(ring)
     for step in range(len(scene["captions"])):
-        ElementTree.fromstring(microscope_svg(scene, step, theme))
+        ElementTree.fromstring(film_svg(scene, step, theme))
 
 
 def test_flowers_do_not_touch():

@@ -23,8 +23,8 @@ def test_repr_and_words(ring, view):
         == ("<MicroscopeView ring all_reduce on 3 ranks, step 2 of 4>")
     )
     view.step = 4
-    assert repr(view).endswith("the end of 4 steps>")
-    assert view.describe() == f"{ring.describe()} Shown: the end of 4 steps."
+    assert repr(view).endswith("the end, after 4 steps>")
+    assert view.describe() == f"{ring.describe()} Shown: the end, after 4 steps."
     assert len(view.to_table()) == 1 + len(ring.messages)
 
 

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from tpviz.views.figures.film import film_svg
 from tpviz.views.figures.partition import (
     GAP,
     HEAD,
@@ -14,7 +15,6 @@ from tpviz.views.figures.partition import (
     SIZE,
     named,
     partition_scene,
-    partition_svg,
     words,
 )
 from tpviz.views.figures.svg import VIEW
@@ -155,7 +155,7 @@ def test_values_that_stages_hand_on_say_where_they_are_from():
 @pytest.mark.parametrize("theme", ["light", "dark", "auto"])
 def test_the_static_picture_has_one_stage_in_words(theme):
     scene = partition_scene(made_up())
-    drawn = [partition_svg(scene, step, theme) for step in range(3)]
+    drawn = [film_svg(scene, step, theme) for step in range(3)]
     for step, svg in enumerate(drawn):
         ElementTree.fromstring(svg)
         assert f">Stage {step}: layer.{step}." in svg
@@ -175,4 +175,4 @@ def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match=r"162 shards: .* up to 160; use coarser cuts"):
         partition_scene(made_up(2, 81))
     with pytest.raises(ValueError, match="step=3 is not in this view: use 0 to 2"):
-        partition_svg(partition_scene(made_up()), 3)
+        film_svg(partition_scene(made_up()), 3)

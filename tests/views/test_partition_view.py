@@ -39,7 +39,7 @@ def test_it_says_what_it_shows(view, graph):
         == ("<PartitionView Sequential in 3 stages of 6 shards, even by flops, stage 0 of 3>")
     )
     view.step = 2
-    assert "Shown: Stage 2: 1.layers.3, 2." in view.describe()
+    assert "Shown: stage 2 of 3. Stage 2: 1.layers.3, 2." in view.describe()
     assert "Tied: 0.weight (stage 0) = 2.weight (stage 2)." in view.describe()
     assert view.to_table() == view.partition.to_table()
     assert ">Stage 2: 1.layers.3, 2." in view.to_svg(theme="dark")

@@ -14,7 +14,6 @@ from tpviz.core.schedules import SCHEDULES, Schedule, schedule_errors
 from tpviz.core.trace.pipeline import measured
 from tpviz.views.figures import schedule as figure
 from tpviz.views.figures.schedule import (
-    check_row,
     faults_scene,
     gathered,
     schedule_detail,
@@ -386,4 +385,4 @@ def test_what_cannot_be_shown():
     with pytest.raises(ValueError, match=r"step=99 is not in this view: use 0 to \d+"):
         schedule_svg(scene, 99)
     with pytest.raises(ValueError, match=r"row=4 is not .*: use 0 to 3, or -1 for none"):
-        check_row(scene, 4)
+        schedule_detail([panel()], 4)

@@ -21,7 +21,7 @@ def view():
 
 def panels(view):
     """The panels that are shown."""
-    return view.picture.shown.panels
+    return view.picture.subject.panels
 
 
 def spans(view):
@@ -44,7 +44,7 @@ def test_repr_and_words(view):
     )
     view.row, view.step = 2, 6
     assert view.describe().endswith(
-        "Shown: at 6 of 36, rank 2: R0, early recompute, 5 to 6: starts"
+        "Shown: at 6 of 36. rank 2: R0, early recompute, 5 to 6: starts"
         " when F2 ends. On the critical path. Holds 3 microbatches, 2 "
         "as checkpoints."
     )
@@ -146,7 +146,7 @@ def test_the_play_head_and_the_row_stay_where_they_are(view):
     assert (view.row, view.picture.detail["row"]) == (3, 3)
     view.row = 6
     set_knobs(view, against="none")
-    assert (view.row, view.picture.detail["row"]) == (3, 3)  # there are four rows now
+    assert (view.row, view.picture.detail["row"]) == (-1, -1)  # there are four rows now
 
 
 def test_a_row_chosen_in_the_picture_is_looked_at(view):

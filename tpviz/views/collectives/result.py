@@ -196,7 +196,7 @@ class Microscope(Drawn):
         step: 0 to the number of steps, where everything has arrived.
         """
         figure = figure_of(self)
-        return figure.microscope_svg(figure.microscope_scene(self), step, **options)
+        return figure.film_svg(figure.microscope_scene(self), step, **options)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings, header first: each message, its step, its bytes and its number."""

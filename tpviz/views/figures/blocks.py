@@ -19,9 +19,7 @@ from .blocks_matrix import CellGrid, Eyes, matrices, plain, ranks
 from .legend import Look, Mark, legend
 from .svg import (
     FILM,
-    alone,
     amount,
-    check_step,
     clickable,
     outline,
     pattern_defs,
@@ -209,8 +207,8 @@ def to_table(story: Story) -> list[list[str]]:
     return table
 
 
-def describe(story: Story, rank: int, number: int) -> str:
-    """The block, the known schemes that the grid equals, and one frame, in words."""
+def describe(story: Story, rank: int) -> str:
+    """The block, and the known schemes that the grid equals, in words."""
     w, s = story.workload, story.strategy
     where = ", ".join(f"{axis} {i}" for axis, i in story.mesh.coords(rank).items())
     names = " and ".join(case.name for case in story.cases)
@@ -219,8 +217,7 @@ def describe(story: Story, rank: int, number: int) -> str:
     return (
         f"One block of {story.title}, {w.batch} x {w.seq} tokens{micro}, hidden size {w.hidden}, "
         f"in {len(story.frames)} steps. {known}On rings a rank sends "
-        f"{' and '.join(story.sends) or 'nothing'}. Rank {rank} is at {where}. Shown: "
-        f"{caption(story, number)}. {words(story.frames[number])}"
+        f"{' and '.join(story.sends) or 'nothing'}. Rank {rank} is at {where}."
     )
 
 
@@ -276,18 +273,6 @@ def pictures(story: Story, rank: int) -> dict[str, Any]:
         "common": pattern_defs() + track + marks,
         "help": [f"{OWNERS} T = b s tokens (b batch, s sequence), {HIDDEN}"],
     }
-
-
-def blocks_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
-    """One frame as a whole SVG; theme "light", "dark" or "auto".
-
-    Raises ValueError for a step that does not exist.
-    """
-    check_step(scene, step)
-    said = f"{scene['captions'][step]}.\n{scene['says'][step]}"
-    counted = "; ".join(" ".join(pair) for pair in scene["numbers"][step])
-    body, label = scene["common"] + scene["frames"][step], scene["captions"][step]
-    return alone(scene, f"{said}\n{counted}", body, theme, f"{scene['title']}, {label}")
 
 
 # -- the way through the block ---------------------------------------------------------------------

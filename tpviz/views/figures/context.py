@@ -12,12 +12,9 @@ import numpy as np
 from tpviz.core.inks import axis_keys
 
 from .lanes import Axis, axis_below, idle_word, spans
-from .legend import legend
 from .svg import (
     VIEW,
-    alone,
     bars_path,
-    check_step,
     outline,
     pattern_defs,
     rect,
@@ -175,11 +172,11 @@ def to_table(films: "Sequence[AttentionFilm]") -> list[list[str]]:
     rows = [["kind", "rank", "blocks", "computing", "exposed", "idle"]]
     for film in films:
         for rank, lane in enumerate(film.lanes):
-            blocks = sum(len(film.cut.blocks(rank, other)) for other in range(film.cut.cp))
+            others = [] if film.cut.kind == "ulysses" else range(film.cut.cp)
+            blocks = sum(len(film.cut.blocks(rank, other)) for other in others)
             idle = lane.begin + film.seconds - lane.end
             times = film.computing[rank], film.exposed[rank], idle
-            many = "-" if film.cut.kind == "ulysses" else str(blocks)
-            rows.append([NAMES[film.cut.kind], str(rank), many, *map(seconds, times)])
+            rows.append([NAMES[film.cut.kind], str(rank), str(blocks or "-"), *map(seconds, times)])
     return rows
 
 
@@ -356,13 +353,3 @@ class _AttentionPanel:
                     place = (x0 + x1) / 2, y + self.high / 2 + 4.5
                     out += text(*place, step, f"halo-{RANK_INKS[rank]}", anchor="middle")
         return out
-
-
-def context_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
-    """The picture at a step as a whole SVG; there are as many as captions. theme "light", "dark" or
-    "auto". Raises ``ValueError`` for a step that does not exist."""
-    check_step(scene, step)
-    body = scene["common"] + "".join(scene["pieces"][at] for at in scene["frames"][step])
-    marks, y = legend(scene["legend"], 0, scene["height"] + 6, VIEW)
-    words = f"{scene['captions'][step]}\n{scene['words'][step]}"
-    return alone({**scene, "height": y + 18}, words, body + marks, theme, side=12)

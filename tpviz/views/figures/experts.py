@@ -11,8 +11,8 @@ import numpy as np
 
 from .context import RANK_INKS
 from .lanes import idle_word, spans
-from .legend import keyed, legend
-from .svg import VIEW, alone, amount, check_step, outline, pattern_defs, rect, shape, text, width_of
+from .legend import keyed
+from .svg import VIEW, amount, outline, pattern_defs, rect, shape, text, width_of
 
 if TYPE_CHECKING:
     from tpviz.views.films.experts import ExpertFilm
@@ -289,13 +289,3 @@ def _ribbon(x0, y0, x1, y1, wide):
 def _dashed(x, y, high):
     """Choices that are dropped."""
     return outline(x + 0.5, y + 0.5, BAR - 1, high - 1, "fg", 1, 0, "stroke-dasharray='2 2'")
-
-
-def experts_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
-    """The picture at a step as a whole SVG; there are as many as captions. theme "light", "dark" or
-    "auto". Raises ``ValueError`` for a step that does not exist."""
-    check_step(scene, step)
-    marks, y = legend(scene["legend"], 0, scene["height"] + 6, VIEW)
-    words = f"{scene['captions'][step]}\n{scene['words'][step]}"
-    body = scene["common"] + scene["frames"][step] + marks
-    return alone({**scene, "height": y + 18}, words, body, theme, side=12)

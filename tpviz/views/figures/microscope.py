@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import microscope_layout as layout
 from . import microscope_ring as ring
+from .film import film_svg
 from .svg import (
-    alone,
     amount,
-    check_step,
     image,
     outline,
     pattern_defs,
@@ -25,7 +24,7 @@ from .svg import (
     text,
 )
 
-__all__ = ["arithmetic", "describe", "image", "microscope_scene", "microscope_svg", "to_table"]
+__all__ = ["arithmetic", "describe", "film_svg", "image", "microscope_scene", "to_table"]
 
 if TYPE_CHECKING:
     from tpviz.views.collectives.result import Microscope
@@ -281,21 +280,6 @@ def _count(number, word):
 # -- the pictures ----------------------------------------------------------------------------------
 TOKEN = (38, 20)
 HALFWAY = 0.36  # a little less than half: messages that cross do not cover each other
-
-
-def microscope_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
-    """Draw the state before ``step`` with the messages of that step in flight.
-
-    step: 0 to the number of steps; there, everything has arrived. theme "light", "dark" or "auto".
-    Raises ValueError for a step that does not exist.
-    """
-    check_step(scene, step)
-    frame = scene["frames"][step]
-    drawn = frame if isinstance(frame, str) else "".join(scene["pieces"][at] for at in frame)
-    said = "\n".join([scene["captions"][step], *scene.get("says", [])[step : step + 1]])
-    scene = {**scene, "width": max(scene["width"], 560)}
-    label = f"{scene['title']}, {scene['captions'][step]}"
-    return alone(scene, said, scene["common"] + drawn, theme, label)
 
 
 def pictures(

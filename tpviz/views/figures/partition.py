@@ -12,9 +12,7 @@ from typing import Any
 from .legend import Look, legend
 from .svg import (
     VIEW,
-    alone,
     amount,
-    check_step,
     clickable,
     lines,
     outline,
@@ -141,15 +139,6 @@ def pictures(data: dict[str, Any]) -> dict[str, Any]:
         "common": "".join([*common, marks]),
         "frames": [_frame(plan, part) for part in data["stages"]],
     }
-
-
-def partition_svg(scene: dict[str, Any], step: int = 0, theme: str = "auto") -> str:
-    """The picture with one stage in words, as a whole SVG; theme "light", "dark" or "auto".
-
-    Raises ValueError for a stage that does not exist.
-    """
-    check_step(scene, step)
-    return alone(scene, scene["words"][step], scene["common"] + scene["frames"][step], theme)
 
 
 class _Plan:

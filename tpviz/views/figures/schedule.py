@@ -9,18 +9,17 @@ from typing import Any
 
 from tpviz.core.schedules import Schedule
 
+from .film import film_svg
 from .lanes import play_head, window, zoomable
-from .legend import keyed, legend
+from .legend import keyed
 from .schedule_lanes import HEAD, LEFT, RIGHT, Lanes, axis, in_lanes, lay_out, named, stops
 from .schedule_words import SchedulePanel, figures, say, spans, summary, to_table, words
 from .svg import (
     LETTERS,
     VIEW,
-    alone,
     check_step,
     meanings,
     pattern_defs,
-    table,
     table_html,
     text,
     wrapped,
@@ -130,10 +129,14 @@ def schedule_detail(panels: Sequence[SchedulePanel], row: int, unit: str = "") -
     """{"row", "stops", "words", "marks"} of a row of the scene of these panels, ready for JSON.
 
     Of each of its `schedule_words.spans`: the stop at which it ends, a description, and
-    the SVG of `schedule_lanes.Lanes.moment`. Empty for row -1.
+    the SVG of `schedule_lanes.Lanes.moment`. Empty for row -1. Raises ``ValueError`` for a row that
+    is not there.
     """
-    if row < 0:
+    if row == -1:
         return {"row": row, "stops": [], "words": [], "marks": []}
+    last = sum(panel.ranks for panel in panels) - 1
+    if not 0 <= row <= last:
+        raise ValueError(f"row={row} is not in this view: use 0 to {last}, or -1 for none")
     layout = lay_out(panels)
     number, rank, *_ = layout.rows[row]
     lanes = Lanes(panels, number, layout)
@@ -147,14 +150,6 @@ def schedule_detail(panels: Sequence[SchedulePanel], row: int, unit: str = "") -
     }
 
 
-def check_row(scene: dict[str, Any], row: int) -> None:
-    """Raise ``ValueError`` unless the scene has this row; -1 is none."""
-    if not -1 <= row < len(scene["rows"]):
-        raise ValueError(
-            f"row={row} is not in this view: use 0 to {len(scene['rows']) - 1}, or -1 for none"
-        )
-
-
 def moment_of(detail: dict[str, Any], step: int) -> int:
     """The index, among a row's moments, of the one up to a stop: at its end the last."""
     return next((i for i, stop in enumerate(detail["stops"]) if stop >= step), -1)
@@ -164,7 +159,7 @@ def words_of(scene: dict[str, Any], step: int, detail: dict[str, Any] | None) ->
     """The description of a row at a stop; without a row, of the schedules."""
     if not detail or not detail["words"]:
         return scene["summary"]
-    return f"{scene['captions'][step]}, {detail['words'][moment_of(detail, step)]}"
+    return detail["words"][moment_of(detail, step)]
 
 
 def schedule_svg(
@@ -182,19 +177,17 @@ def schedule_svg(
     outlined. Raises ValueError for a step that does not exist.
     """
     check_step(scene, step)
-    said, common = words_of(scene, step, detail), scene["common"]
+    common, over = scene["common"], ""
     if bubble:
         common = gathered(common)
-    elif step:
-        common += play_head(scene, scene["stops"][step])
-    if critical and not bubble:
-        common = common.replace("data-critical='' display='none'", "data-critical=''")
-    if detail and detail["marks"] and not bubble:
-        common += detail["marks"][moment_of(detail, step)]
-    marks, y = legend(scene.get("legend", ()), 0, scene["height"] + 6, VIEW)
-    under, y = table(0, y + 32, scene.get("table", ()))
-    whole = {**scene, "height": y + 8}
-    return alone(whole, said, common + marks + under, theme, side=12)
+    else:
+        if critical:
+            common = common.replace("data-critical='' display='none'", "data-critical=''")
+        if step:
+            over = play_head(scene, scene["stops"][step])
+        if detail and detail["marks"]:
+            over += detail["marks"][moment_of(detail, step)]
+    return film_svg({**scene, "common": common}, step, theme, words_of(scene, step, detail), over)
 
 
 def gathered(common: str) -> str:

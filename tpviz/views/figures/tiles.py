@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from .film import film_svg
 from .lanes import axis_below, play_head, ring, timed, window, zoomable
-from .legend import keyed, legend
+from .legend import keyed
 from .svg import (
     VIEW,
-    alone,
     amount,
     check_step,
     pattern_defs,
     rect,
     seconds,
     shape,
-    table,
     table_html,
     text,
     width_of,
@@ -329,13 +328,10 @@ def tiles_svg(
     """The picture at a step as a whole SVG. detail : what `tiles_detail` gives, None for no part.
     theme "light", "dark" or "auto". Raises ``ValueError`` for a step that does not exist."""
     check_step(scene, step)
-    at, summary = scene["stops"][step], words_of(scene, step, detail)
-    body = scene["common"] + placed(scene, at) + scene["over"] + play_head(scene, at)
-    marks, y = legend(scene["legend"], 0, scene["height"] + 6, VIEW)
-    under, y = table(0, y + 32, scene["table"])
-    body += (detail["mark"] if detail else "") + marks + under
-    whole = {**scene, "height": y + 8}
-    return alone(whole, f"{scene['captions'][step]}\n{summary}", body, theme, side=12)
+    at = scene["stops"][step]
+    drawn = placed(scene, at) + scene["over"] + play_head(scene, at)
+    mark = detail["mark"] if detail else ""
+    return film_svg(scene, step, theme, words_of(scene, step, detail), drawn + mark)
 
 
 def placed(scene: dict[str, Any], at: float) -> str:

@@ -23,6 +23,7 @@ from tpviz.core.checks import one_of
 from tpviz.schemes.advice import unadvised
 from tpviz.verbs.written import cell
 from tpviz.views.figures.assets import module, stylesheet
+from tpviz.views.figures.film import film_svg
 from tpviz.views.figures.page import place, swept, write_view
 from tpviz.views.figures.svg import check_step
 from tpviz.views.plans.fields import gave_words, small_html
@@ -187,22 +188,49 @@ class Film(View):
     and references in the SVG begin with ``tpv-``. ``step`` is the step shown, from 0; first it is
     the one at which the film ``opens`` (may lack), although it plays from the start. ``autoplay``
     starts playing, never where the reader prefers reduced motion.
+
+    Subclasses have ``_scene_of``, which makes the scene of what `show` is given, first the
+    ``subject``; and ``_figure``, which has ``to_table(subject)`` and ``describe(subject)``.
     """
 
     step = traitlets.Int(0).tag(sync=True)
     autoplay = traitlets.Bool(False).tag(sync=True)
-    _svg: Callable[..., str]
-    """Draws a scene; options ``step`` and ``theme``."""
+    subject: Any = None
+    _svg: Callable[..., str] = staticmethod(film_svg)
+    _scene_of: Callable[..., dict[str, Any]]
+    _figure: Any
 
     def __init__(self, autoplay: bool = False):
         super().__init__()
         self.autoplay = one_of("autoplay", autoplay, (True, False))
 
-    if TYPE_CHECKING:  # of the subclasses
+    def show(self, subject: Any, *more: Any) -> None:
+        """Draw something else; what is chosen stays where it still exists."""
+        scene = self._scene_of(subject, *more)
+        with self._lock:
+            before, self.subject = self.subject, subject
+            self.publish(scene=scene, error="", **self._chosen_in(scene, before))
 
-        def show(self, *what: Any) -> None:
-            """Draw something else."""
-            ...
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first."""
+        return self._figure.to_table(self.subject)
+
+    def describe(self) -> str:
+        """What is shown, and the step, in words."""
+        return f"{self._told()} Shown: {self.scene['captions'][self.step]}. {self._said()}".rstrip()
+
+    def _told(self):
+        return self._figure.describe(self.subject)
+
+    def _said(self):
+        return self.scene["words"][self.step]
+
+    def _words(self):
+        return f"{self.scene['title']}, {self.scene['captions'][self.step]}"
+
+    def _chosen_in(self, scene, before):
+        """{trait: its value in another scene}. before : the subject until now."""
+        return {"step": self._step_in(scene)}
 
     def _step_in(self, scene):
         """The step in another scene: the same, or where it opens if no other was chosen."""
@@ -250,6 +278,12 @@ class Detailed(Film):
         """Select a part, -1 for none. Raises ``ValueError`` for an unknown one."""
         self._detail_of(number)
         self.publish(**{self._part: number})
+
+    def _chosen_in(self, scene, before):
+        number = getattr(self, self._part)
+        number = number if number < self._count(scene) else -1
+        chosen = {self._part: number, "detail": self._detail_of(number)}
+        return super()._chosen_in(scene, before) | chosen
 
     def _draw(self, step: int | None = None, **options: Any) -> str:
         number = options.pop(self._part, None)

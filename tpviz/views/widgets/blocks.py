@@ -23,37 +23,26 @@ MOST = 8
 
 
 class BlockSteps(Film):
-    """The picture of `BlocksView`: `show` gives it a story; ``step`` is the frame shown."""
+    """The picture of `BlocksView`: `show` gives it a `figures.blocks.Story`, and the rank
+    from which it is seen; it stays at the same place in the block."""
 
-    _figure, _scene_of = figure, staticmethod(figure.blocks_scene)
-    kind, _svg = "blocks", staticmethod(figure.blocks_svg)
-    story: figure.Story | None = None
+    kind, _figure, _scene_of = "blocks", figure, staticmethod(figure.blocks_scene)
 
-    def show(self, story: figure.Story, rank: int) -> None:
-        """Draw a `tpviz.views.figures.blocks.Story` from a rank; stays at the same place in the
-        block."""
-        scene = self._scene_of(story, rank)  # pyright: ignore[reportArgumentType]
-        step = self._same_place(story) if self.story else scene["opens"]
-        self.story = story
-        self.publish(scene=scene, rank=rank, step=step, error="")
+    def _chosen_in(self, scene, before):
+        step = self._same_place(before) if before else scene["opens"]
+        return {"rank": scene["rank"], "step": step}
 
-    def _same_place(self, story):
-        """The frame of a story that comes nearest to the one shown."""
-        assert self.story is not None
-        old = self.story.frames[min(self.step, len(self.story.frames) - 1)]
+    def _same_place(self, before):
+        """The frame that comes nearest to the one shown of the story before."""
+        old = before.frames[min(self.step, len(before.frames) - 1)]
         alike = [
             (f[:2] == old[:2]) * (2 + (bool(f.product) == bool(old.product))) + (f.part == old.part)
-            for f in story.frames
+            for f in self.subject.frames
         ]
         return alike.index(max(alike))
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, one a step."""
-        return self._figure.to_table(self.story)
-
-    def describe(self) -> str:
-        """The block and the step shown, in words."""
-        return figure.describe(self.story, self.rank, self.step)  # pyright: ignore[reportArgumentType]
+    def _told(self):
+        return figure.describe(self.subject, self.rank)
 
     def _words(self):
         return f"{self.scene['about']}, rank {self.rank}, {self.scene['captions'][self.step]}"

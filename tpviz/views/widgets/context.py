@@ -133,32 +133,17 @@ class ContextView(Framed):
     @property
     def films(self) -> list[AttentionFilm]:
         """The `AttentionFilm` of each kind shown."""
-        return self.picture.films
+        return self.picture.subject
 
 
 class ContextSteps(Film):
     """The picture of `ContextView`; messages travel as those of the microscope."""
 
-    kind, _svg = "microscope", staticmethod(figure.context_svg)
-    films: list[AttentionFilm] = []
+    kind, _figure, _scene_of = "microscope", figure, staticmethod(figure.context_scene)
 
-    def show(self, films: list[AttentionFilm], title: str, about: str) -> None:
-        """Draw them; the step stays."""
-        scene = figure.context_scene(films, title, about)
-        with self._lock:
-            self.films = films
-            self.publish(scene=scene, step=self._step_in(scene), error="")
-
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: a rank of a kind each."""
-        return figure.to_table(self.films)
-
-    def describe(self) -> str:
-        """The attention and the step shown, in words."""
-        scene, step = self.scene, self.step
-        told = figure.describe(self.films, scene["title"])
-        return f"{told} Shown, {scene['captions'][step]}: {scene['words'][step]}"
+    def _told(self):
+        return figure.describe(self.subject, self.scene["title"])
 
     def _words(self):
-        kinds = " against ".join(figure.NAMES[film.cut.kind] for film in self.films)
-        return f"{kinds}: {self.scene['title']}, {self.scene['captions'][self.step]}"
+        kinds = " against ".join(figure.NAMES[film.cut.kind] for film in self.subject)
+        return f"{kinds}: {super()._words()}"

@@ -102,31 +102,13 @@ class ExpertsView(Framed):
     @property
     def film(self) -> ExpertFilm:
         """The `ExpertFilm` shown."""
-        return self.picture.film
+        return self.picture.subject
 
 
 class ExpertsSteps(Film):
     """The picture of `ExpertsView`; rows travel as messages of the microscope."""
 
-    kind, _svg = "microscope", staticmethod(figure.experts_svg)
-    film: ExpertFilm
+    kind, _figure, _scene_of = "microscope", figure, staticmethod(figure.experts_scene)
 
-    def show(self, film: ExpertFilm, title: str, about: str) -> None:
-        """Draw it; the step stays."""
-        scene = figure.experts_scene(film, title, about)
-        with self._lock:
-            self.film = film
-            self.publish(scene=scene, step=self._step_in(scene), error="")
-
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: an expert each, of all ranks."""
-        return figure.to_table(self.film)
-
-    def describe(self) -> str:
-        """The layer and the step shown, in words."""
-        scene, step = self.scene, self.step
-        told = figure.describe(self.film, scene["title"])
-        return f"{told} Shown, {scene['captions'][step]}: {scene['words'][step]}"
-
-    def _words(self):
-        return f"{self.scene['title']}, {self.scene['captions'][self.step]}"
+    def _told(self):
+        return figure.describe(self.subject, self.scene["title"])

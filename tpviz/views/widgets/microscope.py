@@ -22,8 +22,7 @@ class MicroscopeView(Film):
     Microscope, TypeError on an argument that does not exist.
     """
 
-    kind, _svg = "microscope", staticmethod(figure.microscope_svg)
-    microscope: Microscope | None = None
+    kind, _figure, _scene_of = "microscope", figure, staticmethod(figure.microscope_scene)
 
     @named()
     def __init__(self, microscope: Microscope | None = None, *, autoplay: bool = False):
@@ -37,23 +36,18 @@ class MicroscopeView(Film):
             raise ValueError(
                 f"a microscope view needs the result of tv.microscope(...), not {microscope!r}"
             )
-        scene = figure.microscope_scene(microscope)
-        self.microscope = microscope
-        self.publish(scene=scene, step=scene["opens"], error="")
+        super().show(microscope)
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings: each message, its step, its bytes and its number."""
-        return figure.to_table(self.microscope) if self.scene else [["step"]]  # pyright: ignore[reportArgumentType]
+        return super().to_table() if self.scene else [["step"]]
 
     def describe(self) -> str:
         """The collective and the step shown in words."""
-        if not self.scene:
-            return "Microscope view without a collective."
-        return f"{self.microscope.describe()} Shown: {self._shown()}."  # pyright: ignore[reportOptionalMemberAccess]
+        return super().describe() if self.scene else "Microscope view without a collective."
 
-    def _shown(self):
-        last = len(self.scene["steps"])
-        return f"step {self.step + 1} of {last}" if self.step < last else f"the end of {last} steps"
+    def _step_in(self, scene):
+        return scene["opens"]  # other sums are under way at other steps
 
     def _words(self):
-        return f"{self.scene['title']}, {self._shown()}" if self.scene else "empty"
+        return super()._words().partition(":")[0] if self.scene else "empty"  # times differ

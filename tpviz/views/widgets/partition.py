@@ -83,24 +83,11 @@ class PartitionView(Framed):
 class PartitionSteps(Film):
     """The picture of `PartitionView`: `show` gives it a `Partition`; ``step`` is the stage."""
 
-    kind, _svg = "partition", staticmethod(figure.partition_svg)
-
-    def show(self, partition: Partition) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw it; stays at the same stage if it exists."""
-        scene = figure.partition_scene(partition.scene())
-        self.partition = partition
-        self.publish(scene=scene, step=self._step_in(scene), error="")
-
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: one a stage."""
-        return self.partition.to_table()
-
-    def describe(self) -> str:
-        """The partition, and the selected stage, in words."""
-        return f"{self.partition.describe()} Shown: {self.scene['words'][self.step]}"
+    kind, _figure = "partition", Partition
+    _scene_of = staticmethod(lambda partition: figure.partition_scene(partition.scene()))
 
     def _words(self):
-        p = self.partition
+        p = self.subject
         return (
             f"{p.graph.model} in {len(p.ranges)} stages of {len(p.shards)} shards, even by "
             f"{p.balance}, {self.scene['captions'][self.step]}"

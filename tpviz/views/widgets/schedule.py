@@ -94,59 +94,54 @@ class ScheduleView(Framed):
         self.picture.select(row)
 
 
+def scene_of(shown: ScheduleScene | Schedule) -> dict[str, Any]:
+    """The scene of what is shown; of a schedule with faults these."""
+    if isinstance(shown, ScheduleScene):
+        return figure.schedule_scene(*shown)
+    return figure.faults_scene(shown, schedule_errors(shown))
+
+
 class ScheduleSteps(Detailed):
     """The picture of `ScheduleView`: `show` gives it a `ScheduleScene`, or a `Schedule` with
     faults."""
 
     kind, _svg, _part = "schedule", staticmethod(figure.schedule_svg), "row"
+    _scene_of = staticmethod(scene_of)
     row = traitlets.Int(-1).tag(sync=True)
-    shown: ScheduleScene | Schedule
 
-    def show(self, shown: ScheduleScene | Schedule) -> None:
-        """Draw it; the play-head stays."""
-        if isinstance(shown, ScheduleScene):
-            scene = figure.schedule_scene(*shown)
-        else:
-            scene = figure.faults_scene(shown, schedule_errors(shown))
-        step = self._step_in(scene)
-        if self.scene and self.scene.get("opens") != self.step < len(self.scene["stops"]):
-            at = bisect_left(scene["stops"], self.scene["stops"][self.step])
-            step = min(at, len(scene["stops"]) - 1)
-        row = min(self.row, self._count(scene) - 1)
-        with self._lock:
-            self.shown = shown
-            self.publish(scene=scene, step=step, row=row, error="", detail=self._of(row))
-
-    def _detail_of(self, number):
-        figure.check_row(self.scene, number)
-        return self._of(number)
+    def _step_in(self, scene):
+        """The stop at the same place, where the play-head was moved."""
+        if not self.scene or self.scene.get("opens") == self.step:
+            return super()._step_in(scene)
+        at = bisect_left(scene["stops"], self.scene["stops"][self.step])
+        return min(at, len(scene["stops"]) - 1)
 
     def _count(self, scene):
         return len(scene["rows"])
 
-    def _of(self, row):
-        if not isinstance(self.shown, ScheduleScene):
-            return figure.schedule_detail((), -1)
-        return figure.schedule_detail(self.shown.panels, row, self.shown.unit)
+    @property
+    def _panels(self):
+        return getattr(self.subject, "panels", ())
+
+    def _detail_of(self, number):
+        return figure.schedule_detail(self._panels, number, getattr(self.subject, "unit", ""))
 
     def to_table(self) -> list[list[str]]:
         """Rows of strings: every rank, or the lines of a schedule with faults."""
-        if isinstance(self.shown, ScheduleScene):
-            return figure.to_table(self.shown.panels, self.shown.unit)
-        return self.shown.to_table()
+        if self._panels:
+            return figure.to_table(self._panels, self.subject.unit)
+        return self.subject.to_table()
 
-    def describe(self) -> str:
-        """The schedules, and the selected lane, in words."""
-        shown, said = self.shown, self.scene["summary"]
-        if isinstance(shown, ScheduleScene):
-            said = " ".join(compared(shown.panels, shown.unit))
-        words = f"{self.scene['badge'].capitalize()}: {said}"
-        if not self.detail["words"]:
-            return words
-        return f"{words} Shown: {figure.words_of(self.scene, self.step, self.detail)}"
+    def _told(self):
+        panels, said = self._panels, self.scene["summary"]
+        said = " ".join(compared(panels, self.subject.unit)) if panels else said
+        return f"{self.scene['badge'].capitalize()}: {said}"
+
+    def _said(self):
+        return figure.words_of(self.scene, self.step, self.detail) if self.detail["words"] else ""
 
     def _words(self):
-        names = " against ".join(panel.name for panel in getattr(self.shown, "panels", ()))
+        names = " against ".join(panel.name for panel in self._panels)
         title = self.scene.get("about") or self.scene["title"]
         title = f"{names}: {title}" if names else title
         return f"{title}, {self.scene['captions'][self.step]}"

@@ -225,7 +225,7 @@ class TileView(Framed):
     @property
     def runs(self) -> tuple[SimResult, ...]:
         """The `SimResult` of each configuration shown."""
-        return tuple(panel.run for panel in self.picture.panels)
+        return tuple(panel.run for panel in self.picture.subject)
 
     @property
     def part(self) -> int:
@@ -238,38 +238,21 @@ class TileView(Framed):
 
 
 class TileSteps(Detailed):
-    """The picture of `TileView`: `show` gives it `figures.tiles_states.Panel`s."""
+    """The picture of `TileView`: `show` gives it `TilesPanel`s and a title."""
 
     kind, _svg, _part = "tiles", staticmethod(figure.tiles_svg), "part"
+    _figure, _scene_of = tiles_states, staticmethod(figure.tiles_scene)
     part = traitlets.Int(-1).tag(sync=True)
-    panels: tuple[TilesPanel, ...] = ()
-
-    def show(self, panels: tuple[TilesPanel, ...], title: str) -> None:
-        """Draw them; the play-head keeps its relative place, the selected part if it exists."""
-        scene = figure.tiles_scene(panels, title)
-        with self._lock:
-            self.panels = panels
-            part = self.part if self.part < self._count(scene) else -1
-            step = self._step_in(scene)
-            self.publish(scene=scene, step=step, part=part, error="", detail=self._detail_of(part))
 
     def _count(self, scene):
         return len(scene["tiles"])
 
     def _detail_of(self, number):
-        return figure.tiles_detail(self.panels, number)
+        return figure.tiles_detail(self.subject, number)
 
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first: the numbers of each run."""
-        return tiles_states.to_table(self.panels)
-
-    def describe(self) -> str:
-        """The runs and the step shown, in words."""
-        return (
-            f"{tiles_states.describe(self.panels)} Shown, {self.scene['captions'][self.step]}: "
-            f"{figure.words_of(self.scene, self.step, self.detail)}"
-        )
+    def _said(self):
+        return figure.words_of(self.scene, self.step, self.detail)
 
     def _words(self):
-        names = " against ".join(panel.name for panel in self.panels)
-        return f"{names}: {self.scene['title']}, {self.scene['captions'][self.step]}"
+        names = " against ".join(panel.name for panel in self.subject)
+        return f"{names}: {super()._words()}"
