@@ -1,13 +1,12 @@
 """Write out/site/lab, a JupyterLite site: a notebook of predictions that runs in a browser.
 
-python docs/build_lab.py [--numpy numpy-....whl]
+python docs/build_lab.py [--numpy numpy-....whl] [--pyodide pyodide.json]
 
 Pyodide, tpviz and NumPy as in `build_planner`; all that a kernel imports besides is a wheel of pure
 Python on the site itself, with its hash in planner/lab.txt and in the lock file, which Pyodide
 checks. The kernel loads them as it starts, and asks no index of packages.
 """
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
-from build_planner import FILES, HERE, LOCK, PINNED, entry, runtime
+from build_planner import FILES, HERE, LOCK, PINNED, entry, main, runtime
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -28,30 +27,31 @@ EXTENSION = "@jupyterlite/pyodide-kernel-extension"
 EXTENSIONS = EXTENSION, "@jupyter-widgets/jupyterlab-manager", "anywidget"
 OF_KERNEL = "piplite-*", "ipykernel-*", "pyodide_kernel-*", "widgetsnbextension-4*"
 """Wheels that come with the kernel's extension."""
-PAGE = {"sys_platform": "emscripten", "platform_system": "Emscripten", "python_version": "3.14"}
+PAGE = {"sys_platform": "emscripten", "platform_system": "Emscripten"}
 
 
-def build(folder: Path, numpy: Path | None) -> Path:
+def build(folder: Path, numpy: Path | None, pyodide: Path = PINNED) -> Path:
     """Write the site into a folder, which is emptied first; returns its index.html. Raises as
     `build_planner.build`."""
     shutil.rmtree(folder, ignore_errors=True)
     labextensions = Path(sys.prefix) / "share/jupyter/labextensions"
     with tempfile.TemporaryDirectory() as scratch:
         _lite(Path(scratch), folder, labextensions)
-    pyodide = folder / "pyodide"
-    lock = runtime(pyodide, numpy)
+    wheels = folder / "pyodide"
+    lock = runtime(wheels, numpy, json.loads(pyodide.read_text()))
+    python = ".".join(lock["info"]["python"].split(".")[:2])
     fetch = ["download", "--quiet", "--no-deps", "--only-binary=:all:", "--platform=any"]
-    target = ["--python-version=3.14", "--implementation=py", "--abi=none", "--require-hashes"]
-    asked = ["-r", str(FILES / "lab.txt"), "-d", str(pyodide)]
+    target = [f"--python-version={python}", "--implementation=py", "--abi=none"]
+    asked = ["--require-hashes", "-r", str(FILES / "lab.txt"), "-d", str(wheels)]
     subprocess.run([sys.executable, "-m", "pip", *fetch, *target, *asked], check=True)
     for pattern in OF_KERNEL:
         for wheel in (labextensions / EXTENSION / "static/pypi").glob(f"{pattern}.whl"):
-            shutil.copy(wheel, pyodide)
-    here = {_name(wheel): wheel for wheel in pyodide.glob("*-none-any.whl")}
+            shutil.copy(wheel, wheels)
+    here = {_name(wheel): wheel for wheel in wheels.glob("*-none-any.whl")}
     known = {*here, *lock["packages"]}
     for name, wheel in here.items():
-        lock["packages"][name] = entry(wheel, _needs(wheel, known))
-    (pyodide / LOCK).write_text(json.dumps(lock, indent=1))
+        lock["packages"][name] = entry(wheel, _needs(wheel, known, python))
+    (wheels / LOCK).write_text(json.dumps(lock, indent=1))
     settings = folder / "jupyter-lite.json"
     whole = json.loads(settings.read_text())
     kernel = {
@@ -89,26 +89,16 @@ def _name(wheel: Path) -> str:
     return canonicalize_name(wheel.name.partition("-")[0])
 
 
-def _needs(wheel: Path, known: set[str]) -> list[str]:
-    """Of what a wheel requires in a page, what is on the site."""
+def _needs(wheel: Path, known: set[str], python: str) -> list[str]:
+    """Of what a wheel requires in a page of this Python, such as 3.14, what is on the site."""
     with zipfile.ZipFile(wheel) as archive:
         (path,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
         lines: Any = message_from_bytes(archive.read(path)).get_all("Requires-Dist", [])
     asked = [Requirement(line) for line in lines]
-    here = [one for one in asked if not one.marker or one.marker.evaluate({**PAGE, "extra": ""})]
+    page = {**PAGE, "python_version": python, "extra": ""}
+    here = [one for one in asked if not one.marker or one.marker.evaluate(page)]
     return sorted({canonicalize_name(one.name) for one in here} & known)
 
 
-def main() -> None:
-    """Read the arguments, and write the site."""
-    parser = argparse.ArgumentParser(description="notebooks of predictions as static files")
-    parser.add_argument("--numpy", type=Path, help="NumPy's wheel for Pyodide")
-    parser.add_argument("--to", type=Path, default=HERE.parent / "out" / "site" / "lab")
-    given = parser.parse_args()
-    print(build(given.to, given.numpy))
-    if given.numpy is None:
-        print(f"kernels load NumPy from {PINNED['distribution']}: --numpy puts it on the site")
-
-
 if __name__ == "__main__":
-    main()
+    main(build, "notebooks of predictions as static files", "lab")

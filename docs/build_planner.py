@@ -1,11 +1,12 @@
 """Write out/site/planner, a page with the planner that runs in a browser: static files alone.
 
-python docs/build_planner.py [--numpy numpy-....whl]
+python docs/build_planner.py [--numpy numpy-....whl] [--pyodide pyodide.json]
 
-Pyodide comes from npm, in the version and with the hash of planner/pyodide.json; tpviz is a wheel
-of this checkout. NumPy for Pyodide is in Pyodide's own distribution alone. Its file is given, and
-must have the hash that Pyodide's lock says; or the page loads it from there. The page's lock file
-has these two packages, with their hashes, which Pyodide checks again as it loads them.
+Pyodide comes from npm: its version, its hash and its files that a page needs are in
+planner/pyodide.json, or in another file of that form. tpviz is a wheel of this checkout. NumPy for
+Pyodide is in Pyodide's own distribution alone. Its file is given, and must have the hash that
+Pyodide's lock says; or the page loads it from there. The page's lock file has these two packages,
+with their hashes, which Pyodide checks again as it loads them.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +27,38 @@ from tpviz.views.figures.page import document
 
 HERE = Path(__file__).parent
 FILES = HERE / "planner"
-PINNED: dict[str, str] = json.loads((FILES / "pyodide.json").read_text())
-NEEDED = "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip"
+PINNED = FILES / "pyodide.json"
+"""Which Pyodide is built; ``numpy_sha256`` in such a file is that of a NumPy that its lock does not
+know, as somebody built it."""
 LOCK = "pyodide-lock.json"
 LEFT_OUT = "tpviz/notebooks/", "tpviz/evidence/t3_gpu/"
 """Of our wheel: what the page cannot use."""
 
 
-def build(folder: Path, numpy: Path | None) -> Path:
+def build(folder: Path, numpy: Path | None, pyodide: Path = PINNED) -> Path:
     """Write the page into a folder, which is emptied first; returns its index.html.
 
-    numpy : NumPy's wheel for Pyodide; None: the page loads it from Pyodide's distribution. Raises
-    ``ValueError`` where a file has not the hash that it must have, ``FileNotFoundError`` where it
-    is not there.
+    numpy : NumPy's wheel for Pyodide; None: the page loads it from Pyodide's distribution.
+    pyodide : the file that says which Pyodide. Raises ``ValueError`` where a file has not the hash
+    that it must have, ``FileNotFoundError`` where it is not there.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    lock = runtime(folder / "pyodide", numpy)
+    lock = runtime(folder / "pyodide", numpy, json.loads(pyodide.read_text()))
     (folder / "pyodide" / LOCK).write_text(json.dumps(lock, indent=1))
     return write_page(folder)
 
 
-def runtime(folder: Path, numpy: Path | None) -> dict[str, Any]:
+def runtime(folder: Path, numpy: Path | None, pinned: dict[str, Any]) -> dict[str, Any]:
     """Write Pyodide, our wheel and NumPy's, where it is given, into a folder; returns their lock.
-    Raises as `build`."""
+    pinned : which Pyodide, as in `PINNED`. Raises as `build`."""
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
-        lock = _pyodide(Path(scratch), folder)
+        lock = _pyodide(Path(scratch), folder, pinned)
         wheel = _wheel(Path(scratch), folder)
     known = lock["packages"]["numpy"]
+    known["sha256"] = pinned.get("numpy_sha256", known["sha256"])
     if numpy is None:
-        known["file_name"] = PINNED["distribution"] + known["file_name"]
+        known["file_name"] = pinned["distribution"] + known["file_name"]
     else:
         _check("sha256", known["sha256"], numpy)
         shutil.copy(numpy, folder / known["file_name"])
@@ -71,18 +75,18 @@ def write_page(folder: Path) -> Path:
     return index
 
 
-def _pyodide(scratch: Path, folder: Path) -> dict[str, Any]:
+def _pyodide(scratch: Path, folder: Path, pinned: dict[str, Any]) -> dict[str, Any]:
     """Pyodide's lock; what it needs to run is unpacked into a folder. Raises ``OSError`` where npm
     has no such package, or is not there."""
-    command = ["npm", "pack", f"pyodide@{PINNED['version']}", "--silent"]
+    command = ["npm", "pack", f"pyodide@{pinned['version']}", "--silent"]
     done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
     if done.returncode:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
     (packed,) = scratch.glob("pyodide-*.tgz")
-    kind, _, digest = PINNED["integrity"].partition("-")
+    kind, _, digest = pinned["integrity"].partition("-")
     _check(kind, base64.b64decode(digest).hex(), packed)
     with tarfile.open(packed) as archive:
-        for name in (*NEEDED, LOCK):
+        for name in (*pinned["files"], LOCK):
             member = archive.extractfile(f"package/{name}")
             assert member is not None
             (folder / name).write_bytes(member.read())
@@ -143,18 +147,17 @@ def _page() -> str:
     return whole.replace("</head>", f"{style}</head>").replace("</body>", f"{script}</body>")
 
 
-def main() -> None:
-    """Read the arguments, and write the page."""
-    parser = argparse.ArgumentParser(description="the planner as a page of static files")
+def main(build: Callable[[Path, Path | None, Path], Path], what: str, name: str) -> None:
+    """Read the arguments, and write a site: ``what`` it is, and its folder's name."""
+    parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--numpy", type=Path, help="NumPy's wheel for Pyodide")
-    parser.add_argument("--to", type=Path, default=HERE.parent / "out" / "site" / "planner")
+    parser.add_argument("--pyodide", type=Path, default=PINNED, help="which Pyodide, a JSON file")
+    parser.add_argument("--to", type=Path, default=HERE.parent / "out" / "site" / name)
     given = parser.parse_args()
-    print(build(given.to, given.numpy))
+    print(build(given.to, given.numpy, given.pyodide))
     if given.numpy is None:
-        print(
-            f"the page loads NumPy from {PINNED['distribution']}: --numpy puts it beside the page"
-        )
+        print("NumPy is loaded from Pyodide's distribution: --numpy puts it on the site")
 
 
 if __name__ == "__main__":
-    main()
+    main(build, "the planner as a page of static files", "planner")

@@ -8,8 +8,11 @@ import sys
 import time
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 
-BLOCKED = "torch", "multiprocessing", "_multiprocessing", "fcntl", "resource", "ipyparallel"
+EMPTY = "fcntl", "resource", "termios"
+"""What JupyterLite's kernel has as empty modules without a spec."""
+BLOCKED = "torch", "multiprocessing", "_multiprocessing", "ipyparallel", *EMPTY
 NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "08_beat_the_cluster.ipynb"
 
 
@@ -26,11 +29,13 @@ class Lacking(PathFinder):
         return next(filter(None, specs), None)
 
 
-def block() -> None:
-    """From here on this Python is like one in a page."""
+def block(kernel: bool = False) -> None:
+    """From here on this Python is like one in a page, or in JupyterLite's ``kernel`` there."""
     sys.meta_path[:] = [Lacking]
     for name in [name for name in sys.modules if name.split(".")[0] in BLOCKED]:
         del sys.modules[name]
+    if kernel:
+        sys.modules.update({name: ModuleType(name) for name in EMPTY})
     del time.thread_time
 
 
@@ -119,6 +124,7 @@ def notebook() -> dict:
 PARTS = {part.__name__: part for part in (formulas, linked, views, notebook)}
 
 if __name__ == "__main__":
-    block()
+    block(kernel=sys.argv[1] == "notebook")
     found = PARTS[sys.argv[1]]()
-    json.dump({"found": found, "loaded": [n for n in BLOCKED if n in sys.modules]}, sys.stdout)
+    loaded = [n for n in BLOCKED if getattr(sys.modules.get(n), "__spec__", None)]
+    json.dump({"found": found, "loaded": loaded}, sys.stdout)

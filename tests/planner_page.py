@@ -16,10 +16,15 @@ from tpviz.views.plans.planning import Planning
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
-from build_planner import build, write_page
+import build_lab
+import build_planner
+from build_planner import PINNED, write_page
 
 NUMPY = "TPVIZ_PYODIDE_NUMPY"
 """The variable with the path of NumPy's wheel for Pyodide, where it is given."""
+WHICH = Path(os.environ.get("TPVIZ_PYODIDE", PINNED))
+"""The file that says which Pyodide is tried."""
+build = partial(build_planner.build, pyodide=WHICH)
 PATIENCE = 90_000
 """Milliseconds for Python to start in the page, on a busy machine."""
 SETTLED = """() => {
@@ -148,4 +153,5 @@ def dragged(page: Any, name: str, by: int) -> float:
     return taken
 
 
-__all__ = ["NUMPY", "build", "dragged", "opened", "refusing", "served", "wheel", "without_pyodide"]
+__all__ = ["NUMPY", "WHICH", "build", "build_lab", "dragged", "opened", "refusing", "served"]
+__all__ += ["wheel", "without_pyodide"]
