@@ -26,7 +26,7 @@ SAME = [
 
 
 def ends(programs, count, share=0.0, contention=True):
-    times = Engine(FLAT, programs, contention, cores=Cores(count, share)).run()
+    times = Engine(FLAT, programs, contention, cores=Cores(count, share, FLAT.per_host)).run()
     return [[end for _, end in own] for own in times]
 
 

@@ -172,6 +172,11 @@ class Cluster(Drawn):
         """Number of devices."""
         return prod(part.units for part in self.levels) * prod(part.size for part in self.torus)
 
+    @property
+    def per_host(self) -> int:
+        """Number of devices of each host."""
+        return self.size // self.hosts
+
     # -- time ------------------------------------------------------------------------------------
     def check_world(self, world_size: int, what: str = "") -> None:
         """Raise ``ValueError`` unless 1 <= ``world_size`` <= `size`: each rank needs a device."""

@@ -5,7 +5,7 @@ Where they are asked for more than there are, all go slower alike (processor sha
 scheduler does on average; Kleinrock 1976). A collective was measured with all its members moving
 bytes, so what these take of the cores is in its bandwidth: only what others take slows it down.
 
->>> four = Cores(2, 0.0)
+>>> four = Cores(2, 0.0, 4)
 >>> four.kernel(0)[0].rate({}), four.kernel(0)[0].rate({CORES: 3})
 (1.0, 0.5)
 """
@@ -30,23 +30,22 @@ CORES = "cores"
 
 class Cores:
     """``count`` cores of each host; ``share`` : of a core, for each rank of a collective;
-    ``ranks`` : of a host, all of them if None."""
+    ``ranks`` : of a host."""
 
-    def __init__(self, count: int, share: float, ranks: int | None = None):
+    def __init__(self, count: int, share: float, ranks: int):
         self.count, self.share, self.ranks, self.known = count, share, ranks, {}
         self.ports: dict[int, SharedPort] = defaultdict(SharedPort)  # of each host
 
     @classmethod
     def of(cls, cluster: "Cluster", world_size: int) -> "Cores | None":
         """The cores that the ranks of a cluster share; None where there are enough for all."""
-        ranks = cluster.size // cluster.hosts
-        busiest = min(ranks, world_size) * (1 + cluster.core_share)
+        busiest = min(cluster.per_host, world_size) * (1 + cluster.core_share)
         if not cluster.cores or cluster.cores >= busiest:
             return None
-        return cls(cluster.cores, cluster.core_share, ranks if cluster.hosts > 1 else None)
+        return cls(cluster.cores, cluster.core_share, cluster.per_host)
 
     def _host(self, rank):
-        return rank // self.ranks if self.ranks else 0
+        return rank // self.ranks
 
     def kernel(self, rank: int) -> tuple[Link, list[PortPass]]:
         """(link, passes) of a rank's kernels, whose volume are their seconds on a core."""

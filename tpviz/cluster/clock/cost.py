@@ -119,8 +119,7 @@ class Segment(NamedTuple):
 def crowding(cluster: "Cluster", ranks: int) -> float:
     """The factor by which kernels slow down when ``ranks`` ranks compute at once on the host cores
     that they share; 1 if there are enough cores."""
-    ranks = min(ranks, cluster.size // cluster.hosts)
-    return max(1.0, ranks / cluster.cores) if cluster.cores else 1.0
+    return max(1.0, min(ranks, cluster.per_host) / cluster.cores) if cluster.cores else 1.0
 
 
 def on_shared_cores(
@@ -138,8 +137,7 @@ def on_shared_cores(
         return segments
     compute = sum(s.compute for s in segments)
     alone = compute / crowding(cluster, ranks)
-    ranks = min(ranks, cluster.size // cluster.hosts)
-    work = ranks * (alone + cluster.core_share * moving) / cluster.cores
+    work = min(ranks, cluster.per_host) * (alone + cluster.core_share * moving) / cluster.cores
     longer = work - sum(s.seconds for s in segments)
     if longer <= 0:
         return segments
