@@ -4,6 +4,7 @@
 import ast
 import inspect
 import re
+from dataclasses import MISSING
 from doctest import DocTestParser
 from types import ModuleType
 from typing import Any
@@ -73,10 +74,19 @@ def docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: l
 def arguments(
     app: Any, what: str, name: str, thing: Any, options: Any, given: str | None, returns: Any
 ) -> tuple[str, None] | None:
-    """Sphinx's event ``autodoc-process-signature``: traitlets' ``__new__`` hides those of views."""
-    if what != "class" or not (given or "").startswith("(*args"):
+    """Sphinx's event ``autodoc-process-signature``: traitlets' ``__new__`` hides those of views,
+    and of a default that is no expression, such as a dataclass's ``<factory>``, Sphinx reads
+    nothing and shows names with their markup."""
+    hidden = (given or "").startswith("(*args")
+    if what != "class" or not (hidden or "<factory>" in (given or "")):
         return None
     taken = signature(thing.__init__, bound_method=True)
+    made = {
+        field.name: field.default_factory()
+        for field in getattr(thing, "__dataclass_fields__", {}).values()
+        if field.default_factory is not MISSING
+    }
+    each = [p.replace(default=made.get(n, p.default)) for n, p in taken.parameters.items()]
     return stringify_signature(
-        taken, unqualified_typehints=True, show_return_annotation=False
+        taken.replace(parameters=each), unqualified_typehints=True, show_return_annotation=False
     ), None

@@ -1,5 +1,6 @@
 """The documentation: our docstrings as Sphinx reads them, every public name in it, and the site."""
 
+import ast
 import inspect
 import re
 import subprocess
@@ -80,13 +81,33 @@ def test_what_is_no_entry_stays(restructured):
     ]  # fmt: skip
 
 
-def test_arguments_of_views_are_their_own(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
+def signatures(name, thing):
+    """As `docs/conf.py` hands them on: of a public name, and of what is public in a class."""
     from docstrings import arguments
+    from sphinx.util.inspect import signature, stringify_signature
 
-    shown, _ = arguments(None, "class", "", tpviz.BlocksView, None, "(*args: t.Any)", None)
-    assert shown.startswith("(strategy: ")
-    assert arguments(None, "class", "", tpviz.ATP, None, "(mesh: int)", None) is None
+    if inspect.isclass(thing):
+        given = stringify_signature(signature(thing))
+        yield name, (arguments(None, "class", name, thing, None, given, None) or [given])[0]
+        for member, value in vars(thing).items():
+            if inspect.isfunction(value) and not member.startswith("_"):
+                yield from signatures(f"{name}.{member}", value)
+    elif inspect.isfunction(thing):
+        yield name, stringify_signature(signature(thing))
+
+
+def test_signatures_are_read_as_python(monkeypatch):
+    """Of others Sphinx shows the markup, ``~`` and full paths; and no type in them is private."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    shown = {}
+    for name in tpviz.__all__:
+        shown.update(signatures(name, getattr(tpviz, name)))
+    for name, text in shown.items():
+        ast.parse(f"def f{text}: ...")
+        assert not re.search(r"(?<![\w.'])_[A-Za-z]", text), f"{name}{text}"
+    assert shown["BlocksView"].startswith("(strategy: ")
+    assert "slow_links: dict[int, float] = {}" in shown["Faults"]
+    assert len(shown) > 300
 
 
 def test_twenty_questions_are_answered_by_runs_or_open():
@@ -128,6 +149,21 @@ def test_inventory_has_every_public_name(site):
     assert head.startswith(b"# Sphinx inventory version 2")
     names = {line.split(" ")[0] for line in zlib.decompress(body).decode().splitlines()}
     assert {f"tpviz.{name}" for name in tpviz.__all__} <= names
+
+
+@pytest.mark.timeout(1200)
+@SITE
+def test_no_markup_is_left_in_pages(site):
+    """Outside of code: signs of reStructuredText, reprs of objects, and ``~`` before names."""
+    left = []
+    for path in site.rglob("*.html"):
+        article = re.search(r"<article.*</article>", path.read_text(), re.S)
+        text = article[0] if article else ""
+        text = re.sub(r"<(pre|script|style|svg|code)\b.*?</\1>", "", text, flags=re.S)
+        text = unescape(re.sub(r"<[^>]+>", "", text))
+        found = re.findall(r"~[a-z]\w*\.\w|<[a-z ]+>|:[a-z:]+:`|``| at 0x|\.\. \w+::", text)
+        left += [f"{path.relative_to(site)}: {one}" for one in found]
+    assert left == []
 
 
 @pytest.mark.timeout(1200)

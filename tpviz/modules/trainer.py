@@ -5,7 +5,7 @@ they return), so that a script changes one name, as Merak's ``MerakTrainer``; tr
 needed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -23,8 +23,8 @@ from .module import parallelize
 if TYPE_CHECKING:
     from .pipelined import Pipelined
 
-    class _Examples(Protocol):
-        def __len__(self) -> int: ...
+    class Examples(Sized, Protocol):
+        """Of a data set."""
 
         def __getitem__(self, index: int, /) -> Any: ...
 
@@ -79,9 +79,9 @@ class Trainer:
         model: torch.nn.Module,
         strategy: Merak,
         args: Any = None,
-        train_dataset: "_Examples | None" = None,
+        train_dataset: "Examples | None" = None,
         data_collator: Callable[[list[Any]], Any] | None = None,
-        eval_dataset: "_Examples | None" = None,
+        eval_dataset: "Examples | None" = None,
         **pipeline: Any,
     ):
         if not isinstance(strategy := as_merak(strategy), Merak):
@@ -138,7 +138,7 @@ class Trainer:
         )
 
     def evaluate(
-        self, eval_dataset: "_Examples | None" = None, timeout: float | None = None
+        self, eval_dataset: "Examples | None" = None, timeout: float | None = None
     ) -> dict[str, float]:
         """The mean loss over an evaluation set, in evaluation mode and without gradients:
         {"eval_loss": its mean over all batches, "eval_samples": examples that it is of}.
