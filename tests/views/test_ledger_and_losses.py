@@ -38,9 +38,9 @@ def test_before_a_run_nothing_is_claimed():
 
 def test_losses():
     svg = losses_svg([3.0, 2.0, 1.0])
-    assert svg.count("r='3.5'") == 3
     ElementTree.fromstring(svg)
-    assert ">step 1</text>" in svg and ">step 3</text>" in svg
+    assert [f"step: {n}" in svg for n in range(5)] == [False, True, True, True, False]
+    assert ">loss of 3 steps</text>" in svg and "aria-label='loss of 3 steps'" in svg
     ElementTree.fromstring(losses_svg([2.0]))
     ElementTree.fromstring(losses_svg([float("nan"), 1.0]))
 

@@ -12,16 +12,7 @@ import numpy as np
 from tpviz.core.inks import axis_keys
 
 from .lanes import Axis, axis_below, idle_word, spans
-from .svg import (
-    VIEW,
-    bars_path,
-    outline,
-    pattern_defs,
-    rect,
-    seconds,
-    shape,
-    text,
-)
+from .svg import VIEW, bars_path, outline, pattern_defs, rect, seconds, shape, text
 from .tokens import INKS
 
 if TYPE_CHECKING:

@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import microscope_layout as layout
 from . import microscope_ring as ring
 from .film import film_svg
-from .svg import (
-    amount,
-    image,
-    outline,
-    pattern_defs,
-    rect,
-    seconds,
-    so_far,
-    swatch,
-    text,
-)
+from .svg import amount, image, outline, pattern_defs, rect, seconds, so_far, swatch, text
 
 __all__ = ["arithmetic", "describe", "film_svg", "image", "microscope_scene", "to_table"]
 

@@ -102,30 +102,18 @@ def _depth(rank, ranks):
 
 def _edges(placed, box):
     """From the top of each box to the bottom of the one above it: [x0, y0, x1, y1]."""
-    edges = []
+    half, edges = box["width"] / 2, []
     for here in placed[1:]:
         above = placed[_parent(here["rank"], len(placed))]
-        edges.append(
-            [
-                here["x"] + box["width"] / 2,
-                here["y"],
-                above["x"] + box["width"] / 2,
-                above["y"] + box["height"],
-            ]
-        )
+        edges.append([here["x"] + half, here["y"], above["x"] + half, above["y"] + box["height"]])
     return edges
 
 
 def path(drawing: dict[str, Any], sender: int, receiver: int) -> list[float]:
     """The arrow between two boxes as [x0, y0, control x, y, x1, y1]: a curve bent to its right."""
     box = drawing["box"]
-    ends = [
-        (
-            drawing["ranks"][rank]["x"] + box["width"] / 2,
-            drawing["ranks"][rank]["y"] + box["height"] / 2,
-        )
-        for rank in (sender, receiver)
-    ]
+    both = drawing["ranks"][sender], drawing["ranks"][receiver]
+    ends = [(at["x"] + box["width"] / 2, at["y"] + box["height"] / 2) for at in both]
     (ax, ay), (bx, by) = ends
     control = (ax + bx) / 2 - BEND * (by - ay), (ay + by) / 2 + BEND * (bx - ax)
     curve = lambda s, t: tuple(  # its polar form: curve(t, t) is the point at t

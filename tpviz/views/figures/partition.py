@@ -10,18 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 from .legend import Look, legend
-from .svg import (
-    VIEW,
-    amount,
-    clickable,
-    lines,
-    outline,
-    pattern_defs,
-    rect,
-    swatch,
-    text,
-    width_of,
-)
+from .svg import VIEW, amount, clickable, lines, outline, pattern_defs, rect, swatch, text, width_of
 
 BADGE = "traced"
 TOP = 0

@@ -11,11 +11,10 @@ fast it would be. The bar through the chosen one is the error of such prediction
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from math import log10
 from typing import Any, NamedTuple
 
 from .legend import legend
-from .scales import Scale
+from .scales import Scale, scale_of
 from .svg import alone, amount, pattern_defs, rect, seconds, text, ticks
 
 WIDTH, HEIGHT = 740, 510
@@ -100,13 +99,8 @@ def _scales(plans, capacity, band):
     """(memory to the right, seconds down: up is faster), both logarithmic."""
     sizes = [plan.memory for plan in plans] + [capacity]
     times = [plan.step for plan in plans] + [t for t in band or () if t > 0]
-
-    def scale(values, start, end):
-        low, high = log10(min(values)), log10(max(values))
-        pad = 0.06 * (high - low) or 0.1
-        return Scale(low - pad, high + pad, start, end, True)
-
-    return scale(sizes, LEFT, RIGHT), scale(times, TOP, FOOT)
+    log = {"type": "log"}
+    return scale_of(log, sizes, LEFT, RIGHT), scale_of(log, times, TOP, FOOT)
 
 
 def _round(scale: Scale) -> Iterable[float]:

@@ -14,16 +14,7 @@ from .lanes import play_head, window, zoomable
 from .legend import keyed
 from .schedule_lanes import HEAD, LEFT, RIGHT, Lanes, axis, in_lanes, lay_out, named, stops
 from .schedule_words import SchedulePanel, figures, say, spans, summary, to_table, words
-from .svg import (
-    LETTERS,
-    VIEW,
-    check_step,
-    meanings,
-    pattern_defs,
-    table_html,
-    text,
-    wrapped,
-)
+from .svg import LETTERS, VIEW, check_step, meanings, pattern_defs, table_html, text, wrapped
 from .tokens import INKS
 
 __all__ = ["check", "schedule_detail", "schedule_scene", "schedule_svg", "to_table"]

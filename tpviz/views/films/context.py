@@ -156,10 +156,7 @@ class _Rows(list[Event]):
 
 
 def traced(
-    trace: Trace,
-    cut: SequenceCut,
-    phase: str = "forward",
-    axes: Mapping[str, int] | None = None,
+    trace: Trace, cut: SequenceCut, phase: str = "forward", axes: Mapping[str, int] | None = None
 ) -> AttentionFilm:
     """The first attention of a trace's last step, of the ranks that share rank 0's sequences.
 

@@ -28,14 +28,14 @@ from tpviz.views.plans.pictures import model_html, model_svgs
 
 from .base import check_names, shown
 from .fitted import Fitted
-from .job import Job, Latest
+from .job import Job, Latest, Working
 from .panel import Panel
 from .pins import PinnedPlan
 from .results import RunOutcome, run
 from .setting import HERE, Configuration, check_cluster, read
 
 
-class Explore(Fitted, Panel):
+class Explore(Working, Fitted, Panel):
     """Knobs -> formula; Run -> simulation and real ranks -> comparison, timeline, ledger, losses.
 
     Parameters
@@ -73,7 +73,7 @@ class Explore(Fitted, Panel):
             check_ranks(strategy, cluster)
         self._lock, self._moved = threading.RLock(), Latest(self._redraw)
         self._runner, self._steps = runner or run, {}
-        self.choice = self.prediction = self.outcome = self._ran = self._job = None
+        self.choice = self.prediction = self.outcome = self._ran = None
         self._expected = self._drawn = None
         super().__init__(offered(), cluster, self._lock)
         if strategy is not None:
@@ -198,17 +198,14 @@ class Explore(Fitted, Panel):
             return "these sizes do not fit together: see the message"
         return "" if self.guesses.settled else "commit a guess first, or skip it"
 
-    @shown
-    def stop(self) -> None:
-        """End the active run; its ranks end too."""
+    def stop(self) -> bool:
+        """End the active run; its ranks end too. False where none goes on."""
         with self._lock:
-            if self._job and self._job.stop():
+            stops = super().stop()
+            if stops:
                 self.say("stopping ...")
                 self.stop_button.disabled = True
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the active run (for scripts and tests); True when none is left."""
-        return self._job is None or self._job.join(timeout)
+            return stops
 
     def _progress(self, done, total, text=""):
         with self._lock:

@@ -24,10 +24,7 @@ class GuessPane(ipywidgets.VBox):
 
     def __init__(self, lock: threading.RLock):
         self._lock = lock
-        box, waits = (
-            partial(ipywidgets.Checkbox, indent=False),
-            "Run waits until you commit one",
-        )
+        box, waits = (partial(ipywidgets.Checkbox, indent=False), "Run waits until you commit one")
         self.on = box(True, description="guess first, then reveal", tooltip=waits)
         harder = "harder: guess without seeing the formula's result"
         self.cover = box(False, description="cover the prediction until then", tooltip=harder)

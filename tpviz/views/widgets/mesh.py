@@ -47,11 +47,7 @@ class MeshView(View):
             self.show(mesh, ownership, title, badge)
 
     def show(
-        self,
-        mesh: Mesh,
-        ownership: Sequence[dict[str, Any]] = (),
-        title: str = "",
-        badge: str = "",
+        self, mesh: Mesh, ownership: Sequence[dict[str, Any]] = (), title: str = "", badge: str = ""
     ) -> None:
         """Draw another mesh; the rank and the parameter chosen stay where they still exist."""
         scene = figure.mesh_scene(mesh, ownership, title, badge)
