@@ -17,7 +17,7 @@ from tiny import TINY, assert_equal
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
-from tpviz.views.figures import blocks, grid
+from tpviz.views.figures import blocks
 from tpviz.views.films.captions import LAYERS
 from tpviz.views.widgets.grid import story
 
@@ -316,7 +316,7 @@ def test_the_walk_is_the_program(sizes, knobs):
         )
     }
     assert bool(ahead) == ("oag" in s.overlap)
-    scene = grid.grid_scene(found, 1)
+    scene = blocks.blocks_scene(found, 1)
     assert len(scene["frames"]) == len(frames)
 
 

@@ -13,7 +13,7 @@ import pytest
 import tpviz as tv
 from tpviz.core.step import Collective, Overlapped
 from tpviz.schemes.axonn.step import GatherWeight, Scatter, parts
-from tpviz.views.figures import blocks, grid
+from tpviz.views.figures import blocks
 from tpviz.views.figures.film import film_svg
 from tpviz.views.films.captions import LAYERS
 from tpviz.views.widgets.grid import story
@@ -188,7 +188,7 @@ def test_gathers_ahead_reach_into_the_blocks_around():
         ("backward", "W of down, block before"),
     }
     last = story(axonn((1, 1, 2, 1)), replace(W, layers=1)).frames
-    assert ("Prefetched: the weights of head.",) in {tuple(grid.in_flight(f)) for f in last}
+    assert ("Prefetched: the weights of head.",) in {tuple(blocks.in_flight(f)) for f in last}
 
 
 def test_the_walk_by_hand_on_a_cube():
@@ -243,7 +243,7 @@ def test_the_walk_by_hand_on_a_cube():
 )
 def test_every_frame_is_well_formed_and_inside_and_no_rank_hides_another(sizes, knobs):
     strategy = axonn(sizes, **knobs)
-    scene = grid.grid_scene(story(strategy, W), strategy.world_size - 1)
+    scene = blocks.blocks_scene(story(strategy, W), strategy.world_size - 1)
     assert json.loads(json.dumps(scene)) == scene
     for step in range(0, len(scene["frames"]), 5):
         root = ElementTree.fromstring(film_svg(scene, step, "light"))
@@ -272,7 +272,7 @@ def test_ranks_stand_by_their_coordinates_in_either_order(order, neighbour):
     """x to the right, y down, z up and to the right, replicas side by side."""
     strategy = axonn((2, 2, 2, 2), order=order)
     found = story(strategy, W)
-    common = grid.grid_scene(found)["common"]
+    common = blocks.blocks_scene(found)["common"]
     at = {
         int(r): (float(x), float(y))
         for r, x, y in re.findall(r"data-rank='(\d+)'.*?<rect x='([\d.]+)' y='([\d.]+)'", common)
@@ -292,13 +292,13 @@ def test_ranks_stand_by_their_coordinates_in_either_order(order, neighbour):
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2, 1), (1, 1, 1, 1)])
 def test_the_legend_says_how_cuts_are_written(sizes):
-    scene = grid.grid_scene(story(axonn(sizes), W))
+    scene = blocks.blocks_scene(story(axonn(sizes), W))
     assert "A[I_z, J_x]: rows of A cut over z, columns over x." in scene["help"]
 
 
 def test_groups_flow_and_partial_sums_are_sheets():
     found = story(axonn((2, 2, 2, 1)), W)
-    scene = grid.grid_scene(found, 3)
+    scene = blocks.blocks_scene(found, 3)
     for frame, picture in zip(found.frames, scene["frames"]):
         lit = re.findall(r"data-group='(\w+)'", picture)
         assert lit == ([frame.move.axis] * 4 if frame.move else [])
@@ -310,13 +310,13 @@ def test_terms_of_two_sums_are_said():
     number = next(
         n for n, f in enumerate(found.frames) if f.product[2:] and f.product[2].name == "dW"
     )
-    picture = grid.grid_scene(found)["frames"][number]
+    picture = blocks.blocks_scene(found)["frames"][number]
     assert "4 sheets, over z, 2 over data<" in picture
 
 
 def test_known_schemes_are_said():
     def lit(*sizes, **knobs):
-        scene = grid.grid_scene(story(axonn(sizes, **knobs), W))
+        scene = blocks.blocks_scene(story(axonn(sizes, **knobs), W))
         return [note.split("same cut as ")[1] for note in scene["notes"]]
 
     assert lit(4, 1, 1, 1) == ["Megatron-LM"]
@@ -326,7 +326,7 @@ def test_known_schemes_are_said():
 
 def test_table_and_words():
     found = story(axonn((1, 1, 2, 2), accumulation=4), W)
-    head, *rows = grid.to_table(found)
+    head, *rows = blocks.to_table(found)
     assert (len(rows), head[-3:]) == (
         len(found.frames),
         ["sent over data", "sent over z", "in flight"],
@@ -339,7 +339,7 @@ def test_table_and_words():
 
 def test_pieces_that_end_within_a_feature_are_counted_not_measured():
     odd = tv.GPT(layers=1, hidden=18, heads=3, seq=4, batch=4, vocab=252, mlp_ratio=3)
-    scene = grid.grid_scene(story(axonn((3, 1, 4, 1)), odd))
+    scene = blocks.blocks_scene(story(axonn((3, 1, 4, 1)), odd))
     assert "81 numbers" in scene["frames"][0]  # 18 x 54 over x=3, then z=4
 
 
@@ -347,6 +347,6 @@ def test_what_cannot_be_shown():
     with pytest.raises(ValueError, match=r"mesh 4 x 4 x 2 has 32 ranks: this view shows at most"):
         story(axonn((2, 4, 4, 1)), W)
     with pytest.raises(ValueError, match=r"rank 4 is not in this mesh of 4: use 0 to 3"):
-        grid.grid_scene(story(axonn((2, 1, 2, 1)), W), 4)
+        blocks.blocks_scene(story(axonn((2, 1, 2, 1)), W), 4)
     with pytest.raises(ValueError, match=r"GridView shows tv.AxoNN, not ATP"):
         story(tv.ATP(), W)

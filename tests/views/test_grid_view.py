@@ -6,7 +6,7 @@ import tpviz as tv
 from tpviz.views.figures.assets import module
 from tpviz.views.widgets import GridView
 from tpviz.views.widgets.base import View
-from tpviz.views.widgets.grid import GridSteps
+from tpviz.views.widgets.blocks import BlockSteps
 from tpviz.views.widgets.knobs import Several
 
 W = tv.GPT(batch=16)
@@ -175,8 +175,8 @@ def test_bad_arguments():
 
 
 def test_it_is_the_script_of_the_blocks_view():
-    assert GridSteps._esm == module("blocks")
-    assert issubclass(GridSteps, View)
+    assert BlockSteps._esm == module("blocks")
+    assert issubclass(BlockSteps, View)
 
 
 def test_a_scene_is_small_enough_to_send_while_a_slider_moves():

@@ -15,19 +15,10 @@ from tpviz.core.trace.ledger import wire_bytes
 from tpviz.core.workload import GPT
 from tpviz.views.films.captions import Frame, Tensor
 
-from .blocks_matrix import CellGrid, Eyes, matrices, plain, ranks
+from .blocks_matrix import Eyes, matrices, plain
+from .grid import Cube, cube, holdings, moment
 from .legend import Look, Mark, legend
-from .svg import (
-    FILM,
-    amount,
-    clickable,
-    outline,
-    pattern_defs,
-    rect,
-    so_far,
-    text,
-    width_of,
-)
+from .svg import FILM, amount, clickable, outline, pattern_defs, rect, so_far, text, width_of
 from .tokens import INKS
 
 if TYPE_CHECKING:
@@ -67,11 +58,6 @@ def blocks_scene(story: Story, rank: int = 0) -> dict[str, Any]:
     Raises ValueError for a rank that does not exist, and above 16 ranks.
     """
     check(story.mesh, rank)
-    return scene_of(story, rank, pictures(story, rank))
-
-
-def scene_of(story: Story, rank: int, drawn: dict[str, Any]) -> dict[str, Any]:
-    """The scene of a `Story`. drawn : what `pictures` gives."""
     name = story.title.partition("(")[0]
     return {
         "title": f"{name}: one block on {' x '.join(map(str, story.mesh.shape))} ranks",
@@ -84,7 +70,7 @@ def scene_of(story: Story, rank: int, drawn: dict[str, Any]) -> dict[str, Any]:
         "numbers": [numbers(story, frame) for frame in story.frames],
         "opens": opening(story),
         "top": 0,
-        **drawn,
+        **pictures(story, rank),
     }
 
 
@@ -199,11 +185,13 @@ def to_table(story: Story) -> list[list[str]]:
     """Rows of strings, header first: one frame each."""
     names = [f"sent over {axis}" for axis in story.mesh.names]
     table = [["step", "phase", "layer", "line", "FLOPs", "bytes", "collective", "payload", *names]]
+    table[0] += ["in flight"] * bool(story.strategy)
     for number, frame in enumerate(story.frames):
         move, row = frame.move, [str(number + 1), frame.phase, frame.layer, sentence(frame)]
         row += [f"{count:,}" for count in work(frame)]
         row += [f"{move.collective} over {move.axis}", symbols(frame)] if move else ["", ""]
-        table.append([*row, *(f"{count:,.6g}" for count in sent(story, number).values())])
+        row += [f"{count:,.6g}" for count in sent(story, number).values()]
+        table.append([*row, " ".join(in_flight(frame))] if story.strategy else row)
     return table
 
 
@@ -221,7 +209,9 @@ def describe(story: Story, rank: int) -> str:
     )
 
 
-SCRUB, SEGMENT, GRID, PANEL = 8, 22, (84, 370), 500
+SCRUB, SEGMENT, CELLS, PANEL = 8, 22, (16, 384), 500
+GRID = "x", "y", "z", "data"
+"""The axes of AxoNN's grid, as they stand in a `Cube`."""
 LAYERS = {
     "norm1": ("LN1", "first norm"),
     "qkv": ("qkv", "queries, keys and values"),
@@ -254,24 +244,37 @@ LOOK = Look(14, 12, 5, 7.2, 15, 10)
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
     """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
-    eyes = Eyes(story.mesh, rank, axis_keys(story.mesh.names))
-    grid = CellGrid(story.mesh, *GRID)
+    s = story.strategy
+    eyes = Eyes(story.mesh, rank, axis_keys(s.axes if s else story.mesh.names))
+    place = Cube(eyes, GRID if s else story.mesh.names[::-1], *CELLS)
     totals = running(story)
     track, places = scrubber(story)
-    marks, bottom = explained(eyes, max(grid.bottom, GRID[1] + 150) + 14)
+    shown = {}  # forward comes twice where it is recomputed
+    for frame in story.frames:
+        if frame.tensors not in shown:
+            shown[frame.tensors] = matrices(frame, eyes), holdings(frame, place)
     frames = [
         here(frame, places[number])
-        + matrices(frame, eyes)
-        + ranks(frame, grid, eyes)
+        + shown[frame.tensors][0]
+        + moment(frame, place, eyes)
+        + shown[frame.tensors][1]
         + panel(number, eyes, totals)
         for number, frame in enumerate(story.frames)
     ]
+    marks, bottom = explained(eyes, max(place.bottom, CELLS[1] + 26 * len(totals[-1])) + 8)
+    micro = " of a microbatch" * bool(s and s.accumulation > 1)
+    cuts = ["A[I_z, J_x]: rows of A cut over z, columns over x."] * bool(s)
     return {
         "width": FILM,
         "height": round(bottom + 18),
         "frames": frames,
-        "common": pattern_defs() + track + marks,
-        "help": [f"{OWNERS} T = b s tokens (b batch, s sequence), {HIDDEN}"],
+        "common": f"{pattern_defs()}{track}{cube(place, eyes)}{marks}",
+        "notes": [f"The same cut as {case.name.removeprefix('like ')}" for case in story.cases],
+        "help": [
+            f"{OWNERS} T = b s tokens{micro} (b batch, s sequence), {HIDDEN}",
+            *cuts,
+            *(f"{case.what} Known from: {', '.join(case.source)}." for case in story.cases),
+        ],
     }
 
 
@@ -348,24 +351,18 @@ def _payload(story, frame):
     ]
 
 
-def panel(
-    number: int,
-    eyes: Eyes,
-    totals: list[dict[str, float]],
-    x: float = PANEL,
-    y: float = GRID[1] - 14,
-    width: float = 86,
-) -> str:
-    """The running total of every axis, after a frame. x, y : of the first line; width : of bars."""
+def panel(number: int, eyes: Eyes, totals: list[dict[str, float]]) -> str:
+    """The running total of every axis, after a frame."""
+    x, y = PANEL, CELLS[1] - 14
     out = text(x, y, "sent by each rank, bytes", weight=650)
     for axis, total in totals[-1].items():
         y += 26
-        out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis], width)
+        out += _bar(axis, totals[number][axis], total, x, y, eyes.keys[axis])
     return out
 
 
-def _bar(axis, done, total, x, y, key, width):
-    left = x + max(26, 9 * len(axis))
+def _bar(axis, done, total, x, y, key):
+    left, width = x + max(26, 9 * len(axis)), 86
     out = text(x, y, axis, key, weight=700)
     out += outline(left, y - 10, width, 12, "muted", rx=2)
     if total:

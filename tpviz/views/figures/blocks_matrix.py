@@ -1,5 +1,4 @@
-"""The matrices of the blocks view, each with its blocks by owner and the rows in flight; and its
-ranks, each a cell with its blocks, and the groups that communicate.
+"""The matrices of the blocks view, each with its blocks by owner and the rows in flight.
 
 A block has the numbers of the ranks that hold it. Cuts have the colour of their axis. The chosen
 rank's blocks are filled; partial sums are translucent sheets, one behind the other.
@@ -7,13 +6,13 @@ rank's blocks are filled; partial sums are translucent sheets, one behind the ot
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 from tpviz.core.mesh import Mesh
 from tpviz.views.films.captions import Dim, Frame, Tensor
 
-from .svg import FILM, SMALL, clickable, lines, outline, rect, text
+from .svg import FILM, SMALL, lines, outline, rect, text
 
 Box = tuple[float, float, float, float]
 PIXELS = {"T": 104.0, "2": 18.0, "1": 18.0, "n": 160.0}
@@ -196,14 +195,6 @@ def _bands(x, y, width, height, chunk, future):
     return "".join(out)
 
 
-def small(tensor: Tensor, x: float, y: float, eyes: Eyes, scale: float) -> str:
-    """A rank's own block in a small outline of the matrix."""
-    width, height = size(tensor, scale)
-    out = outline(x, y, width, height, "muted", 0.8)
-    box = own(tensor, x, y, eyes, scale)
-    return out + rect(*box, tensor.kind, SHEER * bool(tensor.partial))
-
-
 def own(tensor: Tensor, x: float, y: float, eyes: Eyes, scale: float) -> Box:
     """(x, y, width, height) of a rank's own block of a matrix whose top left corner is (x, y)."""
     box = [x, y, *size(tensor, scale)]
@@ -301,51 +292,8 @@ def _below(tensor, eyes):
     return words
 
 
-# -- ranks ----------------------------------------------------------------------------------------
-GAP, NARROW, PAD = 18, 8, 6  # between cells, and many; from a cell to the ring of its group
-ROOM, MANY = (384, 180), 6  # px for the cells; in a row or a column
+# -- in the cells of ranks -------------------------------------------------------------------------
 LARGE, LEAST = 0.4, 0.06  # of the matrices in a cell
-
-
-class CellGrid:
-    """Where the cells stand: the first of two axes runs down, the last one across."""
-
-    def __init__(self, mesh: Mesh, x: float, y: float):
-        self.mesh, self.x, self.y = mesh, x, y
-        *down, across = mesh.shape
-        self.rows, self.columns = (down or [1])[0], across
-        self.gap = GAP if max(self.rows, self.columns) <= MANY else NARROW
-        self.width = min(150, ROOM[0] / self.columns - self.gap)
-        self.height = max(min(76, ROOM[1] / self.rows - self.gap), 25)
-
-    @property
-    def bottom(self) -> float:
-        """Where the last row of cells ends."""
-        return self.y + self.rows * (self.height + self.gap)
-
-    def corner(self, rank: int) -> tuple[float, float]:
-        """Top left corner of a rank's cell."""
-        row, column = divmod(rank, self.columns)
-        return self.x + column * (self.width + self.gap), self.y + row * (self.height + self.gap)
-
-    def middle(self, rank: int) -> tuple[float, float]:
-        """Of a rank's cell."""
-        x, y = self.corner(rank)
-        return x + self.width / 2, y + self.height / 2
-
-
-def ranks(frame: Frame, grid: CellGrid, eyes: Eyes) -> str:
-    """All cells, the rings of the groups behind them, the names of the axes."""
-    out = [_names(grid, eyes)]
-    if frame.move:
-        out += [
-            _ring(group, frame.move.axis, grid, eyes) for group in eyes.mesh.groups(frame.move.axis)
-        ]
-    out += [_cell(rank, frame, grid, eyes) for rank in range(eyes.mesh.size)]
-    if frame.move:
-        groups = eyes.mesh.groups(frame.move.axis)
-        out.append(travelling(groups, grid.middle, frame.moving[0].kind))
-    return "".join(out)
 
 
 def travelling(
@@ -366,61 +314,6 @@ def travelling(
                 f"<path d='M-7,-6h14v12h-14z' class='f-{ink} s-bg' stroke-width='1.5'/></g>"
             )
     return f"<g pointer-events='none'>{out}</g>"
-
-
-def _names(grid, eyes):
-    axes, keys = eyes.mesh.axes, eyes.keys
-    *down, across = axes
-    x, y = grid.x, grid.y - 14
-    out = text(x, y, f"{across} = {axes[across]} →", keys[across], weight=700)
-    if down:
-        words = f"{down[0]} = {axes[down[0]]} ↓"
-        out += text(x - 12, grid.y + 20, words, keys[down[0]], anchor="end", weight=700)
-    return out
-
-
-def _ring(group, axis, grid, eyes):
-    """A closed line around the ranks that communicate; that of the chosen rank is filled."""
-    (x0, y0), (x1, y1) = grid.corner(group[0]), grid.corner(group[-1])
-    box = x0 - PAD, y0 - PAD, x1 - x0 + grid.width + 2 * PAD, y1 - y0 + grid.height + 2 * PAD
-    key, mine = eyes.keys[axis], eyes.rank in group
-    out = rect(*box, key, "rx='11' fill-opacity='.2'") if mine else ""
-    out += outline(*box, f"{key} tpv-flow", 4 if mine else 2.2, 11, "stroke-dasharray='9 5'")
-    for here, there in pairwise(group):
-        out += _link(grid.corner(here), grid.corner(there), grid, key)
-    return out
-
-
-def _link(here, there, grid, key):
-    """A thick line with two heads between neighbours of a group."""
-    (x, y), turn = here, 90 if there[1] > here[1] else 0
-    cx, cy = x + grid.width + grid.gap / 2, y + grid.height / 2
-    if turn:
-        cx, cy = x + grid.width / 2, y + grid.height + grid.gap / 2
-    d = "M-7,0l5,-4v2.5h4v-2.5l5,4l-5,4v-2.5h-4v2.5z"
-    place = f"translate({cx:.1f},{cy:.1f})rotate({turn})"
-    return f"<path d='{d}' class='f-{key}' transform='{place}'/>"
-
-
-def _cell(rank, frame, grid, eyes):
-    x, y = grid.corner(rank)
-    mine, here = rank == eyes.rank, eyes.at(rank)
-    edge = ("fg", 3) if mine else ("muted", 1)
-    where = ",".join(map(str, here.coords.values()))
-    out = rect(x, y, grid.width, grid.height, "bg", "rx='6'")
-    out += outline(x, y, grid.width, grid.height, *edge, 6)
-    tall, wide = grid.height >= 46, grid.width >= 86
-    words, left, anchor = (f"rank {rank}", 6, "start") if wide else (rank, grid.width / 2, "middle")
-    out += text(x + left, y + 14, words, anchor=anchor, weight=700 if mine else "")
-    left, top, width, height = 58, 3, grid.width - 92, grid.height - 6
-    if tall:
-        top = 19
-        left, width, height = 4, grid.width - 8, grid.height - top - 3
-    for tensor, at, under, scale in spread(
-        frame.product or frame.moving, x + left, y + top, width, height
-    ):
-        out += small(tensor, at, under, here, scale)
-    return clickable(f"rank='{rank}'", out, f"rank {rank} at {where}")
 
 
 def spread(

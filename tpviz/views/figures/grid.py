@@ -1,142 +1,50 @@
-"""A block of AxoNN, animated -> scene: the cube of ranks, weights in flight, special cases.
+"""The ranks of a block's mesh -> SVG: a cube of cells, lines between neighbours, and what each has.
 
-Built as `tpviz.views.figures.blocks`, which counts and describes the frames; this adds the depth
-axis and the replicas. Everything is counted from the program's operations; there are no times here.
-
-Ranks stand in a cube: x to the right, y down, z into the depth, replicas side by side. It is seen
-obliquely and pulled apart: every plane of z lies a row higher and further to the right than the one
-in front of it, so that no rank covers another and all lines run between the cells.
+The first of up to four axes runs to the right, the second down, the third into the depth, and the
+last has its planes or cubes side by side. It is seen obliquely and pulled apart: every plane lies a
+row higher and further to the right than the one in front of it, so that no rank covers another and
+all lines run between the cells.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
-from tpviz.core.inks import axis_keys
-from tpviz.core.mesh import Mesh
 from tpviz.views.films.captions import Frame
 
-from . import blocks
-from .blocks import (
-    HIDDEN,
-    OWNERS,
-    PANEL,
-    Story,
-    check,
-    explained,
-    here,
-    in_flight,
-    matrices,
-    panel,
-    scene_of,
-    scrubber,
-)
 from .blocks_matrix import SHEER, Eyes, own, size, spread, travelling
 from .lanes import box
-from .svg import FILM, clickable, outline, pattern_defs, rect, text
+from .svg import clickable, outline, rect, text
 
-if TYPE_CHECKING:
-    from tpviz.schemes.axonn.strategy import AxoNN
+ROOM = (446, 200)  # px for the cells
 
-
-def grid_scene(story: Story, rank: int = 0) -> dict[str, Any]:
-    """The scene of a `Story` of a grid, ready for JSON, with the fields of
-    `tpviz.views.figures.blocks.blocks_scene`.
-
-    Raises ValueError for a rank that does not exist, and above 16 ranks.
-    """
-    check(story.mesh, rank)
-    return scene_of(story, rank, pictures(story, rank))
-
-
-def mesh_of(strategy: "AxoNN") -> Mesh:
-    """The axes of more than one rank; x where there is none."""
-    return Mesh({axis: n for axis, n in strategy.axes.items() if n > 1} or {"x": 1})
-
-
-def grid(strategy: "AxoNN") -> dict[str, int]:
-    """{axis: ranks} as the paper writes them: x, y, z, data."""
-    return {axis: strategy.axes[axis] for axis in ("x", "y", "z", "data")}
-
-
-def to_table(story: Story) -> list[list[str]]:
-    """Rows of strings, header first: one frame each."""
-    flights = ["in flight", *(" ".join(in_flight(frame)) for frame in story.frames)]
-    return [[*row, words] for row, words in zip(blocks.to_table(story), flights)]
-
-
-CUBE, ROOM = (16, 384), (446, 200)
-
-
-def pictures(story: Story, rank: int) -> dict[str, Any]:
-    """{"width", "height", "common", "frames"}: what all frames share, and each of them, as SVG."""
-    keys = axis_keys(story.strategy.axes)  # pyright: ignore[reportOptionalMemberAccess]
-    eyes = Eyes(story.mesh, rank, keys)
-    place = Cube(eyes, grid(story.strategy), *CUBE, ROOM)  # pyright: ignore[reportArgumentType]
-    totals = blocks.running(story)
-    track, places = scrubber(story)
-    shown = {}  # forward comes twice where it is recomputed
-    for frame in story.frames:
-        if frame.tensors not in shown:
-            shown[frame.tensors] = matrices(frame, eyes), holdings(frame, place)
-    frames = [
-        here(frame, places[number])
-        + shown[frame.tensors][0]
-        + moment(frame, place, eyes)
-        + shown[frame.tensors][1]
-        + panel(number, eyes, totals, PANEL, CUBE[1] - 14)
-        for number, frame in enumerate(story.frames)
-    ]
-    legend, bottom = explained(eyes, max(place.bottom, CUBE[1] + 26 * len(totals[-1])) + 8)
-    return {
-        "width": FILM,
-        "height": round(bottom + 18),
-        "frames": frames,
-        "common": f"{pattern_defs()}{track}{cube(place, eyes)}{legend}",
-        "notes": [f"The same cut as {case.name.removeprefix('like ')}" for case in story.cases],
-        "help": [
-            *_letters(story),
-            *(f"{case.what} Known from: {', '.join(case.source)}." for case in story.cases),
-        ],
-    }
-
-
-def _letters(story):
-    """What the letters of the picture say."""
-    micro = " of a microbatch" * (story.strategy.accumulation > 1)
-    cuts = "A[I_z, J_x]: rows of A cut over z, columns over x."
-    return [f"{OWNERS} T = b s tokens{micro} (b batch, s sequence), {HIDDEN}", cuts]
-
-
-# -- the cube of ranks ----------------------------------------------------------------------------
 DEEP = 0.56  # of a cell's width, from a plane to the next: lines down pass beside its cells
 AISLE = 18  # between two rows of cells
 CELL, ROW = 104, 96  # largest width, and largest height with the aisle, in px
-ARROWS = {"x": "→", "y": "↓", "z": "↗", "data": "side by side"}
+ARROWS = "→", "↓", "↗", "side by side"
+WIDE = 80  # px of a cell in which all tensors have room, not the result alone
 
 
 class Cube:
-    """Where the cells stand, in a field of ``room`` px from (x, y) on.
+    """Where the cells stand, in a field of `ROOM` from (x, y) on.
 
-    eyes : one `blocks_matrix.Eyes`. sizes : {"x", "y", "z", "data": ranks}, also
-    those of one rank.
+    axes : those of the mesh of ``eyes``, in the order of the places of `ARROWS`.
     """
 
-    def __init__(
-        self, eyes: Eyes, sizes: dict[str, int], x: float, y: float, room: tuple[float, float]
-    ):
-        self.mesh, self.sizes, self.x, self.y = eyes.mesh, sizes, x, y
-        nx, ny, nz, nd = sizes.values()
+    def __init__(self, eyes: Eyes, axes: Sequence[str], x: float, y: float):
+        self.mesh, self.axes, self.x, self.y = eyes.mesh, axes, x, y
+        sizes = [self.mesh.axes.get(axis, 1) for axis in axes]
+        nx, ny, nz, nd = self.sizes = [*sizes, 1, 1, 1][:4]
         gap, alone = 18 if nx * nd <= 4 else 6, nx * nz == 1
         self.between = 34 if nd <= 4 else 6 if alone else 14
         across = (nx - 1) + DEEP * (nz - 1) + 1
-        space = room[0] - (nd - 1) * self.between - nd * (nx - 1) * gap
+        space = ROOM[0] - (nd - 1) * self.between - nd * (nx - 1) * gap
         self.width = min(CELL, space / (nd * across))
         left = space - nd * across * self.width
         steps = nd * (nx - 1 + (nz - 1) / 2)
         more = min(60, left / steps) if steps else 0  # apart as far as there is room
         self.gap, self.deep = gap + more, DEEP * self.width + more / 2
         rows = ny * nz
-        self.down = max(27, min(ROW, room[1] / rows), min(40, 320 / rows))
+        self.down = max(27, min(ROW, ROOM[1] / rows), min(40, 320 / rows))
         self.height = self.down - AISLE * min(1, self.down / 40)
         self.replica = nx * self.width + (nx - 1) * self.gap + (nz - 1) * self.deep + self.between
         self.bottom = y + ny * nz * self.down
@@ -146,8 +54,8 @@ class Cube:
 
     def _corner(self, rank):
         """Top left corner of a rank's cell."""
-        x, y, z, data = (self.mesh.coords(rank).get(axis, 0) for axis in self.sizes)
-        nz = self.sizes["z"]
+        where = [self.mesh.coords(rank).get(axis, 0) for axis in self.axes]
+        (x, y, z, data), nz = [*where, 0, 0, 0][:4], self.sizes[2]
         return (
             self.x + data * self.replica + x * (self.width + self.gap) + z * self.deep,
             self.y + (y * nz + nz - 1 - z) * self.down,
@@ -205,10 +113,10 @@ def moment(frame: Frame, place: Cube, eyes: Eyes) -> str:
 
 
 def holdings(frame: Frame, place: Cube) -> str:
-    """Every rank's own block of the result in the picture, in a small outline; one path a kind,
-    for there are many."""
-    outlines, filled = "", {}
-    for tensor, x, y, scale in spread((frame.product or frame.moving)[-1:], *place.inside):
+    """Every rank's own blocks of the tensors in the picture, of the result alone where there is
+    little room, in small outlines; one path a kind, for there are many."""
+    outlines, filled, tensors = "", {}, frame.product or frame.moving
+    for tensor, x, y, scale in spread(tensors[-1 - 2 * (place.width >= WIDE) :], *place.inside):
         width, height = size(tensor, scale)
         for (left, top), eyes in zip(place.corners, place.eyes):
             outlines += box(left + x, top + y, width, height)
@@ -234,8 +142,8 @@ def _ring(rank, place):
 def _names(place, eyes):
     """The axes of more than one rank with their arrows."""
     out, x = "", place.x
-    for axis, n in place.sizes.items():
-        words = f"{axis} = {n} {ARROWS[axis]}"
+    for axis, n, arrow in zip(place.axes, place.sizes, ARROWS):
+        words = f"{axis} = {n} {arrow}"
         if n > 1:
             out += text(x, place.y - 23, words, eyes.keys[axis], weight=700)
             x += 8 * len(words) + 14
@@ -252,13 +160,14 @@ def _road(here, there, axis, place):
     """From a cell's border to that of its neighbour; between replicas in the aisle above."""
     (x0, y0), (x1, y1) = place.corners[here], place.corners[there]
     width, height = place.width, place.height
-    if axis == "x":
+    number = place.axes.index(axis)
+    if number == 0:
         return f"M{x0 + width:.1f},{y0 + height / 2:.1f}H{x1:.1f}"
-    if axis == "y":
+    if number == 1:
         return _behind(x0 + width / 2, y0 + height, y1, place)
-    if axis == "z":
+    if number == 2:
         return f"M{x0 + 0.72 * width:.1f},{y0:.1f}L{x1 + 0.28 * width:.1f},{y1 + height:.1f}"
-    lanes, lane = place.sizes["x"], place.mesh.coords(here).get("x", 0)
+    lanes, lane = place.sizes[0], place.mesh.coords(here).get(place.axes[0], 0)
     aisle = place.down - height
     lift = 3 + (aisle - 5) * (lane + 0.5) / lanes
     return f"M{x0 + 0.4 * width:.1f},{y0:.1f}v{-lift:.1f}H{x1 + 0.4 * width:.1f}v{lift:.1f}"
@@ -279,6 +188,7 @@ def _cell(rank, place, eyes):
     coords, mine = place.eyes[rank].coords, rank == eyes.rank
     out = rect(x, y, width, height, "bg", "rx='5'")
     out += outline(x, y, width, height, *(("fg", 3) if mine else ("muted", 1)), 5)
-    out += text(x + 5, y + 13, rank, weight=700 if mine else "")
+    name = f"rank {rank}" if min(width / 2, height) >= 34 else rank
+    out += text(x + 5, y + 13, name, weight=700 if mine else "")
     words = ", ".join(f"{axis} {i}" for axis, i in coords.items())
     return clickable(f"rank='{rank}'", out, f"rank {rank} at {words}")

@@ -97,7 +97,6 @@ class BlocksView(Framed):
 
     picture: BlockSteps
     _default: ClassVar[Any] = ATP
-    _steps: ClassVar[type[BlockSteps]] = BlockSteps
     _story: ClassVar[Callable[..., figure.Story]] = staticmethod(story)
     _hidden: ClassVar[Sequence[str]] = ("accumulation", "recompute", "offload")
     """What another view of a block has instead; knobs that it does not show."""
@@ -116,7 +115,7 @@ class BlocksView(Framed):
         if not isinstance(self.workload, GPT):
             name = type(self).__name__
             raise ValueError(f"{name} needs a workload such as tv.GPT(), not {workload!r}")
-        self.strategy, picture = strategy, self._steps(autoplay)
+        self.strategy, picture = strategy, BlockSteps(autoplay)
         picture.show(self._story(strategy, self.workload), rank)
         self._rank = slider("rank", rank, "whose blocks are shown", 0, MOST, 1)
         self._rank.max = strategy.world_size - 1  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]

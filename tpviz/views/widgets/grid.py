@@ -3,23 +3,17 @@
 >>> view = GridView(tv.AxoNN(x=2, y=2, z=2), tv.GPT(), rank=5)      # doctest: +SKIP
 """
 
+from tpviz.core.mesh import Mesh
 from tpviz.core.workload import GPT
 from tpviz.schemes.axonn.strategy import AxoNN
-from tpviz.views.figures import grid as figure
-from tpviz.views.figures.blocks import Story
+from tpviz.views.figures.blocks import Story, check
 from tpviz.views.films.grid import grid_frames
 from tpviz.views.films.grid_cases import cases
 
-from .blocks import BlockSteps, BlocksView
+from .blocks import BlocksView
 
 UNSEEN = ("tune", "clip")
 """Knobs that change nothing in a block: not shown, they stay as the strategy has them."""
-
-
-class GridSteps(BlockSteps):
-    """The picture of `GridView`."""
-
-    _figure, _scene_of = figure, staticmethod(figure.grid_scene)
 
 
 def story(strategy: AxoNN, workload: GPT) -> Story:
@@ -29,8 +23,8 @@ def story(strategy: AxoNN, workload: GPT) -> Story:
     """
     if not isinstance(strategy, AxoNN):
         raise ValueError(f"GridView shows tv.AxoNN, not {getattr(strategy, 'short', strategy)}")
-    mesh = figure.mesh_of(strategy)
-    figure.check(mesh, 0)  # a grid beyond what can be shown is not walked
+    mesh = Mesh({axis: n for axis, n in strategy.axes.items() if n > 1} or {"x": 1})
+    check(mesh, 0)  # a grid beyond what can be shown is not walked
     strategy.check(workload)
     frames = tuple(grid_frames(strategy, workload))
     return Story(strategy.short, mesh, workload, frames, strategy, cases(strategy))
@@ -53,4 +47,4 @@ class GridView(BlocksView):
     ``strategy``, ``rank``, ``step``, ``error`` and what is raised: as of `BlocksView`.
     """
 
-    _default, _steps, _story, _hidden = AxoNN, GridSteps, staticmethod(story), UNSEEN
+    _default, _story, _hidden = AxoNN, staticmethod(story), UNSEEN
