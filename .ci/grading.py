@@ -6,6 +6,7 @@ say what was wrong. Ranks of answers are real ones.
 """
 
 import csv
+import json
 import re
 import subprocess
 import sys
@@ -103,8 +104,11 @@ def judge(course: Path, handed: dict[str, tuple[dict[str, str], bool, int]]) -> 
         given = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
     assert given == {student: points for student, (_, _, points) in handed.items()}, given
     print(f"grading: points of {POINTS}: {given}")
+    withheld = json.loads((course / f"withheld/{ASSIGNMENT}.json").read_text())
     for student, (answers, _, points) in handed.items():
         page = feedback(course, student)
+        seen = [seed for seeds in withheld.values() for seed in seeds if str(seed) in page]
+        assert not seen, f"{student} sees withheld seeds {seen}"
         assert f"(Score: {float(points)} / {float(POINTS)})" in page, f"{student}: {page[:2000]}"
         for name in answers:  # a starter may be a typical mistake too
             told, due = TOLD[name] in page, answers[name] == WRONG[name]

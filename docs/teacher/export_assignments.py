@@ -2,12 +2,14 @@
 
 out/assignments/release/<notebook>/<notebook>.ipynb is for students: task, starter, and a cell that
 grades. out/assignments/source has the same with hidden tests, which repeat the check with seeds
-that are drawn anew for each export and stand nowhere else. nbgrader's own folders have these names:
+that are drawn anew for each export. These stand in out/assignments/withheld and nowhere else: the
+feedback shows hidden tests to students. nbgrader's own folders have these names:
 `nbgrader generate_assignment` makes the one of the other, and `nbgrader autograde` needs the first;
 nbgrader_config.py beside them says how. Points are 10 times the difficulty.
 """
 
 import argparse
+import json
 import re
 import secrets
 from pathlib import Path
@@ -31,23 +33,39 @@ os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.enviro
 c.CourseDirectory.root = os.path.dirname(os.path.abspath(__file__))
 c.GenerateAssignment.force = True  # the release that was exported is replaced by nbgrader's own
 c.ClearSolutions.enabled = False  # cells of answers hold the starter, no solution
+# Where hidden tests find their seeds; a kernel that grades gets this environment.
+os.environ["TPVIZ_WITHHELD"] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "withheld")
 # A cell that grades starts ranks, three times, and each of its checks ends by a time-out of its
 # own; nbgrader's 30 s would end right answers on a machine that is busy.
 c.Execute.timeout = 600
 '''
 
 
-def cells_of(task: Exercise, seeds: list[int]) -> list[NotebookNode]:
+# A function, so that no cell after it finds seeds. What answers print of their inputs is not kept.
+TESTS = """result = tv.check("{name}", {name})
+assert result, result.message
+### BEGIN HIDDEN TESTS
+def withheld(fn):
+    import json, os
+    from IPython.utils.capture import capture_output
+
+    with open(os.path.join(os.environ["TPVIZ_WITHHELD"], "{stem}.json")) as file:
+        seeds = json.load(file)["{name}"]
+    with capture_output():
+        right = [bool(tv.check("{name}", fn, seed=seed)) for seed in seeds]
+    return all(right)
+
+assert withheld({name}), "wrong for withheld inputs"
+### END HIDDEN TESTS
+"""
+
+
+def cells_of(task: Exercise) -> list[NotebookNode]:
     """The task, the cell of the answer and the cell that grades."""
     name = task.name
     answer = nbformat.v4.new_code_cell(task.starter.rstrip())
     answer.metadata.nbgrader = _mark(name, solution=True)
-    test = nbformat.v4.new_code_cell(
-        f'result = tv.check("{name}", {name})\nassert result, result.message\n'
-        f"### BEGIN HIDDEN TESTS\nfor seed in {seeds}:\n"
-        f'    assert tv.check("{name}", {name}, seed=seed), "wrong for withheld inputs"\n'
-        "### END HIDDEN TESTS\n"
-    )
+    test = nbformat.v4.new_code_cell(TESTS.format(name=name, stem=task.notebook))
     test.metadata.nbgrader = _mark(f"check_{name}", points=10 * task.difficulty)
     text = nbformat.v4.new_markdown_cell(
         f"## {task.title}\n\n{task.prompt}\n\nDifficulty {task.difficulty} of 3, about "
@@ -72,7 +90,7 @@ def assignment(stem: str, tasks: list[Exercise]) -> NotebookNode:
     start.metadata.nbgrader = _mark("start", locked=True)
     cells = [nbformat.v4.new_markdown_cell(f"# Assignment: {stem}"), start]
     for task in tasks:
-        cells += cells_of(task, [secrets.randbelow(2**31) for _ in range(SEEDS)])
+        cells += cells_of(task)
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
@@ -97,6 +115,9 @@ def main() -> None:
         if not tasks:
             parser.error(f"{stem} has no exercises")
         source = assignment(stem, tasks)
+        seeds = {task.name: [secrets.randbelow(2**31) for _ in range(SEEDS)] for task in tasks}
+        (options.out / "withheld").mkdir(parents=True, exist_ok=True)
+        (options.out / "withheld" / f"{stem}.json").write_text(json.dumps(seeds))
         for kind, book in (("source", source), ("release", released(source))):
             folder = options.out / kind / stem
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The teacher's kit: pages without network, slides, and assignments with hidden tests."""
 
+import json
 import os
 import re
 import sys
@@ -78,8 +79,37 @@ def test_assignments_hide_their_seeds(kit, stem):
     hidden = [cell.source for cell in source.cells if "seed=seed" in cell.source]
     assert len(hidden) == len(tasks)
     assert "seed" not in "".join(c.source for c in students.cells if c.cell_type == "code")
-    again = export.assignment(stem, tasks)
-    assert [cell.source for cell in again.cells] != [cell.source for cell in source.cells]
+
+
+def test_hidden_tests_take_seeds_from_a_file_and_show_none(kit, tmp_path, monkeypatch, capsys):
+    """nbgrader's feedback has their source, what they print, and the trace of their errors."""
+    monkeypatch.setattr("sys.argv", ["export", "00_start", "--out", str(tmp_path)])
+    kit("export_assignments").main()
+    (tmp_path / "first.json").write_text((tmp_path / "withheld/00_start.json").read_text())
+    kit("export_assignments").main()
+    seeds = json.loads((tmp_path / "withheld/00_start.json").read_text())
+    assert seeds != json.loads((tmp_path / "first.json").read_text())
+    each = [str(seed) for several in seeds.values() for seed in several]
+    assert len({*each}) == 4
+    for kind in NBGRADER_FOLDERS:
+        text = (tmp_path / kind / "00_start/00_start.ipynb").read_text()
+        assert not [seed for seed in each if seed in text]
+    book = nbformat.read(tmp_path / "source/00_start/00_start.ipynb", as_version=4)
+    [cell] = [c for c in book.cells if 'tv.check("row_parallel"' in c.source]
+    monkeypatch.setenv("TPVIZ_WITHHELD", str(tmp_path / "withheld"))
+
+    def check(name, fn, seed=0):
+        print(f"seed {seed}")
+        return SimpleNamespace(message="") if seed == 0 else seed not in wrong
+
+    names = {"tv": SimpleNamespace(check=check), "row_parallel": None}
+    wrong = []
+    exec(cell.source, names)
+    wrong = seeds["row_parallel"][1:]
+    with pytest.raises(AssertionError, match="wrong for withheld inputs"):
+        exec(cell.source, names)
+    assert capsys.readouterr().out.splitlines()[-2:] == ["seed 0"] * 2
+    assert not [value for value in names.values() if value in (wrong, *wrong)]
 
 
 def test_nbgrader_is_told_how(kit, tmp_path, monkeypatch):
