@@ -238,6 +238,19 @@ def test_bfloat16_runs():
     assert losses[1] == pytest.approx(losses[2], rel=2e-2)
 
 
+@pytest.mark.parametrize("cp", [2, 64])
+def test_factors_that_share_the_batch_themselves_are_counted_in_16_bits(cp):
+    """No data parallelism is put around them, when parts of sequences are counted as sequences."""
+    plan = tv.AxoNN(x=4, z=2, gather="block", accumulation=2) * tv.Context(cp=cp)
+    same = tv.Megatron(tp=4) * tv.Context(cp=cp) * tv.DataParallel(dp=2, zero=2, accumulation=2)
+    workload = tv.models.llama3("8B", layers=4, batch=16)
+    box = tv.clusters.as_run_by(tv.clusters.dgx("H100-SXM-80GB", plan.world_size), "Megatron-LM")
+    held, others = (need(s, workload, box) for s in (plan, same))
+    assert held["activations"] == others["activations"]
+    assert held["parameters"] == others["parameters"]
+    assert tv.predict(plan, workload, box).fits
+
+
 @pytest.mark.parametrize(
     "make, message",
     [

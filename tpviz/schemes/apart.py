@@ -24,17 +24,17 @@ _Kind = TypeVar("_Kind", bound=Around)
 
 def apart(strategy: "Strategy", kind: type[_Kind]) -> "tuple[Strategy, _Kind | None]":
     """(the product without its factor of the ``kind``, inside of data parallelism where nothing is
-    around; that factor alone, or None)."""
+    around and it shares no batch itself; that factor alone, or None)."""
     inside: Any = strategy if isinstance(strategy, kind) else getattr(strategy, "inner", None)
     if not isinstance(inside, kind):
         return strategy, None
-    around: Any = strategy
-    if strategy is inside:
-        around = DataParallel(dp=1, accumulation=inside.accumulation)
+    only = replace(inside, inner=None, accumulation=1, recompute="none", placement="", summing=True)
+    if strategy is inside and inside.shares_batch:
+        return inside.within, only
+    whole = DataParallel(dp=1, accumulation=inside.accumulation)
+    around: Any = whole if strategy is inside else strategy
     again = {"recompute": inside.recompute} if isinstance(around, DataParallel) else {}
-    usual: dict[str, Any] = {"accumulation": 1, "recompute": "none", "placement": ""}
-    usual["summing"] = True
-    return replace(around, inner=inside.inner, **again), replace(inside, inner=None, **usual)
+    return replace(around, inner=inside.inner, **again), only
 
 
 def uncut(strategy: Any, workload: "GPT") -> "tuple[Any, GPT]":
@@ -49,16 +49,16 @@ def uncut(strategy: Any, workload: "GPT") -> "tuple[Any, GPT]":
         workload = replace(workload, seq=seq, batch=batch, documents=())
     made, experts = apart(made, Experts)
     if experts is not None:
-        inside: Any = getattr(strategy, "inner", None)
-        inside = strategy if isinstance(strategy, Experts) else inside
-        inside = inside.inner if isinstance(inside, Context) else inside
-        made, workload = _with_replicas(made, experts.ep), replace(workload, cut=inside.cut)
+        own: Any = strategy if isinstance(strategy, Experts) else getattr(strategy, "inner", None)
+        own = own.inner if isinstance(own, Context) else own
+        made, workload = _with_replicas(made, experts.ep), replace(workload, cut=own.cut)
     return made, workload
 
 
 def _with_replicas(made: Any, ranks: int) -> Any:
     """The product with so many times the replicas."""
-    alone = isinstance(made, DataParallel)
-    around = made if alone else made.around
-    around = replace(around, dp=made.dp * ranks, shard=around.shard * ranks)
-    return replace(around if alone else replace(made, data=around), placement="")
+    if knob := made.shares_batch:
+        return replace(made, **{knob: getattr(made, knob) * ranks})
+    around = getattr(made, "around", made)
+    more = replace(around, dp=made.dp * ranks, shard=around.shard * ranks)
+    return replace(more if made is around else replace(made, data=more), placement="")
