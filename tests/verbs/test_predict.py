@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
 import tpviz as tv
 from tpviz.cluster import Cluster, Device, Level
@@ -114,6 +115,7 @@ def test_memory_decides_whether_it_fits():
         ((tv.DataParallel(dp=16), replace(W, batch=16), BOX), "16 ranks do not fit the 8 devices"),
         (("Megatron", W, BOX), r"first comes a strategy such as tv.Megatron\(tp=2\), not 'Meg"),
         ((tv.Megatron(tp=2), BOX, W), "after the strategy comes a workload"),
+        ((tv.Megatron(tp=2), nn.Linear(2, 2), BOX), "not Linear: tv.parallelize takes modules$"),
         ((tv.Megatron(tp=2), W, "box"), "third comes a cluster such as .*, not 'box'"),
     ],
 )

@@ -17,15 +17,15 @@ def check_fit(strategy: Strategy, workload: GPT) -> None:
 def check_workload(workload: GPT, place: str = "first") -> None:
     """Raise ``ValueError`` unless this is a workload; ``place`` says where the verb takes it."""
     if not isinstance(workload, GPT):
-        raise ValueError(f"{place} comes a workload such as tv.GPT(), not {workload!r}")
+        module = f"{type(workload).__name__}: tv.parallelize takes modules"
+        given = module if hasattr(workload, "named_modules") else repr(workload)
+        raise ValueError(f"{place} comes a workload such as tv.GPT(), not {given}")
 
 
 def check_cluster(cluster: Cluster, place: str = "third") -> None:
     """Raise ``ValueError`` unless this is a cluster; ``place`` says where the verb takes it."""
     if not isinstance(cluster, Cluster):
-        raise ValueError(
-            f"{place} comes a cluster such as tv.clusters.nvlink_pairs(), not {cluster!r}"
-        )
+        raise ValueError(f"{place} comes a cluster such as tv.clusters.laptop(), not {cluster!r}")
 
 
 def check_faults(faults: Faults | None) -> Faults:
