@@ -1,5 +1,6 @@
 """Sphinx's settings of the documentation, whose source is the whole repository: ``make docs``."""
 
+import os
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,12 @@ nb_execution_raise_on_error = nb_merge_streams = True
 nb_execution_timeout = 300
 nb_ipywidgets_js = {}  # widgets' scripts would come from elsewhere, and no view is live here
 
+# Where the site is built from: the hosted workflow knows, a clone does not.
+REPOSITORY, REVISION = (os.environ.get(f"GITHUB_{name}", "") for name in ("REPOSITORY", "REF_NAME"))
 html_theme = "furo"
+ADDRESS = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{REPOSITORY}/"
+if REPOSITORY:
+    html_theme_options = {"source_repository": ADDRESS, "source_branch": REVISION}
 html_title = f"tpviz {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -58,7 +64,10 @@ def execute(app: Sphinx) -> None:
 
 
 def outputs(app: Sphinx, name: str, source: list[str]) -> None:
-    """Notebooks are stored without outputs: here they get them, and pictures for live views."""
+    """Notebooks are stored without outputs: here they get them, and pictures for live views. Where
+    the repository is known, they open in Binder, and the first page leads to it."""
+    if REPOSITORY and name == root_doc:
+        source[0] += f"\nThis site was built from [{REPOSITORY}]({ADDRESS}).\n"
     if name.startswith("notebooks/"):
         book = without_views(executed(DOCS.parent / f"{name}.ipynb"))
         for cell in book.cells:
@@ -66,6 +75,9 @@ def outputs(app: Sphinx, name: str, source: list[str]) -> None:
                 [(kind, text)] = data.items()
                 picture = f"data:{kind};base64,{''.join(text.split())}"
                 cell.source = cell.source.replace(f"attachment:{file}", picture)
+        if REPOSITORY:
+            path = f"{REPOSITORY}/{REVISION}?urlpath=lab/tree/{name}.ipynb"
+            book.cells[0].source += f"\n\n[Open in Binder](https://mybinder.org/v2/gh/{path})"
         source[0] = nbformat.writes(book)
 
 

@@ -2,7 +2,9 @@
 
 import ast
 import inspect
+import os
 import re
+import runpy
 import subprocess
 import sys
 import zlib
@@ -134,6 +136,7 @@ def site(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", *command.split(), str(made / "site")],
         cwd=ROOT,
+        env=os.environ | {"GITHUB_REPOSITORY": "some/copy", "GITHUB_REF_NAME": "main"},
         capture_output=True,
         text=True,
         timeout=1800,
@@ -149,6 +152,23 @@ def test_inventory_has_every_public_name(site):
     assert head.startswith(b"# Sphinx inventory version 2")
     names = {line.split(" ")[0] for line in zlib.decompress(body).decode().splitlines()}
     assert {f"tpviz.{name}" for name in tpviz.__all__} <= names
+
+
+@pytest.mark.timeout(1200)
+@SITE
+def test_pages_lead_to_the_repository_that_they_are_built_from(site):
+    page = (site / "docs/how-to/my-module.html").read_text()
+    assert "https://github.com/some/copy/edit/main/docs/how-to/my-module.md" in page
+    page = (site / "notebooks/04_pipelines.html").read_text()
+    assert "mybinder.org/v2/gh/some/copy/main?urlpath=lab/tree/notebooks/04_pipelines.ipynb" in page
+    assert 'href="https://github.com/some/copy/"' in (site / "docs/index.html").read_text()
+
+
+@pytest.mark.parametrize("known", ["", "some/copy"])
+def test_no_address_of_a_repository_is_invented(known, monkeypatch):
+    monkeypatch.setenv("GITHUB_REPOSITORY", known)
+    found = runpy.run_path(str(ROOT / "docs/conf.py"))
+    assert ("html_theme_options" in found) == bool(known)
 
 
 @pytest.mark.timeout(1200)
