@@ -48,18 +48,11 @@ pre, .tpv-picture { overflow-x: auto; } .tpv-place { margin-top: 14px; }
 """
 
 
-def write_page(
-    path: str | Path,
-    trace: Trace,
-    mesh: Mesh | None = None,
-    title: str = "tpviz",
-    sections: Iterable[tuple[str, str]] = (),
-    ownership: Sequence[dict[str, Any]] | None = None,
-) -> Path:
-    """Write the `page` of a trace; its folder is made. Returns the path."""
+def write_page(path: str | Path, trace: Trace, *more: Any, **options: Any) -> Path:
+    """Write the `page` of a trace and more; its folder is made. Returns the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(trace, mesh, title, sections, ownership), encoding="utf-8")
+    path.write_text(page(trace, *more, **options), encoding="utf-8")
     return path
 
 

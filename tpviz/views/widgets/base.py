@@ -95,7 +95,9 @@ class View(Still, anywidget.AnyWidget):
 
     Traits: ``scene`` (dict), ``rank`` (the one selected), ``error`` (text shown in the view) and
     ``generation``, raised last at each change and mirrored as ``data-generation`` in the page.
-    Subclasses give ``_draw(**options) -> SVG``, ``to_table``, ``describe`` and ``_words``.
+    Subclasses give ``_draw(**options) -> SVG`` and ``_words``; ``_scene_of``, which makes the scene
+    of what `show` is given, first the ``subject``; and ``_figure``, which has ``to_table(subject)``
+    and ``describe(subject)``.
     """
 
     scene = traitlets.Dict().tag(sync=True)
@@ -105,6 +107,9 @@ class View(Still, anywidget.AnyWidget):
     _css = stylesheet() + STYLE
     kind: str
     """The JavaScript module that draws it."""
+    subject: Any = None
+    _scene_of: Callable[..., dict[str, Any]]
+    _figure: Any
 
     def __init_subclass__(cls, **kwargs):
         if "kind" in vars(cls):
@@ -115,17 +120,32 @@ class View(Still, anywidget.AnyWidget):
 
         def _draw(self, **options: Any) -> str: ...
         def _words(self) -> str: ...
-        def to_table(self) -> list[list[str]]:
-            """Rows of strings, header first."""
-            ...
-
-        def describe(self) -> str:
-            """The view in words."""
-            ...
 
     def __init__(self):
         self._lock = threading.RLock()
         super().__init__()
+
+    def show(self, subject: Any, *more: Any) -> None:
+        """Draw something else; what is chosen stays where it still exists."""
+        scene = self._scene_of(subject, *more)
+        with self._lock:
+            before, self.subject = self.subject, subject
+            self.publish(scene=scene, error="", **self._chosen_in(scene, before))
+
+    def to_table(self) -> list[list[str]]:
+        """Rows of strings, header first."""
+        return self._figure.to_table(self.subject)
+
+    def describe(self) -> str:
+        """The view in words."""
+        return self._told()
+
+    def _told(self):
+        return self._figure.describe(self.subject)
+
+    def _chosen_in(self, scene, before):
+        """{trait: its value in another scene}. before : the subject until now."""
+        return {}
 
     def publish(self, **traits: Any) -> None:
         """Set traits as one message, ``generation`` last. Safe from any thread."""
@@ -188,39 +208,19 @@ class Film(View):
     and references in the SVG begin with ``tpv-``. ``step`` is the step shown, from 0; first it is
     the one at which the film ``opens`` (may lack), although it plays from the start. ``autoplay``
     starts playing, never where the reader prefers reduced motion.
-
-    Subclasses have ``_scene_of``, which makes the scene of what `show` is given, first the
-    ``subject``; and ``_figure``, which has ``to_table(subject)`` and ``describe(subject)``.
     """
 
     step = traitlets.Int(0).tag(sync=True)
     autoplay = traitlets.Bool(False).tag(sync=True)
-    subject: Any = None
     _svg: Callable[..., str] = staticmethod(film_svg)
-    _scene_of: Callable[..., dict[str, Any]]
-    _figure: Any
 
     def __init__(self, autoplay: bool = False):
         super().__init__()
         self.autoplay = one_of("autoplay", autoplay, (True, False))
 
-    def show(self, subject: Any, *more: Any) -> None:
-        """Draw something else; what is chosen stays where it still exists."""
-        scene = self._scene_of(subject, *more)
-        with self._lock:
-            before, self.subject = self.subject, subject
-            self.publish(scene=scene, error="", **self._chosen_in(scene, before))
-
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first."""
-        return self._figure.to_table(self.subject)
-
     def describe(self) -> str:
         """What is shown, and the step, in words."""
         return f"{self._told()} Shown: {self.scene['captions'][self.step]}. {self._said()}".rstrip()
-
-    def _told(self):
-        return self._figure.describe(self.subject)
 
     def _said(self):
         return self.scene["words"][self.step]
@@ -229,7 +229,6 @@ class Film(View):
         return f"{self.scene['title']}, {self.scene['captions'][self.step]}"
 
     def _chosen_in(self, scene, before):
-        """{trait: its value in another scene}. before : the subject until now."""
         return {"step": self._step_in(scene)}
 
     def _step_in(self, scene):

@@ -36,38 +36,22 @@ class LayoutKnobs(ipywidgets.VBox):
         return {name: box.value for name, box in self.controls.items()}
 
 
+def scene_of(turn: Turn) -> dict[str, Any]:
+    """The scene of a `Turn`."""
+    scene = {"svg": fitted(turn.to_svg("page")), "title": turn.scene()["title"]}
+    return {**scene, "captions": [turn.describe()], "says": turn.sizes}
+
+
 class LayoutPicture(View):
     """The picture of `LayoutView`: `show` gives it a `Turn`."""
 
-    kind = "picture"
-
-    def __init__(self, turn: Turn | None = None):
-        super().__init__()
-        if turn:
-            self.show(turn)
-
-    def show(self, turn: Turn) -> None:
-        """Draw it."""
-        svg = fitted(turn.to_svg("page"))
-        with self._lock:
-            self.turn = turn
-            scene = {"svg": svg, "title": turn.scene()["title"], "captions": [turn.describe()]}
-            scene["says"] = turn.sizes
-            self.publish(scene=scene, error="")
+    kind, _figure, _scene_of = "picture", Turn, staticmethod(scene_of)
 
     def _draw(self, **options):
-        return self.turn.to_svg(**options)
-
-    def to_table(self) -> list[list[str]]:
-        """Rows of strings, header first."""
-        return self.turn.to_table()
-
-    def describe(self) -> str:
-        """The layout and what is known of it, in words."""
-        return self.turn.describe()
+        return self.subject.to_svg(**options)
 
     def _words(self):
-        return self.turn.words()[0]
+        return self.subject.words()[0]
 
 
 class LayoutView(Framed):
@@ -120,7 +104,8 @@ class LayoutView(Framed):
         except ValueError as error:
             return {"error": str(error)}
         wanted = {**self.group.values_of(self.turn.points[0]), **values}
-        picture = LayoutPicture(self._turn_of(self.group.nearest(wanted, values)))
+        picture = LayoutPicture()
+        picture.show(self._turn_of(self.group.nearest(wanted, values)))
         try:
             return picture.state()
         finally:
@@ -129,7 +114,7 @@ class LayoutView(Framed):
     @property
     def turn(self) -> Turn:
         """What is shown."""
-        return self.picture.turn
+        return self.picture.subject
 
     @shown
     def commit(self) -> None:
