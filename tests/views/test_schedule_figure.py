@@ -20,7 +20,7 @@ from tpviz.views.figures.schedule import (
     schedule_scene,
     schedule_svg,
 )
-from tpviz.views.figures.schedule_lanes import LEFT, RIGHT, lay_out
+from tpviz.views.figures.schedule_lanes import LEFT, RIGHT, ScheduleLayout
 from tpviz.views.figures.schedule_words import (
     SchedulePanel,
     compared,
@@ -79,7 +79,7 @@ def test_moments_fill_every_rank_from_the_first_to_the_last(some):
 
 def test_bars_are_as_long_as_ranks_compute_and_idle_is_what_they_leave(some):
     for one in some:
-        scene, layout = schedule_scene([one], "t"), lay_out([one])
+        scene, layout = schedule_scene([one], "t"), ScheduleLayout([one])
         for row in layout.rows:
             drawn, idle = {}, 0.0  # halves of a lane are half as much
             for x, y, width, height in paths(scene, "data-key"):
@@ -96,7 +96,7 @@ def test_bars_are_as_long_as_ranks_compute_and_idle_is_what_they_leave(some):
 def test_idle_slots_gather_into_one_block_at_the_right_edge(some):
     """Bars keep their length and their order, with nothing between them, to the makespan."""
     for one in some:
-        scene, layout = schedule_scene([one], "t"), lay_out([one])
+        scene, layout = schedule_scene([one], "t"), ScheduleLayout([one])
         before = paths(scene, "data-key")
         after = paths({"common": gathered(scene["common"])}, "data-key")
         assert [bar[1:] for bar in before] == [bar[1:] for bar in after]
@@ -119,7 +119,7 @@ def test_idle_slots_gather_into_one_block_at_the_right_edge(some):
 
 def test_the_chart_is_what_the_fullest_rank_holds_over_time(some):
     for one in some:
-        scene, layout = schedule_scene([one], "t"), lay_out([one])
+        scene, layout = schedule_scene([one], "t"), ScheduleLayout([one])
         assert max(one.peaks) == one.peaks[one.fullest]
         unit = (layout.held - 6) / layout.most / one.each * layout.scale
         for place, name in ((1, "whole"), (2, "checkpoints")):
@@ -154,7 +154,7 @@ def test_the_critical_path_goes_from_nothing_to_the_makespan():
     for latency in (0.0, 0.5):
         one = panel(latency=latency)
         outlines = paths(schedule_scene([one], "t"), "class='s-fg' stroke-width='2'/>")
-        long = sum(width + 1.6 for _, _, width, _ in outlines) / lay_out([one]).scale
+        long = sum(width + 1.6 for _, _, width, _ in outlines) / ScheduleLayout([one]).scale
         sent = len(one.timeline.critical_messages()) * latency
         assert long + sent == pytest.approx(one.timeline.makespan, abs=0.05)
     assert len(outlines) == 1 + len(one.timeline.critical_messages())
@@ -162,7 +162,7 @@ def test_the_critical_path_goes_from_nothing_to_the_makespan():
 
 def test_a_recomputing_backward_is_two_bars_and_plain_ones_have_no_recompute():
     one = panel("1f1b", 2, 4, 0.5)
-    scene, layout = schedule_scene([one], "t"), lay_out([one])
+    scene, layout = schedule_scene([one], "t"), ScheduleLayout([one])
     widths = {round(bar[2] / layout.scale, 2) for bar in paths(scene, "data-key='recompute'")}
     assert widths == {0.5}
     assert len(paths(scene, "data-key='recompute'")) == 8
@@ -174,7 +174,7 @@ def test_a_recomputing_backward_is_two_bars_and_plain_ones_have_no_recompute():
 @pytest.mark.parametrize("overlapped", [True, False])
 def test_pairs_share_a_lane_where_they_overlap(overlapped):
     one = panel("dualpipe_v", 4, 8, overlapped=overlapped, recompute=False)
-    lane = lay_out([one]).rows[0].lane
+    lane = ScheduleLayout([one]).rows[0].lane
     least = min(bar[3] for bar in paths(schedule_scene([one], "t"), "data-key"))
     assert one.timeline.schedule.pairs
     assert least == pytest.approx(lane / 2 if overlapped else lane, abs=0.01)
@@ -193,7 +193,7 @@ def test_strips_in_bytes_weigh_what_is_held():
         one = panel(name, 4, 8, sizes=((7, 2),) * stages)
         for held, strip in zip(plain.held, one.strips):
             assert strip == [(time, 7 * full, 2 * kept) for time, full, kept in held]
-        layout = lay_out([one])
+        layout = ScheduleLayout([one])
         assert layout.most == max(map(peak, one.strips))
     uneven = panel("1f1b", 2, 4, sizes=((7, 2), (5, 1)))
     assert [peak(strip) for strip in uneven.strips] == [7 + 2, 5]
@@ -292,7 +292,7 @@ def test_tables_keep_formula_simulation_and_run_apart():
 # -- a closer look ---------------------------------------------------------------------------------
 def test_a_detail_rings_the_action_and_what_it_waited_for(some):
     for one in some:
-        layout, row = lay_out([one]), one.ranks - 1
+        layout, row = ScheduleLayout([one]), one.ranks - 1
         seen = schedule_detail([one], row)
         assert json.loads(json.dumps(seen)) == seen
         moments = list(spans(one.timeline, row))

@@ -9,7 +9,7 @@ from tpviz.core.schedules import SCHEDULES
 from tpviz.core.trace import Event, Trace
 from tpviz.core.trace.pipeline import measured
 from tpviz.views.figures.schedule import schedule_scene
-from tpviz.views.figures.schedule_lanes import lay_out
+from tpviz.views.figures.schedule_lanes import ScheduleLayout
 from tpviz.views.figures.schedule_words import SchedulePanel, figures
 
 BAR = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)")
@@ -56,7 +56,7 @@ def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
     )
     for ran, clock in zip(one.measured.held[1], line.in_flight(1), strict=True):
         assert ran == pytest.approx(clock)
-    scene, layout = schedule_scene([one], "t"), lay_out([one])
+    scene, layout = schedule_scene([one], "t"), ScheduleLayout([one])
     [path] = re.findall(r"d='([^']*)'[^>]*data-flown", scene["common"])  # of the fullest rank
     heights = [float(v) for v in re.findall(r"V([\d.]+)", path)]
     assert len(heights) == len(line.in_flight(one.fullest))
@@ -70,7 +70,7 @@ def test_what_a_run_had_in_flight_is_a_line_over_what_the_clock_says():
 def test_a_run_is_drawn_under_the_simulated_lanes():
     line = panel().timeline
     one = SchedulePanel(line, (1.0,) * 4, None, (), measured(trace_of(line)))
-    scene, layout = schedule_scene([one], "t"), lay_out([one])
+    scene, layout = schedule_scene([one], "t"), ScheduleLayout([one])
     [drawn] = re.findall(r"<g data-source='emulated' data-rest=''>(.*?)</g>", scene["common"])
     for row in layout.rows:
         long = sum(

@@ -14,9 +14,9 @@ from tpviz.views.figures.svg import amount, seconds
 from tpviz.views.figures.tiles import (
     MAX_PARTS,
     STEPS,
+    TilesLayout,
     boxes,
     check,
-    lay_out,
     placed,
     tiles_detail,
     tiles_scene,
@@ -156,7 +156,7 @@ def test_lanes_are_the_series_of_the_run(runs):
     spent = (panel.run.tiles.computed[0] - panel.run.tiles.start[0])[first].sum()
     assert busy == pytest.approx(spent, rel=0.08)
     scene = tiles_scene([panel], "t")
-    layout = lay_out([panel])
+    layout = TilesLayout([panel])
     path = re.search(r"<path d='M([^']*)z' class='f-axis1' data-lane='tracker'", scene["common"])[1]
     line = path.split("V")[0]
     xs, ys = np.array([point.split(",") for point in line.split("L")], float).T
@@ -178,7 +178,7 @@ def test_names_of_chunks_and_their_rules():
     assert ">T3, round robin: " in scene["common"]
     for m, n, ranks in ((512, 256, 4), (256, 640, 4), (320, 192, 4), (448, 320, 5)):
         panel = TilesPanel(run("t3", m=m, n=n, ranks=ranks, mode="full"))
-        over, [map] = tiles_scene([panel], "t")["over"], lay_out([panel]).maps
+        over, [map] = tiles_scene([panel], "t")["over"], TilesLayout([panel]).maps
         areas = re.findall(r"<path d='([^']*)' fill='transparent'>", over)
         pieces = [re.findall(r"h([\d.]+)v([\d.]+)h-", area) for area in areas]
         sizes = [sum(float(w) * float(h) for w, h in area) / map.cell**2 for area in pieces]
@@ -195,7 +195,7 @@ def test_names_of_chunks_and_their_rules():
 
 def test_a_part_that_is_looked_at_is_ringed_and_told():
     panels = [TilesPanel(run("t3_mca"), range(4)), TilesPanel(run("sequential"), range(4))]
-    count, layout = len(panels[0].run.tiles.tile), lay_out(panels)
+    count, layout = len(panels[0].run.tiles.tile), TilesLayout(panels)
     for part in (0, 9, 3 * count + 5, 4 * count + 2, 8 * count - 1):
         found, place = tiles_detail(panels, part), layout.maps[part // count]
         x, y = (values[part % count] for values in boxes(panels[place.panel], place))
@@ -239,7 +239,7 @@ def test_states_differ_by_their_patterns_alone():
 def test_a_pattern_goes_on_from_part_to_part():
     """So it shows in parts that are too small for it: what is drawn in them has no origin."""
     panel = TilesPanel(run("t3", m=8192))
-    scene, map = tiles_scene([panel], "t"), lay_out([panel]).maps[0]
+    scene, map = tiles_scene([panel], "t"), TilesLayout([panel]).maps[0]
     drawn = placed(scene, scene["stops"][60])
     assert map.cell < 5 and "@" not in drawn
     for x, y in zip(*boxes(panel, map)):

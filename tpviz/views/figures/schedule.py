@@ -12,7 +12,7 @@ from tpviz.core.schedules import Schedule
 from .film import film_svg
 from .lanes import play_head, window, zoomable
 from .legend import keyed
-from .schedule_lanes import HEAD, LEFT, RIGHT, Lanes, axis, in_lanes, lay_out, named, stops
+from .schedule_lanes import HEAD, LEFT, RIGHT, Lanes, ScheduleLayout, axis, in_lanes, named, stops
 from .schedule_words import SchedulePanel, figures, say, spans, summary, to_table, words
 from .svg import LETTERS, VIEW, check_step, meanings, pattern_defs, table_html, text, wrapped
 from .tokens import INKS
@@ -45,7 +45,7 @@ def schedule_scene(
     """
     for panel in panels:
         check(panel.timeline.schedule)
-    layout, rows = lay_out(panels), figures(panels, unit, device)
+    layout, rows = ScheduleLayout(panels), figures(panels, unit, device)
     drawn = [Lanes(panels, number, layout, unit) for number in range(len(panels))]
     names = in_lanes(name for lanes in drawn for name in lanes.names())
     times = list(stops(panels, layout).values())
@@ -128,7 +128,7 @@ def schedule_detail(panels: Sequence[SchedulePanel], row: int, unit: str = "") -
     last = sum(panel.ranks for panel in panels) - 1
     if not 0 <= row <= last:
         raise ValueError(f"row={row} is not in this view: use 0 to {last}, or -1 for none")
-    layout = lay_out(panels)
+    layout = ScheduleLayout(panels)
     number, rank, *_ = layout.rows[row]
     lanes = Lanes(panels, number, layout)
     place = {at: i for i, at in enumerate(stops(panels, layout))}

@@ -48,22 +48,41 @@ class LaneRow(NamedTuple):
     ran: float
 
 
-class ScheduleLayout(NamedTuple):
-    """Where everything is, in px. heads : y of each panel; pitch : from a rank's lanes to the
-    next's; charts : of each panel the base of the chart of what is held, ``held`` px high; scale :
-    px of a unit of time; most : what any rank holds at once, bytes or microbatches of all its
-    layers; edge : px between bars."""
+class ScheduleLayout:
+    """Where everything is, in px, as high for many ranks as for few.
 
-    rows: tuple[LaneRow, ...]
-    heads: tuple[float, ...]
-    charts: tuple[float, ...]
-    pitch: float
-    held: float
-    scale: float
-    duration: float
-    bottom: float
-    most: float
-    edge: float
+    heads : y of each panel; pitch : from a rank's lanes to the next's; charts : of each panel the
+    base of the chart of what is held, ``held`` px high; scale : px of a unit of time; most : what
+    any rank holds at once, bytes or microbatches of all its layers; edge : px between bars.
+    """
+
+    def __init__(self, panels: Sequence[SchedulePanel]):
+        lanes, room = sum(panel.ranks for panel in panels), HIGH[len(panels)] - HEAD * len(panels)
+        self.pitch = pitch = min(THICK, (room - (HELD + BELOW) * len(panels)) / lanes)
+        self.held = (room - pitch * lanes) / len(panels) - BELOW
+        gap, y = 3 if pitch >= 16 else 1, 0.0
+        self.rows: list[LaneRow] = []
+        self.heads: list[float] = []
+        self.charts: list[float] = []
+        for number, panel in enumerate(panels):
+            self.heads.append(y)
+            y += HEAD
+            lane = (pitch - gap) * (0.6 if panel.measured else 1)
+            ran = pitch - gap - lane
+            self.rows += [LaneRow(number, r, y + pitch * r, lane, ran) for r in range(panel.ranks)]
+            y += pitch * panel.ranks + self.held
+            self.charts.append(y)
+            y += BELOW
+        self.bottom = y - BELOW + 4
+        self.duration = max(panel.ends for panel in panels)
+        self.scale = ROOM / (self.duration or 1.0)
+        held = (peak(strip) / panel.unit for panel in panels for strip in panel.strips)
+        self.most = max(held, default=0) or 1
+        lines = [panel.timeline for panel in panels]
+        ends = (zip(*times) for line in lines for times in zip(line.start, line.end))
+        lengths = (end - start for pairs in ends for start, end in pairs)
+        shortest = min((length for length in lengths if length > 0), default=0.0)
+        self.edge = min(0.8, shortest * self.scale / 10)
 
     def x(self, time: float) -> float:
         """Of a time."""
@@ -76,38 +95,6 @@ class ScheduleLayout(NamedTuple):
     def of(self, panel: int) -> list[LaneRow]:
         """The rows of a panel, rank by rank."""
         return [row for row in self.rows if row.panel == panel]
-
-
-def lay_out(panels: Sequence[SchedulePanel]) -> ScheduleLayout:
-    """The `ScheduleLayout` of panels, as high for many ranks as for few."""
-    lanes, room = sum(panel.ranks for panel in panels), HIGH[len(panels)] - HEAD * len(panels)
-    pitch = min(THICK, (room - (HELD + BELOW) * len(panels)) / lanes)
-    held = (room - pitch * lanes) / len(panels) - BELOW
-    gap = 3 if pitch >= 16 else 1
-    rows, heads, charts, y = [], [], [], 0.0
-    for number, panel in enumerate(panels):
-        heads.append(y)
-        y += HEAD
-        lane = (pitch - gap) * (0.6 if panel.measured else 1)
-        ran = pitch - gap - lane
-        rows += [LaneRow(number, r, y + pitch * r, lane, ran) for r in range(panel.ranks)]
-        y += pitch * panel.ranks + held
-        charts.append(y)
-        y += BELOW
-    duration = max(panel.ends for panel in panels)
-    most = (
-        max((peak(held) / panel.unit for panel in panels for held in panel.strips), default=0) or 1
-    )
-    scale = ROOM / (duration or 1.0)
-    lengths = (
-        end - start
-        for panel in panels
-        for times in zip(panel.timeline.start, panel.timeline.end)
-        for start, end in zip(*times)
-    )
-    shortest = min((length for length in lengths if length > 0), default=0.0)
-    sizes = pitch, held, scale, duration, y - BELOW + 4, most, min(0.8, shortest * scale / 10)
-    return ScheduleLayout(tuple(rows), tuple(heads), tuple(charts), *sizes)
 
 
 def stops(panels: Sequence[SchedulePanel], layout: ScheduleLayout) -> dict[int, float]:

@@ -65,7 +65,7 @@ def tiles_scene(panels: Sequence[TilesPanel], title: str) -> dict[str, Any]:
     a GPU has. Raises ``ValueError`` above `MAX_PARTS` parts.
     """
     check(sum(len(panel.gpus) for panel in panels), panels[0].run.gemm)
-    layout, rows = lay_out(panels), figures(panels)
+    layout, rows = TilesLayout(panels), figures(panels)
     times = [layout.duration * step / STEPS for step in range(STEPS + 1)]
     tables = [counted(panel, times) for panel in panels]
     drawn = [pattern_defs(), window(layout.left, VIEW - RIGHT, layout.bottom)]
@@ -127,53 +127,46 @@ class TileMap(NamedTuple):
     cell: float
 
 
-class TilesLayout(NamedTuple):
-    """Where everything is, in px. maps : `TileMap`s. size : width and height of a part. heads,
-    lanes : per panel the top of its name and of its lanes. left : of the time axis. scale : px of a
-    second."""
+class TilesLayout:
+    """Where everything is, in px, panel below panel: the tiles of GPU 0 beside its lanes, those of
+    all GPUs above them. What the knobs of sizes change is not its height.
 
-    maps: tuple[TileMap, ...]
-    size: tuple[float, float]
-    heads: tuple[float, ...]
-    lanes: tuple[float, ...]
-    left: float
-    bottom: float
-    scale: float
-    duration: float
+    maps : `TileMap`s. size : width and height of a part. heads, lanes : per panel the top of its
+    name and of its lanes. left : of the time axis. scale : px of a second.
+    """
+
+    def __init__(self, panels: Sequence[TilesPanel]):
+        (down, across), waves = panels[0].run.gemm.tiles, panels[0].run.gemm.wavefronts
+        several = max(len(panel.gpus) for panel in panels)
+        if several == 1:
+            each, above = VIEW, 0
+            cell = min(MAPS[0] / across, (HIGH - GPU) / down)
+            self.left = SIDE + across * cell + NAMES
+        else:
+            each, above, self.left = VIEW / several, GPU + MAPS[1] + 12, float(NAMES)
+            cell = min((each - 14) / across, MAPS[1] / down)
+        self.heads: list[float] = []
+        self.lanes: list[float] = []
+        self.maps: list[TileMap] = []
+        y = 0.0
+        for number, panel in enumerate(panels):
+            self.heads.append(y)
+            y += HEAD
+            top = y + GPU * (several > 1)
+            self.maps += [
+                TileMap(number, gpu, SIDE + i * each, top, cell) for i, gpu in enumerate(panel.gpus)
+            ]
+            self.lanes.append(y + above)
+            y += above + HIGH + BELOW
+        self.bottom = y - BELOW + 6
+        self.duration = max(panel.run.seconds for panel in panels)
+        self.scale = (VIEW - RIGHT - self.left) / (self.duration or 1.0)
+        gap = float(cell / waves >= SMALL)
+        self.size = cell - gap, cell / waves - gap
 
     def x(self, time: Time) -> Time:
         """Of a time."""
         return self.left + time * self.scale
-
-
-def lay_out(panels: Sequence[TilesPanel]) -> TilesLayout:
-    """The `TilesLayout`, panel below panel: the tiles of GPU 0 beside its lanes, those of all GPUs
-    above them. What the knobs of sizes change is not its height."""
-    (down, across), waves = panels[0].run.gemm.tiles, panels[0].run.gemm.wavefronts
-    several = max(len(panel.gpus) for panel in panels)
-    if several == 1:
-        each, above = VIEW, 0
-        cell = min(MAPS[0] / across, (HIGH - GPU) / down)
-        left = SIDE + across * cell + NAMES
-    else:
-        each, above, left = VIEW / several, GPU + MAPS[1] + 12, float(NAMES)
-        cell = min((each - 14) / across, MAPS[1] / down)
-    heads, lanes, maps, y = [], [], [], 0.0
-    for number, panel in enumerate(panels):
-        heads.append(y)
-        y += HEAD
-        top = y + GPU * (several > 1)
-        maps += [
-            TileMap(number, gpu, SIDE + i * each, top, cell) for i, gpu in enumerate(panel.gpus)
-        ]
-        lanes.append(y + above)
-        y += above + HIGH + BELOW
-    duration = max(panel.run.seconds for panel in panels)
-    scale = (VIEW - RIGHT - left) / (duration or 1.0)
-    gap = float(cell / waves >= SMALL)
-    size = cell - gap, cell / waves - gap
-    tops = tuple(heads), tuple(lanes)
-    return TilesLayout(tuple(maps), size, *tops, left, y - BELOW + 6, scale, duration)
 
 
 # -- tiles -----------------------------------------------------------------------------------------
@@ -306,7 +299,7 @@ def tiles_detail(panels: Sequence[TilesPanel], part: int) -> dict[str, Any]:
     """
     if part < 0:
         return {"part": -1, "words": "", "mark": ""}
-    layout, rest = lay_out(panels), part
+    layout, rest = TilesLayout(panels), part
     for map in layout.maps:
         panel = panels[map.panel]
         count = len(panel.run.tiles.tile)
