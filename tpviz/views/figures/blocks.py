@@ -17,7 +17,7 @@ from tpviz.views.films.captions import Frame, Tensor
 
 from .blocks_matrix import Eyes, matrices, plain
 from .grid import Cube, cube, holdings, moment
-from .legend import Look, Mark, legend
+from .legend import Mark, legend
 from .svg import FILM, amount, clickable, outline, pattern_defs, rect, so_far, text, width_of
 from .tokens import INKS
 
@@ -239,7 +239,6 @@ MARKED: list[tuple[Mark, str]] = [
     )
 ]
 """Each with the letter that tensors of its kind have: colour is not alone."""
-LOOK = Look(14, 12, 5, 7.2, 15, 10)
 
 
 def pictures(story: Story, rank: int) -> dict[str, Any]:
@@ -377,4 +376,4 @@ HIDDEN = "H = h hidden size."
 def explained(eyes: Eyes, y: float) -> tuple[str, float]:
     """(the legend of the matrices; y of its last line). y : where it begins."""
     marks = [*MARKED, ("pale", f"not on rank {eyes.rank}")]
-    return legend([*marks, ("partial", "partial sum")], 12.0, y, FILM, LOOK)
+    return legend([*marks, ("partial", "partial sum")], 12.0, y, FILM)

@@ -22,7 +22,7 @@ from .chart_marks import (
     sample,
     values_of,
 )
-from .legend import USUAL, legend
+from .legend import legend
 from .scales import scale_of, ticks_of
 from .svg import VIEW, badge, document, lines, meanings, pattern_defs, text, width_of, wrapped
 
@@ -61,10 +61,9 @@ def _names(scene, y):
     for trace in chain(*(one["traces"] for one in scene["panels"])):
         if trace["x"] and trace.get("showlegend", True):
             items.setdefault(trace["name"], {})[trace.get("mode", trace["type"])] = trace
-    look = USUAL._replace(width=26, letter=LETTER, size=SIZE, down=10)
     draw = lambda of: lambda x, y: "".join(sample(trace, x, y) for trace in of.values())
     marks = [(draw(of), name) for name, of in items.items()]
-    out, y = legend(marks, LEFT, y, WIDTH, look)
+    out, y = legend(marks, LEFT, y, WIDTH, 26)
     return out, y + 14
 
 

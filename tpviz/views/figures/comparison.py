@@ -22,7 +22,7 @@ from tpviz.core.trace import Trace
 from tpviz.core.trace.steps import median_step
 
 from .lanes import Axis, bars, inset, mark, outlines, spans
-from .legend import USUAL, key_of, legend
+from .legend import key_of, legend
 from .svg import (
     VIEW,
     badge,
@@ -281,7 +281,7 @@ def comparison_svg(
     bottom = parts_top + PART * (len(scene["parts"]) + 1)
     body = [pattern_defs(), _header(scene, width), axis.rules(HEAD - 4, bottom, lanes_end + 13)]
     body += [drawn, _waterfall(scene, parts_top, axis), _ends(scene, axis, lanes_end, bottom)]
-    drawn, y = legend(_marks(scene), 10.0, bottom + 24, width, USUAL._replace(space=17))
+    drawn, y = legend(_marks(scene), 10.0, bottom + 24, width)
     words, y = _words(scene, y + 34, width, one_of("verdict", verdict, (True, False)))
     label = f"Comparison: {', '.join(scene['badges'])}"
     return document(width, y, [*body, drawn, words], label, theme)

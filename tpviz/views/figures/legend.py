@@ -5,10 +5,10 @@
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from .lanes import mark
-from .svg import SMALL, swatch, text
+from .svg import swatch, text
 from .tokens import INKS
 
 Mark = str | dict[str, str] | Callable[[float, float], str]
@@ -16,23 +16,8 @@ Mark = str | dict[str, str] | Callable[[float, float], str]
 mark's box."""
 
 
-class Look(NamedTuple):
-    """Sizes in px: width and height of a mark; gap to its words; width of a letter; space to the
-    next item; how far the words stand below the top of the mark; size of letters. A line is broken
-    where less than ``room`` is left after an item's words."""
-
-    width: float = 14
-    height: float = 11
-    gap: float = 5
-    letter: float = 7.2
-    space: float = 15
-    down: float = 9.5
-    size: float = SMALL
-    room: float = 5
-    token: str = "fg"
-
-
-USUAL = Look()
+HIGH, LETTER, BETWEEN = 11, 7.5, 15
+"""px: of a mark; of a letter, about; from an item to the next."""
 
 
 def key_of(ink: str, kind: str, label: str = "") -> dict[str, Any]:
@@ -42,26 +27,20 @@ def key_of(ink: str, kind: str, label: str = "") -> dict[str, Any]:
 
 
 def legend(
-    items: Iterable[tuple[Mark, str]],
-    x: float,
-    y: float,
-    right: float,
-    look: Look = USUAL,
-    left: float | None = None,
+    items: Iterable[tuple[Mark, str]], x: float, y: float, right: float, wide: float = 14
 ) -> tuple[str, float]:
     """(the legend as SVG, y of its last line).
 
     items : (mark, words) each. x, y : px of the first mark's top left corner; right : where lines
-    end; left : where those after the first begin, None as that. A line is 18 px.
+    end; wide : px of a mark. A line is 18 px.
     """
-    left, out = x if left is None else left, ""
+    left, out = x, ""
     for drawn, words in items:
-        wide = look.width + look.gap + look.letter * len(words)
-        if x + wide + look.room > right:
+        long = wide + 5 + LETTER * len(words)
+        if x + long + 5 > right:
             x, y = left, y + 18
-        out += drawing(drawn, x, y, look.width, look.height)
-        out += text(x + look.width + look.gap, y + look.down, words, look.token, look.size)
-        x += wide + look.space
+        out += drawing(drawn, x, y, wide, HIGH) + text(x + wide + 5, y + 9.5, words)
+        x += long + BETWEEN
     return out, y
 
 

@@ -25,7 +25,7 @@ from tpviz.core.trace.meta import META
 from tpviz.core.trace.shapes import fitting, short
 
 from .lanes import box
-from .legend import Look, legend
+from .legend import legend
 from .svg import LINE, VIEW, document, head, lines, pattern_defs, swatch, text, width_of, wrapped
 from .tokens import INKS
 
@@ -289,7 +289,6 @@ DIGITS = 3  # of a rank's number in a small square; longer ones are named by row
 LISTED, APART = 16, 64  # ranks of a group that are all named; of a block that are drawn apart
 BESIDE, BELOW, THIN = 250, 200, 150
 """px of a matrix: beside the ranks, at least; below them, at most; across, at least."""
-LOOK = Look(letter=7)
 
 
 def mesh_svg(
@@ -310,7 +309,7 @@ def mesh_svg(
     keys = own, *(axis["key"] for axis in scene["axes"])
     items = zip(keys, [f"rank {rank}, and what it owns", *words])
     width = max(scene["width"], 420)
-    drawn, bottom = legend(items, 10.0, scene["height"] + 22, width, LOOK)
+    drawn, bottom = legend(items, 10.0, scene["height"] + 22, width)
     return document(
         width, bottom + 22, [*body, drawn], f"Mesh {scene['title']}, rank {rank}", theme
     )

@@ -9,7 +9,7 @@ from html import escape
 from itertools import takewhile
 from typing import Any
 
-from .legend import Look, legend
+from .legend import legend
 from .svg import VIEW, amount, clickable, lines, outline, pattern_defs, rect, swatch, text, width_of
 
 BADGE = "traced"
@@ -105,7 +105,6 @@ LEFT, RIGHT, GAP = 246, 4, 8  # of the columns, and between two
 HEAD = 12
 SIZE = 34  # height of a bar of a stage, with its number
 NAME = 31  # letters of a piece's name
-LOOK = Look(letter=7, space=19, down=9, token="muted")
 FEW, MESSAGES = 40, 3  # pieces that get wide rows; messages that are written at a cut
 
 
@@ -121,7 +120,7 @@ def pictures(data: dict[str, Any]) -> dict[str, Any]:
     common += [_cut(plan, part) for part in data["stages"][1:]]
     items = [(ink, label) for _, label, _, ink in SIZES] + [("mean", "mean of the stages")]
     items.append(("message", "tensors that cross a cut, per microbatch, and their gradients back"))
-    marks, y = legend(items, 12.0, plan.bottom + 11, VIEW, LOOK)
+    marks, y = legend(items, 12.0, plan.bottom + 11, VIEW)
     return {
         "width": VIEW,
         "height": round(y + 23),
