@@ -12,6 +12,7 @@ import numpy as np
 from tpviz.core.inks import axis_keys
 
 from .lanes import Axis, axis_below, idle_word, spans
+from .legend import keyed
 from .svg import VIEW, bars_path, outline, pattern_defs, rect, seconds, shape, text
 from .tokens import INKS
 
@@ -73,18 +74,15 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
     }
 
 
-LEGEND = [
+OWN = "a rank's own colour, numbers: steps (faint: done; blank: to come)"
+LEGEND = keyed(
     [
-        {"key": RANK_INKS[0], "kind": "", "pattern": "solid"},
-        "a rank's own colour, numbers: steps (faint: done; blank: to come)",
-    ],
-    [{"key": MESSAGE, "kind": "", "pattern": INKS[MESSAGE].pattern}, "messages"],
-    [
-        {"key": "exposed", "kind": "exposed", "pattern": "exposed"},
-        "exposed: waits for keys from a neighbour",
-    ],
-    [{"key": "idle", "kind": "idle", "pattern": "sparse"}, "idle in this attention"],
-]
+        (RANK_INKS[0], "solid", OWN),
+        (MESSAGE, INKS[MESSAGE].pattern, "messages"),
+        ("exposed", "exposed", "exposed: waits for keys from a neighbour"),
+        ("idle", "sparse", "idle in this attention"),
+    ]
+)
 
 
 def check(cp: int) -> None:

@@ -23,6 +23,8 @@ HIGH, HEAD, FOOT = 320, 26, 22
 BAR, GAP = 10, 4  # px: of what a ribbon begins and ends at; between experts
 FROM, IN, OUT, BACK, TIME = 50, 166, 354, 460, 490
 """px: left of the bars of choices, of rows that come in, that go out, of results; of the lanes."""
+ROWS = "rows, in the colour of the rank that computes them (pale: done or stay; hollow: to come)"
+IDLE = "idle: the busiest still computes"
 CAPTIONS = ("choose", "send rows", "compute", "send back")
 INSIDE, NOW, DONE = 2, 0.7, 0.25  # the step of computing; opacities
 THIN = "stroke-width='.5'"  # of rows without a choice
@@ -45,17 +47,7 @@ def experts_scene(film: "ExpertFilm", title: str, about: str = "") -> dict[str, 
         "height": HEAD + HIGH + FOOT,
         "common": pattern_defs() + drawn.common(),
         "frames": [drawn.frame(step) for step in range(len(CAPTIONS))],
-        "legend": keyed(
-            [
-                (
-                    RANK_INKS[0],
-                    "solid",
-                    "rows, in the colour of the rank that computes them (pale: done or stay; "
-                    "hollow: to come)",
-                ),
-                ("idle", "sparse", "idle: the busiest still computes"),
-            ]
-        ),
+        "legend": keyed([(RANK_INKS[0], "solid", ROWS), ("idle", "sparse", IDLE)]),
         "facts": facts(film),
         "captions": [*CAPTIONS],
         "words": [said(film, step) for step in range(len(CAPTIONS))],

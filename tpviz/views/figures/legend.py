@@ -7,7 +7,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .lanes import mark
+from .lanes import MARKS, mark
 from .svg import swatch, text
 from .tokens import INKS
 
@@ -56,6 +56,6 @@ def drawing(drawn: Mark, x: float, y: float, width: float, height: float) -> str
 def keyed(items: Iterable[tuple[str, str, str]]) -> list[list[Any]]:
     """(ink, its pattern, words) each as a legend that a page shows and `legend` draws."""
     return [
-        [{"key": ink, "kind": "idle" * (ink == "idle"), "pattern": pattern}, words]
+        [{"key": ink, "kind": ink if ink in MARKS else "", "pattern": pattern}, words]
         for ink, pattern, words in items
     ]

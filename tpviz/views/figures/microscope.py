@@ -19,16 +19,7 @@ __all__ = ["arithmetic", "describe", "film_svg", "image", "microscope_scene", "t
 if TYPE_CHECKING:
     from tpviz.views.collectives.result import Microscope
 
-CHUNK_INKS = (
-    "axis0",
-    "forward",
-    "backward",
-    "axis2",
-    "axis1",
-    "optimizer_state",
-    "parameters",
-    "axis3",
-)
+CHUNK_INKS = "axis0 forward backward axis2 axis1 optimizer_state parameters axis3".split()
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
 SIGNS = (
     "A cell is a chunk of a rank: filled where it is complete, else its bar says how many ranks "

@@ -183,7 +183,7 @@ class View(Still, anywidget.AnyWidget):
         return {name: getattr(self, name) for name in own if name not in usual}
 
     def __repr__(self):
-        return f"<{type(self).__name__} {self._words()}>"
+        return f"<{type(self).__name__} {self._words() if self.scene else 'empty'}>"
 
 
 class Film(View):

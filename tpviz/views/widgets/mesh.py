@@ -71,4 +71,4 @@ class MeshView(View):
         return figure.describe(self.scene, self.rank) if self.scene else "Mesh view without a mesh."
 
     def _words(self):
-        return f"{self.scene['title']}, rank {self.rank}" if self.scene else "empty"
+        return f"{self.scene['title']}, rank {self.rank}"

@@ -50,4 +50,4 @@ class MicroscopeView(Film):
         return scene["opens"]  # other sums are under way at other steps
 
     def _words(self):
-        return super()._words().partition(":")[0] if self.scene else "empty"  # times differ
+        return super()._words().partition(":")[0]  # times differ

@@ -102,6 +102,4 @@ class Timeline(View):
         return figure.describe(self.scene) if self.scene else "Timeline without a trace."
 
     def _words(self):
-        if not self.scene:
-            return "empty"
         return f"{len(self.scene['ranks'])} ranks, {self.scene['events']} events"
