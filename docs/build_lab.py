@@ -1,4 +1,4 @@
-"""Write out/site/lab, a JupyterLite site: a notebook of predictions that runs in a browser.
+"""Write out/site/lab, a JupyterLite site: the notebooks, which run in a browser without ranks.
 
 python docs/build_lab.py [--numpy numpy-....whl] [--pyodide pyodide.json]
 
@@ -21,10 +21,12 @@ from build_planner import FILES, HERE, LOCK, PINNED, entry, main, runtime
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-NOTEBOOKS = (HERE.parent / "notebooks/08_beat_the_cluster.ipynb",)
-"""Those that need no rank: ``tests/test_without_torch.py`` runs them so."""
+NOTEBOOKS = sorted((HERE.parent / "notebooks").glob("*.ipynb"))
+"""What needs ranks is left out as they run: ``tests/test_without_torch.py`` runs them so."""
 EXTENSION = "@jupyterlite/pyodide-kernel-extension"
 EXTENSIONS = EXTENSION, "@jupyter-widgets/jupyterlab-manager", "anywidget"
+STARTUP = "tpviz/course/startup.py"
+"""What IPython runs first, in our wheel."""
 OF_KERNEL = "piplite-*", "ipykernel-*", "pyodide_kernel-*", "widgetsnbextension-4*"
 """Wheels that come with the kernel's extension."""
 PAGE = {"sys_platform": "emscripten", "platform_system": "Emscripten"}
@@ -57,7 +59,10 @@ def build(folder: Path, numpy: Path | None, pyodide: Path = PINNED) -> Path:
     kernel = {
         "pyodideUrl": "./pyodide/pyodide.mjs",
         "disablePyPIFallback": True,
-        "loadPyodideOptions": {"packages": sorted(known - {"numpy"})},
+        "loadPyodideOptions": {
+            "packages": sorted(known - {"numpy"}),
+            "env": {"PYTHONSTARTUP": f"/lib/python{python}/site-packages/{STARTUP}"},
+        },
     }
     plugins = whole["jupyter-config-data"].setdefault("litePluginSettings", {})
     plugins.setdefault(f"{EXTENSION}:kernel", {}).update(kernel)
@@ -101,4 +106,4 @@ def _needs(wheel: Path, known: set[str], python: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(build, "notebooks of predictions as static files", "lab")
+    main(build, "the notebooks as static files", "lab")

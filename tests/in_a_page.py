@@ -121,10 +121,34 @@ def notebook() -> dict:
     return {"said": said.getvalue(), "graded": graded, "regrets": names["regrets"]}
 
 
-PARTS = {part.__name__: part for part in (formulas, linked, views, notebook)}
+def notebooks() -> dict:
+    """{notebook: what its cells say in a kernel of a page, errors, lines that are not run}."""
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from tpviz.course.without_ranks import install
+
+    found = {}
+    for path in sorted(NOTEBOOK.parent.glob("*.ipynb")):
+        InteractiveShell.clear_instance()
+        shell, errors, left, cells = InteractiveShell.instance(), [], 0, 0
+        install(shell)
+        shell._showtraceback = lambda kind, value, lines, errors=errors: errors.append(str(value))
+        for cell in json.loads(path.read_text())["cells"]:
+            if cell["cell_type"] == "code":
+                with redirect_stdout(StringIO()) as said:
+                    shell.run_cell("".join(cell["source"]))
+                cells, left = cells + 1, left + ("Not run here" in said.getvalue())
+        found[path.stem] = {"errors": errors, "whole": cells - left, "in part": left}
+    return found
+
+
+PARTS = {part.__name__: part for part in (formulas, linked, views, notebook, notebooks)}
 
 if __name__ == "__main__":
-    block(kernel=sys.argv[1] == "notebook")
+    block(kernel=sys.argv[1].startswith("notebook"))
     found = PARTS[sys.argv[1]]()
     loaded = [n for n in BLOCKED if getattr(sys.modules.get(n), "__spec__", None)]
     json.dump({"found": found, "loaded": loaded}, sys.stdout)

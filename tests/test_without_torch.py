@@ -2,6 +2,7 @@
 locks of files and a thread's clock are missing, as in a page."""
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -32,6 +33,42 @@ def test_the_same_without_torch_and_processes(part, tmp_path, monkeypatch):
     there = json.loads(said)
     assert there["loaded"] == []
     assert there["found"] == json.loads(json.dumps(here))
+
+
+@pytest.mark.slow
+def test_notebooks_leave_out_what_needs_ranks(tmp_path):
+    """No cell fails where ranks lack; most notebooks have cells that need none."""
+    command = [sys.executable, in_a_page.__file__, "notebooks"]
+    places = {"IPYTHONDIR": str(tmp_path), "TPVIZ_PROGRESS": str(tmp_path / "progress.json")}
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **places})
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["found"]
+    assert {name: one["errors"] for name, one in found.items() if one["errors"]} == {}
+    assert min(one["whole"] for one in found.values()) >= 3
+    assert [name for name, one in found.items() if not one["in part"]] == ["08_beat_the_cluster"]
+
+
+def test_what_follows_from_a_left_out_statement_is_left_out(monkeypatch, capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from tpviz.course import without_ranks
+
+    monkeypatch.setattr(without_ranks, "LACKING", ("no_such_module",))
+    shell, failed = InteractiveShell(), []
+    without_ranks.install(shell)
+    shell._showtraceback = lambda kind, value, lines: failed.append(str(value))
+    shell.run_cell("kept = {}\nmade = 1")
+    shell.run_cell(
+        "import no_such_module as gone\nfree = 2\nmade = gone.do()\nkept[1] = made\nfree"
+    )
+    assert "Not run here: lines 1, 3 to 4 of this cell" in capsys.readouterr().out
+    assert shell.user_ns["free"] == 2 and not {"gone", "made", "kept"} & shell.user_ns.keys()
+    shell.run_cell("made + 1")
+    assert "Not run here: this cell" in capsys.readouterr().out
+    assert failed == []
+    shell.run_cell("made = 5\nmade")
+    shell.run_cell("gone\nnowhere + 1")
+    assert failed == ["name 'nowhere' is not defined"]
 
 
 def test_a_page_is_asked_to_install_what_it_can():
