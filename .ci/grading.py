@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from pathlib import Path
 from time import monotonic
@@ -41,20 +42,22 @@ def main() -> None:
         print(f"grading: {what}, {monotonic() - start:.0f} s", flush=True)
 
     try:
-        with watched("grading") as (folder, env):
-            python = environment(folder / "venv", NBGRADER) / "python"
-            done(f"{NBGRADER} installed")
+        with watched("grading") as (folder, env), ThreadPoolExecutor() as beside:
+            installed = beside.submit(environment, folder / "venv", NBGRADER)
             course, handed = folder / "course", submissions()
             script = ROOT / "docs/teacher/export_assignments.py"
             run(ROOT, env, LIMIT, sys.executable, script, ASSIGNMENT, "--out", course)
+            python = installed.result() / "python"
+            done(f"{NBGRADER} installed")
             nbgrader = [python, "-m", "nbgrader"]
             run(course, env, LIMIT, *nbgrader, "generate_assignment", ASSIGNMENT)
             hand_in(course, handed)
             done(f"released, and handed in by {len(handed)}")
             run(course, env, LIMIT, *nbgrader, "autograde", ASSIGNMENT)
             done("graded")
+            exported = beside.submit(run, course, env, LIMIT, *nbgrader, "export")
             run(course, env, LIMIT, *nbgrader, "generate_feedback", ASSIGNMENT)
-            run(course, env, LIMIT, *nbgrader, "export")
+            exported.result()
             judge(course, handed)
             done("feedback and points are right")
     except (subprocess.SubprocessError, AssertionError, OSError) as error:

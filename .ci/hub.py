@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -51,10 +52,11 @@ def main() -> None:
     log = ""
     try:
         with watched("hub") as (folder, env):
-            bin = environment(folder / "venv", *HUB)
-            subprocess.run(
-                ["npm", "install", "--silent", "--prefix", folder / "node", PROXY], check=True
-            )
+            npm = ["npm", "install", "--silent", "--prefix", folder / "node", PROXY]
+            with ThreadPoolExecutor() as beside:
+                proxy = beside.submit(subprocess.run, npm, check=True)
+                bin = environment(folder / "venv", *HUB)
+                proxy.result()
             done(f"{', '.join([*HUB, PROXY])} installed")
             hub, address = start_hub(folder, env, bin)
             try:
@@ -131,7 +133,8 @@ def people(address: str, folder: Path, done) -> None:
             page.set_default_timeout(60_000)
             log_in(page, address, name, "a-wrong-one")
             page.get_by_text("Invalid username or password").wait_for()
-            log_in(page, address, name, PASSWORD)
+            log_in(page, address, name, PASSWORD)  # servers start side by side
+        for name, page in pages.items():
             page.wait_for_url(f"{address}/user/{name}/lab/tree/{NOTEBOOK}", timeout=120_000)
             page.wait_for_function("window.jupyterapp !== undefined")
             page.evaluate(OPEN, [NOTEBOOK, None, True])
