@@ -2,7 +2,7 @@
 import { reserve } from "./view.js";
 
 const GROWTH = 1.4, WIDE = 1050; // times its own width, and px, to which a picture grows where its column is wide
-const HIGH = 820, STACKED = 600; // px to which it grows beside its rail, and above it: both show without scrolling
+const HIGH = 820, STACKED = 570; // px to which it grows beside its rail, and above it: both show without scrolling
 
 /** Lets a view's picture grow with its column, before it is changed. sized : [width, height] px of a scene's picture. */
 export function fit(view, sized) {
