@@ -229,7 +229,7 @@ def test_messages_travel_in_a_page(tab, tmp_path):
         arg=before,
     )
     tab.locator("svg[role=application]").press("Home")
-    tab.get_by_text("step 0", exact=True).first.wait_for()
+    tab.locator(".tpv-summary", has_text="step 0").first.wait_for()
 
 
 @pytest.mark.browser

@@ -151,7 +151,7 @@ def test_rows_travel_in_a_page(tab, tmp_path):
         arg=before,
     )
     tab.locator("svg[role=application]").press("Home")
-    tab.get_by_text("choose", exact=True).first.wait_for()
+    tab.locator(".tpv-summary", has_text="choose").first.wait_for()
 
 
 @pytest.mark.browser

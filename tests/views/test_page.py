@@ -167,7 +167,7 @@ def test_zoom_and_keyboard(opened):
 @pytest.mark.browser
 def test_play_moves_the_head_and_pauses(opened):
     tab = opened
-    now = "document.querySelector('.tpv-timeline .tpv-now').textContent"
+    now = "document.querySelector('.tpv-timeline .tpv-summary').textContent"
     assert tab.evaluate(now).startswith("step 1 of 2, 0 s of")
     tab.focus(PICTURE)
     tab.keyboard.press("Space")
@@ -208,7 +208,7 @@ def test_one_step_is_shown_and_memory_is_below_all_of_it(tab, tmp_path):
         tab.keyboard.press(key)
         tab.evaluate("new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))")
         assert tab.evaluate(COVERED) > 0.98, key
-    assert "step 3 of 3" in tab.locator(".tpv-timeline .tpv-now").text_content()
+    assert "step 3 of 3" in tab.locator(".tpv-timeline .tpv-summary").text_content()
 
 
 @pytest.mark.browser

@@ -93,7 +93,6 @@ def test_the_scene_is_json_with_a_step_for_each_stage():
         ["stages", "3 of 6 shards"],
         ["even by", "flops"],
         ["largest in parameters", "1.50 times the mean"],
-        ["largest in FLOPs", "1.00 times the mean"],
         ["across a cut, at most", "200 B"],
     ]
     assert scene["notes"] == [

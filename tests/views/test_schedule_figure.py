@@ -366,8 +366,8 @@ def test_memory_is_said_against_the_device():
 def test_a_schedule_with_faults_is_told_not_drawn():
     mine = Schedule.parse("s0: F0 F1 B1 B0\ns1: F0 B0 F1", name="mine")
     scene = faults_scene(mine, schedule_errors(mine))
-    assert scene["summary"].splitlines()[0] == "mine cannot run:"
-    assert scene["summary"].count("•") == len(schedule_errors(mine)) == 2
+    assert scene["finding"] == "mine cannot run:"
+    assert scene["words"][0].count("•") == len(schedule_errors(mine)) == 2
     svg = schedule_svg(scene)
     ElementTree.fromstring(svg)
     assert "s1: F0 B0 F1" in svg

@@ -48,7 +48,7 @@ def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
     assert svg.locator("[data-chosen]").count() == 1
     svg.press("End")
     view.page.wait_for_selector(".tpv-schedule[data-row='1']")
-    view.locator(".tpv-now", has_text="at 24 of 24").wait_for()
+    view.locator(".tpv-summary", has_text="at 24 of 24").wait_for()
     last = view.get_attribute("data-step")
     for key in ("ArrowLeft", "Space"):  # it plays to the end, and stays there
         svg.press(key)
@@ -64,7 +64,9 @@ def test_keys_go_from_end_to_end_and_say_what_the_rank_does(opened):
     for row in (0, -1):
         svg.press("ArrowUp")
         view.page.wait_for_selector(f".tpv-schedule[data-row='{row}']")
-    assert says.text_content().startswith("at 24 of 24; Ranks are idle 33.3 % of 24.")
+    assert says.text_content().startswith(
+        "at 24 of 24; Ranks are idle 33.3 % of the step, which takes 24."
+    )
 
 
 BARS = "[data-timed] path[data-key='forward']"
@@ -229,7 +231,7 @@ def test_other_bars_do_not_glide(tab, tmp_path):
     tab.locator("[data-ready]").wait_for()
     tab.get_by_label("m", exact=True).fill("1")
     tab.evaluate("() => new Promise(done => requestAnimationFrame(done))")
-    assert tab.locator(".tpv-now").text_content() == "at 2 of 28"
+    assert tab.locator(".tpv-summary").text_content() == "at 2 of 28\n"
     assert tab.evaluate(GLIDES) == 0
 
 

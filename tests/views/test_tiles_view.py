@@ -22,8 +22,8 @@ def set_knobs(view, **values):
 def test_repr_words_and_table(view):
     assert tv.TileView is TileView
     assert repr(view).startswith(
-        "<TileView T3-MCA against sequential: GEMM 1024 x 512 x 512 on 4 "
-        "GPUs, link 15 GB/s, tiles of 128 x 128, at 36.2 µs of "
+        "<TileView T3-MCA against sequential: GEMM 1024 × 512 × 512 on 4 "
+        "GPUs, link 15 GB/s, tiles of 128 × 128, at 36.2 µs of "
     )
     assert repr(view) == repr(TileView(gemm=Gemm(1024, 512, 512, wavefronts=1), ranks=4))
     assert "simulated" in view.describe()

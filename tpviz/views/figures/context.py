@@ -68,6 +68,7 @@ def context_scene(films: "Sequence[AttentionFilm]", title: str, about: str = "")
         "frames": frames,
         "legend": LEGEND,
         "facts": facts(films),
+        "finding": finding(films),
         "captions": [*(f"step {step}" for step in range(last)), "the end"],
         "words": [said(films, step) for step in range(last + 1)],
         "opens": 1,
@@ -106,6 +107,22 @@ def facts(films: "Sequence[AttentionFilm]") -> list[list[str]]:
         *times,
         [f"speedup over {NAMES[films[1].cut.kind]}", f"{films[1].seconds / film.seconds:.2f}"],
     ]
+
+
+def finding(films: "Sequence[AttentionFilm]") -> str:
+    """What the picture shows, in a sentence."""
+    film, *others = films
+    if not others:
+        return f"The busiest rank computes {uneven(film):.2f} times the mean."
+    [other] = others
+    times = other.seconds / film.seconds
+    how = f"is {times:.2f} times as fast" if times >= 1 else f"takes {1 / times:.2f} times as long"
+    busy = [f"{uneven(each):.2f}" for each in films]
+    why = f": its busiest rank computes {busy[0]} times the mean, not {busy[1]}"
+    return (
+        f"{capital(NAMES[film.cut.kind])} {how} as {NAMES[other.cut.kind]}"
+        f"{why * (busy[0] != busy[1])}."
+    )
 
 
 def uneven(film: "AttentionFilm") -> float:

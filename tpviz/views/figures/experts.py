@@ -49,6 +49,7 @@ def experts_scene(film: "ExpertFilm", title: str, about: str = "") -> dict[str, 
         "frames": [drawn.frame(step) for step in range(len(CAPTIONS))],
         "legend": keyed([(RANK_INKS[0], "solid", ROWS), ("idle", "sparse", IDLE)]),
         "facts": facts(film),
+        "finding": finding(film),
         "captions": [*CAPTIONS],
         "words": [said(film, step) for step in range(len(CAPTIONS))],
         "opens": 1,
@@ -71,6 +72,13 @@ def facts(film: "ExpertFilm") -> list[list[str]]:
         ["choices dropped", f"{100 * film.dropped.sum() / film.chosen.sum():.1f} %"],
         ["sent to others, at most", amount(max(sent_bytes(film)))],
     ]
+
+
+def finding(film: "ExpertFilm") -> str:
+    """What the picture shows, in a sentence."""
+    if film.alike:
+        return "All ranks compute as many rows: none waits."
+    return f"Rank {film.busiest} computes {film.uneven:.2f} times the mean; others wait for it."
 
 
 def sent_bytes(film: "ExpertFilm") -> list[int]:

@@ -28,7 +28,12 @@ def film_svg(
         body, height = body + under, y + 8
     words = scene.get("says", scene.get("words", []))[step : step + 1]
     numbers = scene["numbers"][step] if "numbers" in scene else scene.get("facts", ())
-    rows = [caption, *([said] if said else words), "; ".join(map(" ".join, numbers))]
+    rows = [
+        scene.get("finding"),
+        caption,
+        *([said] if said else words),
+        "; ".join(map(" ".join, numbers)),
+    ]
     whole = {**scene, "height": height, "width": max(scene["width"], 560)}
     side = 12 if scene["width"] == VIEW else 0
     label = f"{scene['title']}, {caption}"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 CHUNK_INKS = "axis0 forward backward axis2 axis1 optimizer_state parameters axis3".split()
 """Chunk c has the ink c modulo 8; its number is always written, and beyond 8 it has a pattern."""
 SIGNS = (
-    "A cell is a chunk of a rank: filled where it is complete, else its bar says how many ranks "
-    "are in its sum. A message with + is added, without it copied."
+    "A cell is a chunk: filled where complete, else its bar says how many ranks are in its sum. "
+    "Messages with + are added, others copied."
 )
 PETALS = (
     "A petal is a slice of a rank's gradients, as large as the part of the ranks that is in its "
@@ -36,6 +36,12 @@ LEGEND = [
     ]
 ]
 TERMS = 6  # letters that fit under the number of a cell
+GIVES = {
+    "all_reduce": "the whole sum",
+    "reduce_scatter": "its slice of the sum",
+    "all_gather": "every rank's slice",
+    "all_to_all": "its slice of every rank",
+}
 
 
 def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
@@ -59,6 +65,7 @@ def microscope_scene(microscope: "Microscope") -> dict[str, Any]:
         ],
         "words": ["; ".join(message["words"] for message in step) for step in steps] + [""],
         "says": [],
+        "finding": f"After {_count(len(steps), 'step')} every rank has {GIVES[m.collective]}.",
         "numbers": numbers(m),
         "legend": LEGEND,
         "opens": min(1, len(steps)),

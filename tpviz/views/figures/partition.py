@@ -36,6 +36,7 @@ def partition_scene(data: dict[str, Any]) -> dict[str, Any]:
         "badge": BADGE,
         "top": TOP,
         "facts": facts(data),
+        "finding": finding(data),
         "notes": notes(data),
         "captions": [f"stage {part['index']} of {len(data['stages'])}" for part in data["stages"]],
         "words": [words(part) for part in data["stages"]],
@@ -55,13 +56,23 @@ def facts(data: dict[str, Any]) -> list[list[str]]:
     """(label, text) pairs for the line above the picture."""
     pairs = [["stages", f"{len(data['stages'])} of {len(data['shards'])} shards"]]
     pairs.append(["even by", data["balance"].replace("_", " ")])
-    for key, label, _, _ in SIZES[:2]:
-        sizes = [part[key] for part in data["stages"]]
-        if sum(sizes):
-            uneven = max(sizes) * len(sizes) / sum(sizes)
-            pairs.append([f"largest in {label.split()[0]}", f"{uneven:.2f} times the mean"])
+    sizes = [part["numel"] for part in data["stages"]]
+    if sum(sizes):
+        uneven = max(sizes) * len(sizes) / sum(sizes)
+        pairs.append(["largest in parameters", f"{uneven:.2f} times the mean"])
     cuts = [sum(m["bytes"] for m in part["sends"]) for part in data["stages"][:-1]]
     return [*pairs, ["across a cut, at most", amount(max(cuts))]] if cuts else pairs
+
+
+def finding(data: dict[str, Any]) -> str:
+    """Which stage makes others wait, in a sentence."""
+    work = [part["flops"] for part in data["stages"]]
+    most, mean = max(work), sum(work) / len(work)
+    if most <= 1.005 * mean:
+        return "All stages have as much work: none waits."
+    return (
+        f"Stage {work.index(most)} has {most / mean:.2f} times the mean work: others wait for it."
+    )
 
 
 def notes(data: dict[str, Any]) -> list[str]:

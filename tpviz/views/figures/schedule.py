@@ -37,7 +37,7 @@ def schedule_scene(
     unit : "s" where times are seconds, "" where they are in the unit of what was given. device :
     bytes that a device has, where the panels have memory. about : more than the title. Returns
     these, ``badge``, ``width``, ``height``, ``common`` (SVG), ``legend`` (`legend.keyed`),
-    ``table`` (rows of strings; as HTML: ``under``), ``summary`` (a sentence), ``stops`` (px of
+    ``table`` (rows of strings; as HTML: ``under``), ``finding`` (a sentence), ``stops`` (px of
     every end of an action or a wait), ``captions`` (of each stop), ``names``
     (`schedule_lanes.in_lanes`), ``axis``, ``opens`` (a stop), ``rows`` ([panel, rank, y]), ``lane``
     (px: height), ``head`` and ``foot`` (px: from where to where a play-head stands). The detail of
@@ -66,7 +66,7 @@ def schedule_scene(
         "table": rows,
         "under": table_html(rows),
         "notes": meanings(sources),
-        "summary": summary(panels, unit),
+        "finding": summary(panels, unit),
         "stops": [round(layout.x(t), 1) for t in times],
         "captions": [f"at {say(t, unit)} of {say(layout.duration, unit)}" for t in times],
         "rows": [[row.panel, row.rank, round(row.y, 1)] for row in layout.rows],
@@ -147,9 +147,9 @@ def moment_of(detail: dict[str, Any], step: int) -> int:
 
 
 def words_of(scene: dict[str, Any], step: int, detail: dict[str, Any] | None) -> str:
-    """The description of a row at a stop; without a row, of the schedules."""
+    """The description of a row at a stop; without a row, the faults that a schedule has."""
     if not detail or not detail["words"]:
-        return scene["summary"]
+        return "\n".join(scene.get("words", ()))
     return detail["words"][moment_of(detail, step)]
 
 
@@ -195,11 +195,10 @@ def gathered(common: str) -> str:
 
 # -- a schedule that cannot run --------------------------------------------------------------------
 def faults_scene(schedule: Schedule, faults: Sequence[str]) -> dict[str, Any]:
-    """A scene as `schedule_scene` gives, without lanes: ``summary`` lists the errors.
+    """A scene as `schedule_scene` gives, without lanes: its ``words`` are the errors.
 
     faults : sentences; the picture is the schedule as it was written.
     """
-    said = "\n".join([f"{schedule.name} cannot run:", *(f"• {fault}" for fault in faults)])
     y, out = 0, []
     for line in str(schedule).splitlines():
         for i, part in enumerate(wrapped(line, LETTERS)):
@@ -213,7 +212,8 @@ def faults_scene(schedule: Schedule, faults: Sequence[str]) -> dict[str, Any]:
         "height": y + 16,
         "common": "".join(out),
         "facts": [["faults", str(len(faults))]],
-        "summary": said,
+        "finding": f"{schedule.name} cannot run:",
+        "words": ["\n".join(f"• {fault}" for fault in faults)],
         "stops": [float(LEFT)],
         "captions": ["cannot run"],
         "rows": [],

@@ -280,7 +280,8 @@ def summary(panels: Sequence[SchedulePanel], unit: str) -> str:
     if len(panels) == 2:
         return f"{_longer(*panels, unit)}."  # pyright: ignore[reportCallIssue]
     line = panels[0].timeline
-    return f"Ranks are idle {share(line.bubble, line.makespan)} of {say(line.makespan, unit)}."
+    idle, takes = share(line.bubble, line.makespan), say(line.makespan, unit)
+    return f"Ranks are idle {idle} of the step, which takes {takes}."
 
 
 def _longer(one, two, unit):

@@ -203,6 +203,16 @@ def speedup(panels: Sequence[TilesPanel]) -> float:
     return panels[1].run.seconds / panels[0].run.seconds
 
 
+def finding(panels: Sequence[TilesPanel]) -> str:
+    """What the picture shows, in a sentence."""
+    one, *others = panels
+    if not others:
+        return f"{one.name} takes {seconds(one.run.seconds)}."
+    times = speedup(panels)
+    how = f"{times:.2f} times as fast" if times >= 1 else f"{1 / times:.2f} times as slow"
+    return f"{one.name} is {how} as {others[0].name}."
+
+
 def said(panels: Sequence[TilesPanel], tables: Sequence[np.ndarray]) -> list[str]:
     """Per row of the `counted` tables of panels: one sentence a panel."""
     names = [state.label.split(":")[0].split(",")[0] for state in STATES]

@@ -35,7 +35,7 @@ export class Film extends Player {
     this.head = this.host.get("step");
     this.common = this.group(scene.common ?? "");
     this.stack(this.legend, "legend", (items) => this.drawLegend(items, make("div", { class: "tpv-legend" })));
-    this.write(this.notes, (scene.notes ?? []).join("\n"), ({ notes = [] }) => notes.join("\n"));
+    this.put(this.notes, (scene.notes ?? []).join("\n"), ({ notes = [] }) => notes.join("\n"));
     this.stack(this.under, "under", (html) => Object.assign(make("div"), { innerHTML: html }));
     this.fresh = this.head === (scene.opens ?? 0);
     this.autoplay();
@@ -88,12 +88,7 @@ export class Film extends Player {
   /** What the rail says of the step beside its caption. */
   get said() { return (this.scene.says ?? this.scene.words)?.[this.step] ?? ""; }
 
-  write(node, text, of) {
-    this.keep(node, of);
-    node.textContent = text;
-  }
-
-  say() { this.live.textContent = [this.scene.captions[this.step], this.wordsOf(this.step)].filter(Boolean).join("; "); }
+  say() { this.live.textContent = [this.scene.captions[this.step], this.wordsOf(this.step) || this.scene.finding].filter(Boolean).join("; "); }
 
   onClick({ target }) {
     const [step, rank] = ["step", "rank"].map((name) => target.closest(`[data-${name}]`)?.dataset[name]);
@@ -105,7 +100,8 @@ export class Film extends Player {
     const { scene, svg, step, width } = this, { top, height, frames, pieces } = scene;
     fit(this, (of) => [width + of.width - scene.width, of.height - of.top]);
     this.drawHead(scene, scene.numbers?.[step] ?? scene.facts);
-    this.write(this.summary, this.said, (of) => of.says ?? of.words ?? of.summary);
+    const { finding } = scene, first = (caption) => finding ? `${caption}\n` : "";
+    this.put(this.summary, first(scene.captions[step]) + this.said, (of) => (of.says ?? of.words ?? [""]).map((said) => first(".") + said));
     this.aside.toggleAttribute("hidden", !scene.aside);
     if (scene.aside) {
       this.aside.setAttribute("viewBox", `0 0 ${scene.aside_size.join(" ")}`);
@@ -113,7 +109,7 @@ export class Film extends Player {
     }
     this.slider.value = step;
     this.slider.setAttribute("aria-valuetext", scene.captions[step]);
-    this.write(this.now, scene.captions[step], ({ captions }) => captions);
+    this.put(this.now, finding ?? scene.captions[step], (of) => of.finding ?? of.captions);
     this.root.dataset.step = step;
     this.resize(svg, width, height, top);
     const rows = scenesOf(this).flatMap(({ numbers, facts }) => numbers ?? [facts ?? []]);

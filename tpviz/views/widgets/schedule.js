@@ -28,7 +28,7 @@ class ScheduleView extends TimedFilm {
     return row === this.row ? list[stops.findIndex((stop) => stop >= step)] ?? list.at(-1) ?? "" : "";
   }
 
-  wordsOf(step) { return this.row < 0 ? this.scene.summary : this.mine("words", step); }
+  wordsOf(step) { return this.row < 0 ? super.wordsOf(step) : this.mine("words", step); }
 
   get mark() { return this.mine("marks", this.step); }
 

@@ -133,8 +133,8 @@ class ScheduleSteps(Detailed):
         return self.subject.to_table()
 
     def _told(self):
-        panels, said = self._panels, self.scene["summary"]
-        said = " ".join(compared(panels, self.subject.unit)) if panels else said
+        panels, said = self._panels, [self.scene["finding"], *self.scene.get("words", ())]
+        said = " ".join(compared(panels, self.subject.unit)) if panels else "\n".join(said)
         return f"{self.scene['badge'].capitalize()}: {said}"
 
     def _said(self):

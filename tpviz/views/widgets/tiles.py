@@ -86,8 +86,8 @@ class TileSizes:
     def title(self) -> str:
         """In one line."""
         return (
-            f"GEMM {self.m} x {self.n} x {self.k} on {self.ranks} GPUs, link "
-            f"{self.link:g} GB/s, tiles of {self.tile} x {self.tile}"
+            f"GEMM {self.m} × {self.n} × {self.k} on {self.ranks} GPUs, link "
+            f"{self.link:g} GB/s, tiles of {self.tile} × {self.tile}"
         )
 
     def panels(self, machine: Machine = SMALL_GPU) -> tuple[TilesPanel, ...]:

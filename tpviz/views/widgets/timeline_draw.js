@@ -1,4 +1,4 @@
-/** Drawing the timeline: bars of one kind on a lane are one path: thousands stay few elements. */
+/** Drawing the timeline: bars of one kind on a lane are one path. */
 import { Player } from "./player.js";
 import { addRun, amount, make, reserve, seconds, ticks } from "./view.js";
 import { Zoomed } from "./zoom.js";
@@ -39,7 +39,7 @@ export class TimelineDrawing extends Zoomed(Player) {
   }
 
   get help() {
-    return "Space plays, ←/→ step through events, ↑/↓ change lane, +/− and, with the focus, the wheel zoom, 0 all, drag pans.";
+    return "Space plays, ←/→ step events, ↑/↓ change lane, +/− and, with the focus, the wheel zoom, 0 all, drag pans.";
   }
 
   get rank() { return this.host.get("rank"); }
@@ -76,6 +76,7 @@ export class TimelineDrawing extends Zoomed(Player) {
     this.overlay = make("g", { "clip-path": this.tile("clip"), "pointer-events": "none" }, svg);
     this.line = make("g", { "pointer-events": "none" }, svg); // at an edge it is whole
     this.drawHead(scene, scene.metrics);
+    this.put(this.now, scene.spent.finding, ({ spent }) => spent.finding);
     this.drawLegend(scene.keys.filter((k) => k.kind !== "wait").map((k) =>
       [k, k.kind === "comm" ? `communication ${k.label}` : k.label]));
     this.note.textContent = scene.notes.concat(scene.note ?? "").join(" ");
@@ -107,8 +108,8 @@ export class TimelineDrawing extends Zoomed(Player) {
       const run = [];
       let widest = IDLE, middle = 0;
       of.forEach((l, i) => {
+        if (l !== index || start[i] >= this.high || end[i] <= this.low) return;
         const from = Math.max(this.x(start[i]), this.left), to = Math.min(this.x(end[i]), this.right);
-        if (l !== index || to <= from) return;
         addRun(run, from, to);
         if (to - from > widest) [widest, middle] = [to - from, (from + to) / 2];
       });
@@ -189,7 +190,7 @@ export class TimelineDrawing extends Zoomed(Player) {
       }
     }
     const { steps, duration } = this.scene, step = steps.findLastIndex(([a]) => a <= this.head);
-    this.now.textContent = (steps.length > 1 && step >= 0 ? `step ${step + 1} of ${steps.length}, ` : "")
+    this.summary.textContent = (steps.length > 1 && step >= 0 ? `step ${step + 1} of ${steps.length}, ` : "")
       + `${seconds(this.head)} of ${seconds(duration)}`;
     if (this.focus < 0) return;
     path(this.outline(this.focus), "bg", 5);
@@ -203,13 +204,7 @@ export class TimelineDrawing extends Zoomed(Player) {
 
   /** The bar of a lane at a time (within `slack` seconds), the latest started; -1 for none. */
   barAt(lane, time, slack) {
-    const { bars } = this.scene, list = lane.bars;
-    let low = 0, high = list.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (bars.start[list[middle]] <= time + slack) low = middle + 1; else high = middle;
-    }
-    for (let i = low - 1; i >= Math.max(0, low - 64); i--) if (bars.end[list[i]] >= time - slack) return list[i];
-    return -1;
+    const { start, end } = this.scene.bars, later = lane.bars.findLastIndex((i) => start[i] <= time + slack) + 1;
+    return lane.bars.slice(Math.max(later - 64, 0), later).findLast((i) => end[i] >= time - slack) ?? -1;
   }
 }

@@ -179,6 +179,11 @@ export class View {
   /** The room of the longest text that scenes have there. */
   keep(node, of) { roomy(node, scenesOf(this).flatMap((scene) => of(scene) ?? "")); }
 
+  put(node, text, of) {
+    this.keep(node, of);
+    node.textContent = text;
+  }
+
   /** Badge, title (`about` is more of it, where one points), and facts as [label, value]. */
   drawHead({ badge, title, about = "", notes = [] }, facts = []) {
     Object.assign(this.badge, { textContent: badge, title: notes.join("\n") });
