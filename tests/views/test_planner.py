@@ -89,13 +89,13 @@ def test_first_look_says_what_a_plan_costs(view):
     for words in (
         f"{seconds(p.step_time)} a step",
         f"{1024 * 4096 / p.step_time:,.0f} tokens/s",
-        f"MFU {100 * p.mfu:.1f} %",
+        f"{100 * p.mfu:.1f} % of peak (MFU)",
         "memory of a rank",
         "exposed",
         "From the scoreboard",
     ):
         assert words in view.picture.value, words
-    assert f"MFU {100 * p.mfu:.1f} %" in view.describe()
+    assert f"{100 * p.mfu:.1f} % of peak (MFU)" in view.describe()
     assert "exposed" in view.axes.value and "llama2 70B" in view.facts.value
 
 

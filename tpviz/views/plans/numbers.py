@@ -81,7 +81,7 @@ def figures(p: Prediction) -> list[str]:
     return [
         f"{rate:,.0f} tokens/s",
         f"{rate / p.strategy.world_size:,.0f} tokens/s a GPU",
-        f"MFU {100 * p.mfu:.1f} %",
+        f"{100 * p.mfu:.1f} % of peak (MFU)",
     ]
 
 

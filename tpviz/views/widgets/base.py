@@ -26,6 +26,7 @@ from tpviz.views.figures.assets import module, stylesheet
 from tpviz.views.figures.film import film_svg
 from tpviz.views.figures.page import place, swept, write_view
 from tpviz.views.figures.svg import check_step
+from tpviz.views.figures.terms import explained
 from tpviz.views.plans.fields import gave_words, small_html
 
 from .job import Latest
@@ -128,6 +129,8 @@ class View(Still, anywidget.AnyWidget):
     def show(self, subject: Any, *more: Any) -> None:
         """Draw something else; what is chosen stays where it still exists."""
         scene = self._scene_of(subject, *more)
+        if "captions" in scene:
+            scene["help"] = [*scene.get("help", ()), *explained(scene)]
         with self._lock:
             before, self.subject = self.subject, subject
             self.publish(scene=scene, error="", **self._chosen_in(scene, before))
@@ -191,7 +194,8 @@ class Film(View):
 
     Its scene has ``badge``, ``title``; ``width``, ``height`` and ``top``, px of head that the page
     shows itself; ``common``, the SVG of all steps; for each step its ``captions``. There may be
-    ``words`` of each step, its ``numbers`` ([label, value]) or ``facts`` of all, ``notes`` (lines),
+    ``words`` of each step, its ``numbers`` ([label, value]) or ``facts`` of all, ``finding`` (what
+    all of it shows, its headline), ``notes`` (lines), ``help`` (more of them, with `explained`),
     a ``legend`` (as `figures.legend.keyed` gives), and ``under``, HTML below the picture. Then
     either, or both, of
 
