@@ -1,3 +1,4 @@
+import json
 import re
 from itertools import pairwise, product
 
@@ -8,7 +9,7 @@ from synthetic import synthetic_trace
 import tpviz as tv
 from tpviz.core.inks import AXIS_INKS, MEMORY_KINDS, PHASES, axis_keys, phase_key
 from tpviz.core.mesh import Mesh
-from tpviz.views.figures import blocks, context, experts, legend, mesh, schedule, tiles, timeline
+from tpviz.views.figures import blocks, film, legend, mesh, timeline
 from tpviz.views.figures.comparison import INK_OF_PART
 from tpviz.views.figures.tokens import (
     BACKGROUND,
@@ -89,15 +90,21 @@ def legends():
         patch.setattr(module, "legend", kept)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (blocks, context, experts, mesh, schedule, tiles, timeline):
+        for module in (blocks, mesh, timeline):
             listens(module.__name__.rsplit(".", 1)[1], module)
         timeline.timeline_svg(timeline.timeline_scene(synthetic_trace()))
+        tv.BlocksView(tv.ATP(mesh=(2, 2))).to_svg()
+        listens("schedule", film)  # draws the legends of all films from here on
         tv.ScheduleView("dualpipe_v", against="shifted_critical_path", overlapped=True).to_svg()
         tv.ScheduleView(merak, tv.GPT(layers=4), against="zb_h1").to_svg()
+        listens("tiles", film)
         tv.TileView(against="sequential").to_svg()
-        tv.BlocksView(tv.ATP(mesh=(2, 2))).to_svg()
+        listens("context", film)
         tv.ContextView().to_svg()
+        listens("experts", film)
         tv.ExpertsView().to_svg()
+        listens("microscope", film)
+        tv.MicroscopeView(tv.microscope("all_reduce", "ring", world_size=4)).to_svg()
         listens("grid", blocks)  # draws its legend too
         tv.GridView(tv.AxoNN(x=2, y=2, z=2)).to_svg()
         tv.MeshView(Mesh({"dp": 2, "pp": 2, "cp": 2, "tp": 2})).to_svg()
@@ -113,6 +120,27 @@ def look(drawn, x=0, y=0):
     svg = legend.drawing(drawn, x, y, 14, 11)
     inks = re.findall(r"[fs]-(?:halo-)?([\w-]+)", svg)
     return re.sub(r"[fs]-[\w -]+", "", svg), [ink for ink in inks if ink in tokens("light")]
+
+
+FILMS = {
+    "context": lambda: tv.ContextView(tv.Context(cp=8)),
+    "experts": lambda: tv.ExpertsView(tv.Experts(ep=8)),
+    "ring": lambda: tv.MicroscopeView(tv.microscope("all_reduce", "ring", world_size=8)),
+    "tree": lambda: tv.MicroscopeView(tv.microscope("all_reduce", "tree", world_size=4)),
+    "schedule": lambda: tv.ScheduleView("zb_h1", against="1f1b"),
+    "tiles": lambda: tv.TileView(against="sequential"),
+}
+
+
+@pytest.mark.parametrize("name", FILMS)
+def test_an_ink_that_is_not_in_the_legend_is_said_to_be_somebodys_own(name):
+    """A hue of a kind of time may also be a rank's or a slice's: then the legend says so."""
+    film = FILMS[name]()
+    scene = getattr(film, "picture", film).scene
+    drawn = re.sub(r"<pattern.*?</pattern>", "", json.dumps(scene))
+    inks = {ink for ink in re.findall(r"[fs]-(?:halo-)?(\w+)", drawn) if ink in INKS}
+    told = {ink for key, _ in scene["legend"] for ink in re.findall(r"'(\w+)'", str(key))}
+    assert inks <= told or any("colour" in words for _, words in scene["legend"])
 
 
 def test_every_meaning_of_a_legend_is_told_apart_without_colour():

@@ -30,10 +30,8 @@ PETALS = (
     "sum. Point at one for its numbers."
 )
 LEGEND = [
-    [
-        {"key": "frame", "kind": "predicted", "pattern": "solid"},
-        "framed: has just come, goes on next",
-    ]
+    [{"key": CHUNK_INKS[0], "kind": "", "pattern": "solid"}, "a slice's own colour"],
+    [{"key": "frame", "kind": "predicted", "pattern": "solid"}, "just arrived"],
 ]
 TERMS = 6  # letters that fit under the number of a cell
 GIVES = {
