@@ -4,7 +4,7 @@
  */
 import { Player } from "./player.js";
 import { fit } from "./room.js";
-import { make, rendered, scenesOf } from "./view.js";
+import { longest, make, rendered, roomy, scenesOf } from "./view.js";
 
 const LEAD = 0.2, TRAVEL = 0.8; // parts of a step: the sentence stands first; then it moves until here
 
@@ -100,8 +100,11 @@ export class Film extends Player {
     const { scene, svg, step, width } = this, { top, height, frames, pieces } = scene;
     fit(this, (of) => [width + of.width - scene.width, of.height - of.top]);
     this.drawHead(scene, scene.numbers?.[step] ?? scene.facts);
-    const { finding } = scene, first = (caption) => finding ? `${caption}\n` : "";
-    this.put(this.summary, first(scene.captions[step]) + this.said, (of) => (of.says ?? of.words ?? [""]).map((said) => first(".") + said));
+    const { finding } = scene, all = scenesOf(this);
+    const lines = (caption, said) => finding ? `${caption}\n${said}` : said;
+    const room = [all.map((of) => of.captions), all.map((of) => of.says ?? of.words ?? "")].map(longest);
+    roomy(this.summary, [lines(...room)]); // each line has that of its longest
+    this.summary.textContent = lines(scene.captions[step], this.said);
     this.aside.toggleAttribute("hidden", !scene.aside);
     if (scene.aside) {
       this.aside.setAttribute("viewBox", `0 0 ${scene.aside_size.join(" ")}`);
