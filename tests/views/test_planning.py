@@ -65,16 +65,25 @@ def test_another_strategy_takes_all_gpus():
     assert "tp" not in controls(planning)
 
 
-def test_what_does_not_fit_is_said_and_nothing_changes():
+def test_what_is_refused_is_said_and_nothing_changes(monkeypatch):
+    """By no turn of today's schemes: knobs give way to each other. A scheme of one's own may."""
+
+    def refusing(strategy, *args, **more):
+        if getattr(strategy, "z", 1) == 4:
+            raise ValueError("z=4 is refused; 2 or 8 is not")
+        return predict(strategy, *args, **more)
+
+    monkeypatch.setattr("tpviz.views.plans.planning.predict", refusing)
     planning = Planning()
     before = turn(planning, "strategy", "AxoNN")
     shown = planning.controls()
-    scene = turn(planning, "cp", "64")
-    assert "AxoNN shares the batch itself" in scene["error"]
+    scene = turn(planning, "z", "4")
+    assert scene["error"] == "z=4 is refused; 2 or 8 is not"
     own = {"pictures": "", "error": "", "gave": ""}  # pictures have numbers of their own
     assert {**scene, **own} == {**before, **own}
     assert planning.controls() == shown
     assert named(scene["pictures"]) == named(before["pictures"])
+    assert turn(planning, "z", "8")["error"] == "" and value(planning, "z") == "8"
 
 
 def test_unknown_controls_are_refused():

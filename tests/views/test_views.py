@@ -137,7 +137,7 @@ def test_a_failing_callback_is_shown_and_logged(timeline, caplog):
     view.press()
     assert view.error == "RuntimeError: no such rank"
     assert view.generation == 1
-    assert "callback of <Broken x> failed" in caplog.text
+    assert "callback of <Broken empty> failed" in caplog.text
     timeline.show_error("text")
     assert timeline.error == "text"
     timeline.show(synthetic_trace())

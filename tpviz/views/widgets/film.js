@@ -4,7 +4,7 @@
  */
 import { Player } from "./player.js";
 import { fit } from "./room.js";
-import { longest, make, rendered, roomy, scenesOf } from "./view.js";
+import { make, rendered, roomy, scenesOf } from "./view.js";
 
 const LEAD = 0.2, TRAVEL = 0.8; // parts of a step: the sentence stands first; then it moves until here
 
@@ -102,6 +102,7 @@ export class Film extends Player {
     this.drawHead(scene, scene.numbers?.[step] ?? scene.facts);
     const { finding } = scene, all = scenesOf(this);
     const lines = (caption, said) => finding ? `${caption}\n${said}` : said;
+    const longest = (texts) => texts.flat().sort((a, b) => b.length - a.length)[0];
     const room = [all.map((of) => of.captions), all.map((of) => of.says ?? of.words ?? "")].map(longest);
     roomy(this.summary, [lines(...room)]); // each line has that of its longest
     this.summary.textContent = lines(scene.captions[step], this.said);

@@ -12,10 +12,10 @@ export function make(tag, attrs = {}, parent = null, text = null) {
   return node;
 }
 
-export const longest = (texts) => texts.flat().map(String).sort((a, b) => b.length - a.length)[0] ?? "";
-
 /** A node has the room of its longest text. */
-export const roomy = (node, texts) => { node.dataset.longest = longest(texts); };
+export const roomy = (node, texts) => {
+  node.dataset.longest = texts.map(String).sort((a, b) => b.length - a.length)[0];
+};
 
 function scaled(value, units, digits = 3) {
   const [unit, scale] = units.find(([, s]) => Math.abs(value) >= s * 0.9995) ?? units.at(-1);
