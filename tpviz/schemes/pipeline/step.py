@@ -24,7 +24,6 @@ from tpviz.schemes.gpt.step import update
 from tpviz.schemes.replicas import Replicas
 
 from .microbatch import Microbatch
-from .p2p_plan import P2PPlan
 from .sharding import Kind, counted, padded, sharded, unit_numels, units_of
 from .split import TOKENS
 
@@ -46,18 +45,19 @@ def ledger(s: "Staged", w: "GPT", place: int) -> "Ledger":
 
 def rank_step(s: "Staged", w: "GPT", place: int) -> list[Part | Repeat]:
     """What a rank does in one step, stage by stage, not in its order."""
-    schedule, actions = s.schedule_of(w), stage_parts(s, w)
+    schedule, actions, payload = s.schedule_of(w), stage_parts(s, w), message_bytes(s, w)
     step: list[Part | Repeat] = [
         Repeat(actions[kind, stage], s.microbatches)
         for stage in schedule.stages_of(place)
         for kind in ("F", "RB")
     ]
-    plan = P2PPlan(schedule, place)
-    for message, source in plan.source.items():
-        for name, rank in (("send", source), ("recv", plan.target[message])):
-            if rank == place and plan.travels(message):
-                payload = message_bytes(s, w)
-                step.append(Part(message.phase, "", (Collective("pp", name, payload),)))
+    for stage in schedule.stages_of(place):
+        before, after = stage - 1, stage + 1
+        for phase, source, target in (("forward", before, after), ("backward", after, before)):
+            for name, other in (("recv", source), ("send", target)):
+                if 0 <= other < s.stages and schedule.rank_of[other] != place:
+                    message = Collective("pp", name, payload)
+                    step.append(Repeat((Part(phase, "", (message,)),), s.microbatches))
     return step + end_parts(s, w, place)
 
 
