@@ -1,7 +1,9 @@
-"""The planner's page as its test and its benchmark open it: built, served, and turned."""
+"""The pages in the browser as their tests and their benchmark open them: the planner's built,
+served and turned; a notebook of the JupyterLite site run."""
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -153,5 +155,31 @@ def dragged(page: Any, name: str, by: int) -> float:
     return taken
 
 
-__all__ = ["NUMPY", "WHICH", "build", "build_lab", "dragged", "opened", "refusing", "served"]
-__all__ += ["wheel", "without_pyodide"]
+LITE = Path(__file__).parents[1] / "out/lite/bin/python"
+"""The environment in which ``make site`` builds the JupyterLite site."""
+
+
+def build_lite(folder: Path) -> Path:
+    """The JupyterLite site in this folder, built as by ``make site`` in the environment that this
+    makes."""
+    command = [LITE, build_lab.__file__, "--to", folder, "--pyodide", WHICH]
+    command += ["--numpy", numpy] if (numpy := wheel()) else []
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(LITE.parents[3])})
+    return folder
+
+
+@contextmanager
+def running(browser: Any, url: str, notebook: str) -> Iterator[tuple[Any, list[str]]]:
+    """(page, addresses of requests to elsewhere): a notebook of the JupyterLite site at this
+    address, all of whose cells are being run; `refusing` all requests to elsewhere."""
+    with refusing(browser, url) as (page, refused):
+        page.goto(f"{url}lab/index.html?path={notebook}")
+        page.wait_for_selector(".jp-Notebook", timeout=PATIENCE)
+        page.wait_for_selector("text=Python (Pyodide) | Idle", timeout=PATIENCE)
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.get_by_text("Run All Cells", exact=True).click()
+        yield page, refused
+
+
+__all__ = ["LITE", "NUMPY", "WHICH", "build", "build_lab", "build_lite", "dragged", "opened"]
+__all__ += ["refusing", "running", "served", "wheel", "without_pyodide"]

@@ -4,20 +4,15 @@ given. The site is built as by ``make site``, in the environment that this makes
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
 from contextlib import contextmanager
-from pathlib import Path
 
 import planner_page
 import pytest
-from planner_page import build_lab
+from planner_page import LITE, build_lab, build_lite, running
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / "out/lite/bin/python"
-if not PYTHON.exists():
+if not LITE.exists():
     pytest.skip("no out/lite, which make site fills", allow_module_level=True)
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 NOTEBOOK, IN_PART = "08_beat_the_cluster.ipynb", "00_start.ipynb"
@@ -30,14 +25,9 @@ RAN = """() => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Its folder, and NumPy's wheel or None."""
     if not shutil.which("npm"):
         pytest.skip("no npm, of which Pyodide is fetched")
-    folder, wheel = tmp_path_factory.mktemp("site") / "lab", planner_page.wheel()
-    command = [PYTHON, ROOT / "docs/build_lab.py", "--to", folder, "--pyodide", planner_page.WHICH]
-    command += ["--numpy", wheel] * bool(wheel)
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    return folder
+    return build_lite(tmp_path_factory.mktemp("site") / "lab")
 
 
 def strings(value):
@@ -84,16 +74,8 @@ def test_its_settings_name_no_other_site(site):
 @contextmanager
 def opened(chromium, site, notebook):
     """(page, addresses of requests to elsewhere), all of whose cells are being run."""
-    with (
-        planner_page.served(site) as url,
-        planner_page.refusing(chromium, url) as (page, refused),
-    ):
-        page.goto(f"{url}lab/index.html?path={notebook}")
-        page.wait_for_selector(".jp-Notebook", timeout=planner_page.PATIENCE)
-        page.wait_for_selector("text=Python (Pyodide) | Idle", timeout=planner_page.PATIENCE)
-        page.get_by_role("menuitem", name="Run", exact=True).click()
-        page.get_by_text("Run All Cells", exact=True).click()
-        yield page, refused
+    with planner_page.served(site) as url, running(chromium, url, notebook) as page_and_refused:
+        yield page_and_refused
 
 
 def test_a_kernel_starts_and_imports_tpviz(chromium, site):
