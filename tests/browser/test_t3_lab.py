@@ -60,7 +60,7 @@ def knobs(page, view, box):
     row = box.locator(".widget-inline-hbox:has(> .widget-label:text-is('k'))")
     row.locator(".noUi-handle").first.press("ArrowRight")
     view.wait_past(before)
-    view.locator(".tpv-title", has_text="x 640 on 4 GPUs").wait_for()
+    view.locator(".tpv-title", has_text="× 640 on 4 GPUs").wait_for()
     box.get_by_label("shown").select_option("all")
     view.locator("svg text", has_text="GPU 3").first.wait_for()
     page.screenshot("tiles-all.png", box)
