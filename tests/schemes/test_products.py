@@ -9,6 +9,7 @@ from products import drawn
 import tpviz as tv
 from tpviz.schemes.advice import fits
 from tpviz.verbs.room import need
+from tpviz.verbs.written import strategy as written
 
 W = tv.GPT(layers=4, hidden=16, heads=4, seq=8, batch=16, vocab=32)
 BOX = tv.clusters.nvlink_pairs(pairs=4)
@@ -91,12 +92,26 @@ def test_the_numbers_of_a_product_are_merak_s():
             lambda: tv.Pipeline(pp=2) * tv.Megatron(tp=2, recompute="full"),
             r"use Pipeline\(recompute='full'\)",
         ),
-        (lambda: tv.Megatron(tp=2).with_order("tp"), "one factor, whose own knobs order its axes"),
+        (lambda: tv.Megatron(tp=2).with_order("tp"), "which orders its ranks itself, tp: order"),
+        (lambda: tv.AxoNN(x=2).with_order("x-y"), "ranks itself, x-y-z-data: .* with Context"),
+        (
+            lambda: tv.Experts(ep=2).with_order("tp-dp").axes,
+            "order='tp-dp' must name each axis of ep",
+        ),
     ],
 )
 def test_what_does_not_multiply_says_which_factors_and_why(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("made", [tv.ATP(), tv.AxoNN(x=2), tv.Megatron(tp=2), tv.T3(tp=2)])
+def test_the_product_that_a_factor_without_order_advises_takes_one(made):
+    with pytest.raises(ValueError, match=r"such as that with (\w+\(\w+=2\))") as refused:
+        made.with_order("-".join(made.axes))
+    product = made * written(str(refused.value).rpartition(" with ")[2])
+    order = [*product.axes]
+    assert [*product.with_order("-".join(order)).axes] == order[::-1]
 
 
 @pytest.mark.parametrize(

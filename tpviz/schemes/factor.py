@@ -148,9 +148,10 @@ class Factor:
         """The product with its axes in another order of ranks, innermost first as Megatron-LM
         writes it: "tp-dp-pp". Axes that it does not have are ignored."""
         if "placement" not in self.__dataclass_fields__:
+            other = "Context(cp=2)" if getattr(self, "shares_batch", "") else "DataParallel(dp=2)"
             raise ValueError(
-                f"{self.short} is one factor, whose own knobs order its axes "
-                f"{', '.join(self.axes)}: multiply it first, as with DataParallel(dp=...)"
+                f"{self.short} is one factor, which orders its ranks itself, "
+                f"{'-'.join(reversed(self.axes))}: order a product, such as that with {other}"
             )
         return replace(self, placement=order)  # pyright: ignore[reportCallIssue]
 
@@ -164,9 +165,8 @@ def placed(axes: "dict[str, int]", order: str) -> "dict[str, int]":
     several axes it stands for them. Raises ``ValueError`` where the order leaves one out."""
     if not order:
         return axes
-    if "dp" not in axes:
-        order = order.replace("dp", "-".join(a for a in reversed(axes) if a in OF_DATA))
-    words = [word for word in reversed(order.split("-")) if word in axes]
+    data = "-".join(axis for axis in reversed(axes) if axis in ("dp", *OF_DATA))
+    words = [word for word in reversed(order.replace("dp", data).split("-")) if word in axes]
     missing = [axis for axis, size in axes.items() if axis not in words and size > 1]
     if missing or len(set(words)) < len(words):
         raise ValueError(
