@@ -13,6 +13,7 @@ let writing;
 let cell = "";
 
 function ask(asked) {
+  delete page.dataset.settled;
   if (busy) {
     waiting = asked;
     return;
@@ -23,7 +24,8 @@ function ask(asked) {
 
 worker.onmessage = ({ data }) => {
   if (data.controls) {
-    if (data.number === number) layOut(data.controls);
+    if (data.number !== number) return;
+    layOut(data.controls);
     page.dataset.settled = data.number;
     return;
   }

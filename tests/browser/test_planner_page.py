@@ -13,8 +13,8 @@ from tpviz.views.plans.planning import Planning
 pytestmark = pytest.mark.browser
 BYTES = 25e6
 """Of the page with all that it loads, compressed."""
-SETTLED = 300
-"""Milliseconds after which a page has written its address."""
+EVENT, WRITTEN = 50, 300
+"""Milliseconds after which a page has seen that its address changed; has written it."""
 SAME = 1e-12
 """Of a number: another C library rounds its logarithms otherwise."""
 
@@ -115,8 +115,9 @@ def settled(page, address, again=True):
 
 
 def shown(page):
-    page.wait_for_timeout(SETTLED)
+    page.wait_for_timeout(EVENT)
     page.wait_for_function(planner_page.SETTLED)
+    page.wait_for_timeout(WRITTEN)
     return page.evaluate(
         """() => ({
           seconds: document.getElementById("planner").dataset.seconds,
@@ -173,9 +174,9 @@ def test_in_a_frame_its_address_stays(page, address):
     page.set_content(f"<iframe width=1200 height=800 src='{address}#planner&planner.tp=4'>")
     inside = page.frame_locator("iframe")
     inside.locator("[name=tp]").fill("0")
-    page.wait_for_timeout(SETTLED)
     [_, of_frame] = page.frames
     of_frame.wait_for_function(planner_page.SETTLED)
+    page.wait_for_timeout(WRITTEN)
     assert of_frame.url == f"{address}#planner&planner.tp=4"
 
 
