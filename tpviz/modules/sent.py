@@ -10,7 +10,7 @@ import torch
 
 from tpviz.core.trace import Ledger
 from tpviz.schemes.axonn.step import PREFETCH
-from tpviz.schemes.pipeline.p2p_plan import P2PPlan
+from tpviz.schemes.pipeline.p2p_plan import crossings
 
 from .cuts import LinearPart
 from .grid import rows_of
@@ -100,18 +100,12 @@ def pipeline_ledger(model: "Pipelined", calls: Sequence[LayerCall]) -> Ledger:
     """
     pipeline, partition = model.pipeline, model.report.partition
     rows, schedule, place = [], pipeline.schedule, pipeline.place
-    p2p_plan = P2PPlan(schedule, place)
-    for message in filter(p2p_plan.travels, p2p_plan.source):
-        part = partition.stages[message.stage]
-        back = message.phase == "backward"
-        sent = [
-            value for value in (part.sends if back else part.receives) if value.trained or not back
-        ]
+    for name, phase, stage in crossings(schedule, place):
+        part, back = partition.stages[stage], phase == "backward"
         rows += [
-            ("pp", collective, message.phase, 1, _size(value.shape, value.dtype), 2)
-            for collective, ranks in (("send", p2p_plan.source), ("recv", p2p_plan.target))
-            if ranks[message] == place
-            for value in sent
+            ("pp", name, phase, schedule.microbatches, _size(value.shape, value.dtype), 2)
+            for value in (part.sends if back else part.receives)
+            if value.trained or not back
         ]
     for tie in partition.tied_weights:
         places = {schedule.rank_of[stage] for stage in tie["stages"]}

@@ -1,5 +1,7 @@
 """Which messages a schedule's actions make and need, and between whom they travel (no torch)."""
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpviz.core.schedules.actions import BACKWARDS, Action
@@ -30,33 +32,34 @@ def needed(action: Action, stages: int) -> Message | None:
 
 
 def made(action: Action, stages: int) -> Message | None:
-    """The `Message` that an action makes, or None."""
-    kind, stage, microbatch = action
-    if kind == "F":
-        return Message("forward", stage + 1, microbatch) if stage < stages - 1 else None
-    if kind in BACKWARDS:
-        return Message("backward", stage - 1, microbatch) if stage else None
-    return None
+    """The `Message` that an action makes, or None: what the next stage's action needs."""
+    to = action.stage + (1 if action.kind == "F" else -1)
+    return needed(action._replace(stage=to), stages) if 0 <= to < stages else None
+
+
+def crossings(schedule: "Schedule", place: int) -> Iterator[tuple[str, str, int]]:
+    """Yield ("send" or "recv", phase, `Message.stage`) of what a rank moves for each microbatch."""
+    for stage, (before, after) in enumerate(pairwise(schedule.rank_of), start=1):
+        if before != after and place in (before, after):
+            yield "send" if place == before else "recv", "forward", stage
+            yield "recv" if place == before else "send", "backward", stage - 1
 
 
 class P2PPlan:
     """Who makes and who needs each message that travels, and the queues of one rank."""
 
     def __init__(self, schedule: "Schedule", rank: int):
-        self.made_at, self.needed_at, self.source = {}, {}, {}
+        self.made_at, self.needed_at, self.source, self.target = {}, {}, {}, {}
+        self.incoming, self.rank = {}, rank
         for r in range(schedule.ranks):
             for place, action in enumerate(schedule.of(r)):
                 if message := made(action, schedule.stages):
                     self.made_at[message], self.source[message] = place, r
+                    self.target[message] = schedule.rank_of[message.stage]
+                    if r != rank == self.target[message]:
+                        self.incoming.setdefault(r, []).append(message)
                 if message := needed(action, schedule.stages):
                     self.needed_at[message] = place
-        self.target = {m: schedule.rank_of[m.stage] for m in self.made_at}
-        self.incoming, self.rank = {}, rank
-        for r in range(schedule.ranks):
-            for action in schedule.of(r):
-                message = made(action, schedule.stages)
-                if message and r != rank and self.target[message] == rank:
-                    self.incoming.setdefault(r, []).append(message)
 
     def travels(self, message: Message) -> bool:
         """Whether the message goes to another rank."""

@@ -24,6 +24,7 @@ from tpviz.schemes.gpt.step import update
 from tpviz.schemes.replicas import Replicas
 
 from .microbatch import Microbatch
+from .p2p_plan import crossings
 from .sharding import Kind, counted, padded, sharded, unit_numels, units_of
 from .split import TOKENS
 
@@ -51,13 +52,8 @@ def rank_step(s: "Staged", w: "GPT", place: int) -> list[Part | Repeat]:
         for stage in schedule.stages_of(place)
         for kind in ("F", "RB")
     ]
-    for stage in schedule.stages_of(place):
-        before, after = stage - 1, stage + 1
-        for phase, source, target in (("forward", before, after), ("backward", after, before)):
-            for name, other in (("recv", source), ("send", target)):
-                if 0 <= other < s.stages and schedule.rank_of[other] != place:
-                    message = Collective("pp", name, payload)
-                    step.append(Repeat((Part(phase, "", (message,)),), s.microbatches))
+    for name, phase, _ in crossings(schedule, place):
+        step.append(Repeat((Part(phase, "", (Collective("pp", name, payload),)),), s.microbatches))
     return step + end_parts(s, w, place)
 
 
